@@ -1,0 +1,69 @@
+"""The one place that says how imagefactory fails.
+
+Every failure that a person can cause or mend is a :class:`FactoryError` holding one or more :class:`Problem`; it is
+caught in one place (``cli.main``), printed there, and turned into the exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        code: stable id, such as ``matrix-duplicate-key``; the same in text, JSON and the docs.
+        what: what is wrong, in one sentence.
+        where: ``file:line`` (or another place that can be opened), if there is one.
+        fix: what to do or to write instead.
+    """
+
+    code: str
+    what: str
+    where: str | None = None
+    fix: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        tail = f"\n    fix: {self.fix}" if self.fix else ""
+        return f"{head} [{self.code}]{tail}"
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The problem as plain JSON values."""
+        return asdict(self)
+
+
+class FactoryError(Exception):
+    """Base of all errors that are shown to a person without a traceback."""
+
+    exit_code = 1
+
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class CheckFailedError(FactoryError):
+    """The input was fine, the work was done or tried, and something in it is not right (exit 1)."""
+
+    exit_code = 1
+
+
+class InputError(FactoryError):
+    """What the person wrote is wrong: matrix, lock, patch, arguments (exit 2)."""
+
+    exit_code = 2
+
+
+class SetupError(FactoryError):
+    """What the machine offers is not enough: no engine, no disk, no index (exit 3)."""
+
+    exit_code = 3
+
+
+def fail(kind: type[FactoryError], code: str, what: str, *, where: str | None = None, fix: str = "") -> FactoryError:
+    """A ``kind`` error with a single problem, ready to be raised."""
+    return kind(Problem(code=code, what=what, where=where, fix=fix))
