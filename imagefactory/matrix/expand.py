@@ -1,0 +1,209 @@
+"""From axes, zipped rows, includes and excludes to cells. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from imagefactory.cell import AXES, Base, Cell, Flavor, Override, Source
+from imagefactory.errors import Problem
+from imagefactory.matrix.schema import BaseEntry, FlavorEntry, MatrixFile, OverrideEntry
+from imagefactory.yamlfile import Loc, Positions
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of an axis and where it was written."""
+
+    text: str
+    source: Source
+
+
+Point = dict[str, Value]
+Taken = tuple[dict[str, str], str, Source]
+
+
+def points(file: MatrixFile, positions: Positions) -> tuple[list[Point], list[Taken], list[Problem]]:
+    """All points, those that were taken out, and what is wrong with the expansion."""
+    defaults = {a: Value(v, positions.source(("defaults", a), "defaults")) for a, v in file.defaults.items()}
+    found = [{**defaults, **point} for point in _product(file, positions)]
+    problems: list[Problem] = []
+    for number, row in enumerate(file.include):
+        point = {a: Value(v, positions.source(("include", number, a), "include")) for a, v in row.items()}
+        point = {**{a: v for a, v in defaults.items() if a not in row}, **point}
+        if any(_texts(point) == _texts(other) for other in found):
+            where = str(positions.source(("include", number)))
+            what = "this include is a cell that the matrix has already"
+            problems.append(Problem(code="matrix-same-cell", where=where, what=what, fix="remove it"))
+        found.append(point)
+    kept, taken, dead = _exclude(file, found, positions)
+    problems += dead
+    if not kept and not problems:
+        what = "the matrix has no cell" + (" left after `exclude`" if taken else "")
+        fix = "give `axes`, `zip` or `include` at least one value"
+        problems.append(Problem(code="matrix-empty", where=f"{positions.file}:1", what=what, fix=fix))
+    return kept, taken, problems
+
+
+def _product(file: MatrixFile, positions: Positions) -> Iterator[Point]:
+    if not file.axes and not file.zip:
+        return
+    lists = [
+        [{axis: Value(v, positions.source(("axes", axis, i), "axes"))} for i, v in enumerate(values)]
+        for axis, values in file.axes.items()
+    ]
+    for number, group in enumerate(file.zip):
+        length = len(next(iter(group.values()), []))
+        lists.append(
+            [
+                {a: Value(values[i], positions.source(("zip", number, a, i), "zip")) for a, values in group.items()}
+                for i in range(length)
+            ]
+        )
+    for parts in itertools.product(*lists):
+        yield {axis: value for part in parts for axis, value in part.items()}
+
+
+def _exclude(
+    file: MatrixFile, found: Sequence[Point], positions: Positions
+) -> tuple[list[Point], list[Taken], list[Problem]]:
+    kept, taken, dead = list(found), [], []
+    for number, entry in enumerate(file.exclude):
+        hit = [point for point in kept if matches(entry.when, _texts(point))]
+        source = positions.source(("exclude", number), "exclude")
+        if not hit:
+            what = "this exclude matches no cell"
+            dead.append(
+                Problem(code="matrix-dead-exclude", where=str(source), what=what, fix="remove it, or mend `when`")
+            )
+        kept = [point for point in kept if point not in hit]
+        taken += [(_texts(point), entry.reason, source) for point in hit]
+    return kept, taken, dead
+
+
+def matches(when: Mapping[str, str | list[str]], axes: Mapping[str, str]) -> bool:
+    """Whether ``axes`` has, for every axis of ``when``, the value or one of the values named there."""
+    return all(axes.get(axis) in ([values] if isinstance(values, str) else values) for axis, values in when.items())
+
+
+def _texts(point: Point) -> dict[str, str]:
+    return {axis: value.text for axis, value in point.items()}
+
+
+def cells(file: MatrixFile, found: Sequence[Point], positions: Positions) -> tuple[list[Cell], list[Problem]]:
+    """The cells of ``found``, and what is wrong with their names, templates and tags."""
+    flavors = {name: _flavor(file, name, positions) for name in file.flavors}
+    made, problems = [], []
+    for point in found:
+        axes = {axis: point[axis].text for axis in AXES if axis in point}
+        filler = _Filler(axes, point.get("vllm", next(iter(point.values()))).source)
+        flavor = flavors[axes["flavor"]]
+        tags = tuple(f"{file.repository}:{filler.fill(t, ('tags', i), positions)}" for i, t in enumerate(file.tags))
+        loc: Loc = ("flavors", flavor.name, "requirements")
+        requirements = tuple(filler.fill(r, (*loc, i), positions) for i, r in enumerate(flavor.requirements))
+        overrides = tuple(
+            _override(entry, filler, ("overrides", number), positions)
+            for number, entry in enumerate(file.overrides)
+            if matches(entry.when, axes)
+        )
+        problems += [problem for problem in filler.problems if problem not in problems]
+        made.append(
+            Cell(
+                name=_name(axes),
+                axes=axes,
+                sources={axis: point[axis].source for axis in axes},
+                flavor=flavor,
+                requirements=requirements,
+                overrides=overrides,
+                tags=tuple(dict.fromkeys(tags)),
+            )
+        )
+    return made, problems + list(_tag_problems(made, positions))
+
+
+class _Filler:
+    """Fills ``{axis}`` placeholders with a cell's values, and collects the ones that mean nothing."""
+
+    def __init__(self, axes: Mapping[str, str], where: Source) -> None:
+        self.axes, self.where = axes, where
+        self.problems: list[Problem] = []
+
+    def fill(self, template: str, loc: Loc, positions: Positions) -> str:
+        def value(found: re.Match[str]) -> str:
+            if found[1] not in self.axes:
+                what = f"{template!r}: the cell of {self.where} has no value for {{{found[1]}}}"
+                fix = f"use one of {', '.join(sorted(self.axes))}"
+                where = str(positions.source(loc))
+                self.problems.append(Problem(code="matrix-unknown-placeholder", where=where, what=what, fix=fix))
+                return "x"
+            return self.axes[found[1]]
+
+        return _PLACEHOLDER.sub(value, template)
+
+
+def _name(axes: Mapping[str, str]) -> str:
+    parts = [axes["flavor"], f"vllm{axes['vllm']}", f"torch{axes['torch']}", axes["channel"]]
+    if "flashinfer" in axes:
+        parts.append(f"fi{axes['flashinfer']}")
+    cuda = axes.get("cuda", "").replace(".", "")
+    if cuda and axes["channel"] != f"cu{cuda}":
+        parts.append(f"cuda{cuda}")
+    parts += [f"py{axes['python'].replace('.', '')}", axes["platform"].partition("/")[2]]
+    return re.sub(r"[^a-z0-9_-]+", "-", "-".join(parts).lower())
+
+
+def _flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
+    entry: FlavorEntry = file.flavors[name]
+    base: BaseEntry = file.bases[entry.base]
+    return Flavor(
+        name=name,
+        summary=entry.summary,
+        base=Base(
+            name=entry.base,
+            image=base.image,
+            bootstrap=base.bootstrap,
+            python=base.python,
+            glibc=base.glibc,
+            packages=tuple(sorted(base.packages)),
+        ),
+        requirements=tuple(entry.requirements),
+        patches=tuple(entry.patches),
+        env=dict(entry.env),
+        serve_args=tuple(entry.serve_args),
+        driver=entry.driver,
+        source=positions.source(("flavors", name), "flavors"),
+    )
+
+
+def _override(entry: OverrideEntry, filler: _Filler, loc: Loc, positions: Positions) -> Override:
+    text = filler.fill(entry.requirement or entry.drop or "", loc, positions)
+    source = positions.source(loc, "overrides")
+    return Override(requirement=text, drop=entry.drop is not None, reason=entry.reason, source=source)
+
+
+def _tag_problems(made: Sequence[Cell], positions: Positions) -> Iterator[Problem]:
+    names: dict[str, Cell] = {}
+    tags: dict[str, Cell] = {}
+    line = str(positions.source(("tags",)))
+    for cell in made:
+        other = names.setdefault(cell.name, cell)
+        if other is not cell:
+            what = f"two cells are named {cell.name} ({other.sources['vllm']} and {cell.sources['vllm']})"
+            fix = "let them differ in an axis, or remove one"
+            yield Problem(code="matrix-same-cell", where=str(cell.sources["vllm"]), what=what, fix=fix)
+            continue
+        for tag in cell.tags:
+            if not _TAG.fullmatch(tag.rpartition(":")[2]):
+                fix = "use letters, digits, . _ - (128 at most)"
+                yield Problem(code="matrix-bad-tag", where=line, what=f"{tag} is no image reference", fix=fix)
+            first = tags.setdefault(tag, cell)
+            if first is not cell:
+                differ = [a for a in AXES if first.axes.get(a) != cell.axes.get(a)]
+                what = f"{first.name} and {cell.name} would both be {tag}"
+                fix = f"add {' or '.join('{' + a + '}' for a in differ)} to the template"
+                yield Problem(code="matrix-same-tag", where=line, what=what, fix=fix)

@@ -1,0 +1,233 @@
+"""What must hold in a matrix beyond its shape. Each rule yields every problem that it sees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from packaging.markers import default_environment
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from imagefactory.cell import AXES, Cell
+from imagefactory.errors import Problem
+from imagefactory.matrix.expand import Point, matches
+from imagefactory.matrix.schema import MatrixFile
+from imagefactory.yamlfile import Loc, Positions
+
+PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+#: First Linux driver that runs all of a CUDA toolkit, PTX included: NVIDIA's "CUDA Toolkit and Corresponding Driver
+#: Versions" (CUDA release notes, table 3). Minor-version compatibility lets an older 580 driver run binaries of 13.x,
+#: but not PTX compiled by it, which is what JIT compilers hand over (vLLM #47397: cudaErrorUnsupportedPtxVersion).
+DRIVERS = {"13.0": "580.65.06", "13.1": "590.44.01"}
+NEEDED = ("flavor", "platform", "python", "channel", "torch", "vllm")
+_SHORT = re.compile(r"\d+\.\d+")
+_CHANNEL = re.compile(r"cpu|cu\d{3}")
+
+
+def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
+    """Rules about names: axes, bases, flavors, requirements; and about zipped rows."""
+    yield from _axis_names(file, positions)
+    yield from _zip_rows(file, positions)
+    for name, flavor in file.flavors.items():
+        if flavor.base not in file.bases:
+            fix = f"write one of {', '.join(file.bases)}"
+            yield _problem(
+                "unknown-base", ("flavors", name, "base"), f"there is no base {flavor.base!r}", fix, positions
+            )
+        for number, patch in enumerate(flavor.patches):
+            if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9.-]+", patch):
+                fix = "write project/name, as the folder below patches/"
+                yield _problem(
+                    "bad-patch", ("flavors", name, "patches", number), f"{patch!r} names no patch", fix, positions
+                )
+        for number, text in enumerate(flavor.requirements):
+            yield from _requirement(text, ("flavors", name, "requirements", number), positions)
+    for number, entry in enumerate(file.overrides):
+        loc: Loc = ("overrides", number)
+        if (entry.requirement is None) == (entry.drop is None):
+            what, fix = "an override either replaces or drops", "give exactly one of `requirement` and `drop`"
+            yield _problem("bad-override", loc, what, fix, positions)
+        else:
+            yield from _requirement(entry.requirement or entry.drop or "", loc, positions)
+
+
+def _axis_names(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
+    places: list[tuple[Loc, Sequence[str]]] = [(("axes",), list(file.axes)), (("defaults",), list(file.defaults))]
+    places += [(("zip", i), list(group)) for i, group in enumerate(file.zip)]
+    places += [(("include", i), list(row)) for i, row in enumerate(file.include)]
+    places += [(("exclude", i, "when"), list(entry.when)) for i, entry in enumerate(file.exclude)]
+    places += [(("overrides", i, "when"), list(entry.when)) for i, entry in enumerate(file.overrides)]
+    taken: dict[str, Loc] = {}
+    for loc, names in places:
+        for name in names:
+            if name not in AXES:
+                fix = f"write one of {', '.join(AXES)}"
+                yield _problem("unknown-axis", (*loc, name), f"there is no axis {name!r}", fix, positions)
+            if loc[0] in ("axes", "zip"):
+                if name in taken:
+                    what = f"{name!r} is varied in {taken[name][0]!r} already"
+                    yield _problem("axis-twice", (*loc, name), what, "keep it in one place", positions)
+                taken[name] = loc
+    for axis, values in file.axes.items():
+        if not values:
+            yield _problem("empty-axis", ("axes", axis), f"{axis!r} has no value", "give one, or remove it", positions)
+
+
+def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
+    for number, group in enumerate(file.zip):
+        lengths = {axis: len(values) for axis, values in group.items()}
+        if len(set(lengths.values())) > 1:
+            what = "zipped axes need equally many values: " + ", ".join(f"{a} has {n}" for a, n in lengths.items())
+            yield _problem(
+                "uneven-zip", ("zip", number), what, "give every axis of the group one value a row", positions
+            )
+
+
+def _requirement(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
+    try:
+        Requirement(re.sub(r"\{[a-z_]+\}", "1", text))
+    except InvalidRequirement as error:
+        what = f"{text!r} is no requirement: {str(error).splitlines()[0]}"
+        yield _problem("bad-requirement", loc, what, "write it as in PEP 508: name==version", positions)
+
+
+def of_cells(file: MatrixFile, cells: Sequence[Cell], positions: Positions) -> Iterator[Problem]:
+    """Rules about every cell, and about overrides that no cell has."""
+    for cell in cells:
+        yield from _cell(cell)
+    for number, entry in enumerate(file.overrides):
+        if not any(matches(entry.when, cell.axes) for cell in cells):
+            what = "this override applies to no cell"
+            yield _problem("dead-override", ("overrides", number), what, "remove it, or mend `when`", positions)
+
+
+def of_points(file: MatrixFile, found: Sequence[Point], positions: Positions) -> Iterator[Problem]:
+    """Rules about points before they are cells: a known flavor, and a value for every axis that each cell has.
+
+    ``cuda`` and ``flashinfer`` mean nothing for a CPU cell and may be absent.
+    """
+    for point in found:
+        where = next((str(point[axis].source) for axis in ("vllm", *point) if axis in point), f"{positions.file}:1")
+        absent = [axis for axis in NEEDED if axis not in point]
+        if absent:
+            what = f"this cell has no value for {', '.join(absent)}"
+            yield Problem(code="matrix-missing-axis", where=where, what=what, fix="give one here or in `defaults`")
+        flavor = point.get("flavor")
+        if flavor and flavor.text not in file.flavors:
+            fix = f"write one of {', '.join(file.flavors)}"
+            what = f"there is no flavor {flavor.text!r}"
+            yield Problem(code="matrix-unknown-flavor", where=str(flavor.source), what=what, fix=fix)
+
+
+def _cell(cell: Cell) -> Iterator[Problem]:
+    axes = cell.axes
+    if axes["platform"] not in PLATFORMS:
+        yield _axis(cell, "platform", "unknown-platform", f"write one of {', '.join(PLATFORMS)}")
+    for axis in ("vllm", "torch", "flashinfer"):
+        if axis in axes and not _is_version(axes[axis]):
+            yield _axis(cell, axis, "bad-version", "write a version as in PEP 440")
+    for axis in ("python", "cuda"):
+        if axis in axes and not _SHORT.fullmatch(axes[axis]):
+            yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
+    base = cell.flavor.base
+    if axes["python"] != base.python:
+        fix = f'write "{base.python}", or choose a base with Python {axes["python"]}'
+        what = f"{cell.name}: Python {axes['python']}, but base {base.name} has {base.python}"
+        yield Problem(code="matrix-python-of-base", where=str(cell.sources["python"]), what=what, fix=fix)
+    if not _CHANNEL.fullmatch(axes["channel"]):
+        yield _axis(cell, "channel", "bad-channel", "write cpu, or cuNNN such as cu130")
+        return
+    yield from _cuda(cell)
+
+
+def _cuda(cell: Cell) -> Iterator[Problem]:
+    axes = cell.axes
+    if axes["channel"] == "cpu":
+        if "cuda" in axes:
+            yield _axis(cell, "cuda", "cuda-on-cpu", "a cell of channel cpu has no CUDA: remove `cuda` from it")
+        return
+    if "cuda" not in axes:
+        fix = 'add `cuda: "13.0"` to the cell'
+        what = f"{cell.name}: channel {axes['channel']} needs a CUDA toolkit version"
+        yield Problem(code="matrix-no-cuda", where=str(cell.sources["channel"]), what=what, fix=fix)
+        return
+    if axes["cuda"].partition(".")[0] != axes["channel"][2:4]:
+        fix = "toolkit and torch channel must be of one CUDA major version"
+        yield _axis(cell, "cuda", "cuda-major", fix, f"toolkit {axes['cuda']} beside torch channel {axes['channel']}")
+    driver = cell.flavor.driver
+    if driver is None or not _SHORT.fullmatch(axes["cuda"]):
+        return
+    needs = DRIVERS.get(axes["cuda"])
+    if needs is None:
+        fix = f"write one of {', '.join(DRIVERS)}, or add the toolkit with its source to matrix/rules.py"
+        yield _axis(
+            cell, "cuda", "unknown-toolkit", fix, f"the driver that CUDA {axes['cuda']} needs is not known here"
+        )
+    elif Version(needs) > Version(driver):
+        what = (
+            f"{cell.name}: CUDA {axes['cuda']} needs driver {needs}, the machines of {cell.flavor.name} have {driver}"
+        )
+        best = max(
+            (t for t, d in DRIVERS.items() if Version(d) <= Version(driver)), default="an older toolkit", key=str
+        )
+        fix = f'write cuda: "{best}", or declare a newer `driver` ({cell.flavor.source})'
+        yield Problem(code="matrix-driver-too-old", where=str(cell.sources["cuda"]), what=what, fix=fix)
+
+
+def pin_conflicts(cell: Cell, requires: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Pins of ``cell`` that contradict upstream's own metadata without an override that says so.
+
+    ``requires`` is, by normalized distribution name (``vllm``), the Requires-Dist lines of the cell's version of it.
+    """
+    pinned = _pinned(cell)
+    allowed = {canonicalize_name(override.package) for override in cell.overrides}
+    environment = _marker_environment(cell)
+    for owner, lines in requires.items():
+        for line in lines:
+            asked = Requirement(line)
+            name = canonicalize_name(asked.name)
+            if name not in pinned or name in allowed or (asked.marker and not asked.marker.evaluate(environment)):
+                continue
+            axis, version = pinned[name]
+            if not asked.specifier.contains(Version(version), prereleases=True):
+                what = f"{owner} {cell.axes['vllm']} requires {asked.name}{asked.specifier}, and {version} is pinned"
+                exact = ", ".join(s.version for s in asked.specifier if s.operator == "==")
+                fix = f"add an override for {name} with its reason" + (f', or write "{exact}"' if exact else "")
+                yield Problem(code="matrix-pin-conflict", where=str(cell.sources[axis]), what=what, fix=fix)
+
+
+def _pinned(cell: Cell) -> dict[str, tuple[str, str]]:
+    """Package -> (axis, version) for every requirement that an axis pins."""
+    found: dict[str, tuple[str, str]] = {}
+    for template, text in zip(cell.flavor.requirements, cell.requirements, strict=True):
+        axis = re.search(r"==\{([a-z]+)\}", template)
+        pin = next((s.version for s in Requirement(text).specifier if s.operator == "=="), None)
+        if axis and pin:
+            found[canonicalize_name(Requirement(text).name)] = (axis[1], pin)
+    return found
+
+
+def _marker_environment(cell: Cell) -> dict[str, str]:
+    machine = PLATFORMS[cell.platform]
+    own = {"python_version": cell.python, "python_full_version": f"{cell.python}.0", "platform_machine": machine}
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+    return {**{k: str(v) for k, v in default_environment().items()}, **linux, **own}
+
+
+def _axis(cell: Cell, axis: str, code: str, fix: str, what: str = "") -> Problem:
+    text = what or f"{axis} is {cell.axes[axis]!r}"
+    return Problem(code=f"matrix-{code}", where=str(cell.sources[axis]), what=f"{cell.name}: {text}", fix=fix)
+
+
+def _problem(code: str, loc: Loc, what: str, fix: str, positions: Positions) -> Problem:
+    return Problem(code=f"matrix-{code}", where=str(positions.source(loc)), what=what, fix=fix)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""The shape of ``matrix.yaml``; its JSON Schema, for editors, is made from here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from imagefactory.yamlfile import Strict
+
+Text = Annotated[str, Field(min_length=1)]
+When = dict[str, Text | list[Text]]
+
+
+class BaseEntry(Strict):
+    """A distribution that images stand on."""
+
+    image: Annotated[Text, Field(description="reference in a registry; by digest if it must never move")]
+    bootstrap: Annotated[Text | None, Field(description="Debian suite to make it from where no registry answers")] = (
+        None
+    )
+    python: Annotated[Text, Field(description="the distribution's own Python, X.Y", pattern=r"^3\.\d+$")]
+    glibc: Annotated[Text, Field(description="the distribution's glibc, X.Y", pattern=r"^2\.\d+$")]
+    packages: Annotated[list[Text], Field(description="Debian packages that every image on it has")]
+
+
+class FlavorEntry(Strict):
+    """A named choice of base, wheels, patches and runtime settings."""
+
+    summary: Text
+    base: Annotated[Text, Field(description="a key of `bases`")]
+    requirements: Annotated[list[Text], Field(min_length=1, description="PEP 508, with {axis} placeholders")]
+    patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
+    env: dict[str, Text] = {}
+    serve_args: Annotated[list[Text], Field(description="what `serve` passes to vLLM by default")] = []
+    driver: Annotated[Text | None, Field(description="NVIDIA driver of the machines, such as 580.95")] = None
+
+
+class ExcludeEntry(Strict):
+    """Points to take out of the matrix."""
+
+    when: Annotated[When, Field(min_length=1)]
+    reason: Text
+
+
+class OverrideEntry(Strict):
+    """A decision against upstream's metadata: replace a requirement, or drop a package."""
+
+    requirement: Annotated[Text | None, Field(description="PEP 508, with {axis} placeholders")] = None
+    drop: Annotated[Text | None, Field(description="package that is left out altogether")] = None
+    when: When = {}
+    reason: Text
+
+
+class MatrixFile(Strict):
+    """matrix.yaml: what images exist."""
+
+    version: Literal[1]
+    repository: Annotated[Text, Field(pattern=r"^[a-z0-9]+(?:[._:/-]+[a-z0-9]+)*$")]
+    tags: Annotated[list[Text], Field(min_length=1, description="templates; the first one is the cell's own")]
+    bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
+    flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
+    defaults: dict[str, Text] = {}
+    axes: dict[str, list[Text]] = {}
+    zip: Annotated[list[dict[str, list[Text]]], Field(description="axes that move together, row by row")] = []
+    include: list[dict[str, Text]] = []
+    exclude: list[ExcludeEntry] = []
+    overrides: list[OverrideEntry] = []
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of ``matrix.yaml`` (draft 2020-12), as published in ``docs/matrix.schema.json``."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **MatrixFile.model_json_schema()}

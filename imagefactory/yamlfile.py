@@ -1,0 +1,179 @@
+"""Reads a YAML file into a pydantic model; every error has its line, and all errors are shown at once.
+
+PyYAML's node tree is used rather than its loader: it keeps positions, and the loader would keep the last of two equal
+keys and read ``2.10`` as 2.1 without a word.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from imagefactory.cell import Source
+from imagefactory.errors import InputError, Problem
+
+Loc = tuple[str | int, ...]
+Model = TypeVar("Model", bound="Strict")
+_PLAIN = {
+    "tag:yaml.org,2002:float": "a number",
+    "tag:yaml.org,2002:int": "a number",
+    "tag:yaml.org,2002:bool": "a truth value",
+    "tag:yaml.org,2002:null": "nothing",
+    "tag:yaml.org,2002:timestamp": "a date",
+}
+
+
+class Strict(BaseModel):
+    """A mapping of a YAML file: unknown keys and values of another type are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+@dataclass(slots=True)
+class Positions:
+    """Where every value of a file stands."""
+
+    file: str
+    lines: dict[Loc, int] = field(default_factory=dict)
+    raw: dict[Loc, str] = field(default_factory=dict)
+
+    def line(self, loc: Loc) -> int:
+        """Line of the value at ``loc``, or of the nearest value around it."""
+        for end in range(len(loc), -1, -1):
+            if loc[:end] in self.lines:
+                return self.lines[loc[:end]]
+        return 1
+
+    def source(self, loc: Loc, section: str = "") -> Source:
+        """The position as a Source."""
+        return Source(file=self.file, line=self.line(loc), section=section)
+
+
+def read(path: Path, model: type[Model], *, prefix: str) -> tuple[Model, Positions]:
+    """The file as ``model``, and its positions. ``prefix`` begins the codes of its problems, such as ``matrix``.
+
+    Raises InputError with every problem of syntax, keys and types.
+    """
+    positions = Positions(path.name if path.parent == Path() else str(path))
+    root = _compose(path, positions, prefix)
+    problems: list[Problem] = []
+    data = _plain(root, (), positions, problems, prefix)
+    try:
+        parsed = model.model_validate(data)
+    except ValidationError as error:
+        known = _known_keys(model)
+        problems += [_explain(detail, positions, known, prefix) for detail in error.errors()]
+        raise InputError(in_file_order(problems)) from None
+    if problems:
+        raise InputError(in_file_order(problems))
+    return parsed, positions
+
+
+def in_file_order(problems: list[Problem]) -> list[Problem]:
+    def line(problem: Problem) -> int:
+        return int((problem.where or ":0").rpartition(":")[2])
+
+    return sorted(problems, key=line)
+
+
+def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except FileNotFoundError:
+        fix = "run in the project's folder, or name the file"
+        raise InputError(Problem(code=f"{prefix}-missing", what=f"there is no file {path}", fix=fix)) from None
+    except UnicodeDecodeError as error:
+        what = f"the file is not UTF-8 (byte {error.start})"
+        fix = "save it as UTF-8"
+        raise InputError(Problem(code=f"{prefix}-encoding", where=positions.file, what=what, fix=fix)) from None
+    except OSError as error:
+        what = f"{path} cannot be read: {error.strerror}"
+        raise InputError(Problem(code=f"{prefix}-missing", what=what, fix="name a readable file")) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{positions.file}:{mark.line + 1 if mark else 1}"
+        what = f"not YAML: {error.problem or error.context}"
+        raise InputError(Problem(code=f"{prefix}-syntax", where=where, what=what, fix="mend the line")) from None
+    except yaml.YAMLError as error:
+        raise InputError(
+            Problem(code=f"{prefix}-syntax", where=positions.file, what=f"not YAML: {error}", fix="mend the file")
+        ) from None
+    if root is None:
+        raise InputError(
+            Problem(code=f"{prefix}-empty", where=f"{positions.file}:1", what="the file is empty", fix="see docs/")
+        )
+    return root
+
+
+def _plain(node: yaml.Node, loc: Loc, positions: Positions, problems: list[Problem], prefix: str) -> Any:
+    positions.lines.setdefault(loc, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, loc, positions, problems, prefix)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, (*loc, i), positions, problems, prefix) for i, item in enumerate(node.value)]
+    positions.raw[loc] = node.value
+    if node.tag == "tag:yaml.org,2002:int" and node.value.isdecimal():
+        return int(node.value)
+    if node.tag == "tag:yaml.org,2002:bool":
+        return node.value.lower() in ("true", "yes", "on")
+    if node.tag in _PLAIN:
+        problems.append(_not_text(node.value, _PLAIN[node.tag], f"{positions.file}:{positions.line(loc)}", prefix))
+    return node.value
+
+
+def _mapping(
+    node: yaml.MappingNode, loc: Loc, positions: Positions, problems: list[Problem], prefix: str
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key, line = str(key_node.value), key_node.start_mark.line + 1
+        if key in found:
+            what = f"{key!r} stands twice, first on line {positions.line((*loc, key))}"
+            where = f"{positions.file}:{line}"
+            problems.append(Problem(code=f"{prefix}-duplicate-key", where=where, what=what, fix="keep one of them"))
+            continue
+        positions.lines[*loc, key] = line
+        found[key] = _plain(value_node, (*loc, key), positions, problems, prefix)
+    return found
+
+
+def _not_text(raw: str, kind: str, where: str, prefix: str) -> Problem:
+    shown = raw or "(nothing)"
+    return Problem(
+        code=f"{prefix}-not-text",
+        where=where,
+        what=f"YAML reads {shown} as {kind}, and a text is meant here",
+        fix=f'write "{raw}" in quotes' if raw else "write a value",
+    )
+
+
+def _known_keys(model: type[BaseModel]) -> set[str]:
+    keys: set[str] = set()
+    schema = model.model_json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        keys |= set(part.get("properties", {}))
+    return keys
+
+
+def _explain(detail: Any, positions: Positions, known: set[str], prefix: str) -> Problem:
+    loc: Loc = tuple(detail["loc"])
+    where = f"{positions.file}:{positions.line(loc)}"
+    path = ".".join(str(part) for part in loc) or "the file"
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+        fix = f"write {close[0]!r}" if close else "remove it; docs/matrix.md lists what there is"
+        return Problem(code=f"{prefix}-unknown-key", where=where, what=f"there is no key {path!r}", fix=fix)
+    if kind == "missing":
+        what = f"{path!r} is missing"
+        return Problem(code=f"{prefix}-missing-key", where=where, what=what, fix=f"add {loc[-1]!r} here")
+    if kind == "string_type" and loc in positions.raw:
+        return _not_text(positions.raw[loc], "a number or truth value", where, prefix)
+    given = positions.raw.get(loc)
+    what = f"{path!r}: {detail['msg'].removeprefix('Value error, ')}" + (f" (it is {given!r})" if given else "")
+    return Problem(code=f"{prefix}-wrong-value", where=where, what=what, fix="write a value of that kind")
