@@ -1,0 +1,74 @@
+"""What a release asks for, by its own metadata, without downloading the release."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import requests
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+from pypi_simple import DistributionPackage, NoMetadataError, PyPISimple
+from remotezip import RemoteIOError, RemoteZip
+
+from imagefactory.locking import places
+from imagefactory.settings import Settings
+
+
+def requires(name: str, version: str, settings: Settings) -> list[str] | None:
+    """The Requires-Dist lines of a wheel of ``name`` ``version``; None if no place could tell."""
+    for folder in settings.find_links:
+        for path in sorted(folder.glob("*.whl")):
+            if _is(path.name, name, version):
+                with zipfile.ZipFile(path) as archive:
+                    return _lines(archive.read(_member(archive)).decode())
+    for index in settings.indexes:
+        for file in places.pages(index, [name])[name].files:
+            if _is(file.filename, name, version):
+                return _cached(index, file, settings.cache / "metadata")
+    return None
+
+
+def _is(filename: str, name: str, version: str) -> bool:
+    try:
+        found, release, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return False
+    return found == canonicalize_name(name) and release == Version(version)
+
+
+def _cached(index: str, file: DistributionPackage, folder: Path) -> list[str] | None:
+    key = file.digests.get("sha256") or hashlib.sha256(file.url.encode()).hexdigest()
+    path = folder / f"{key}.json"
+    try:
+        lines: list[str] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        try:
+            lines = _lines(_fetch(index, file))
+        except (requests.RequestException, RemoteIOError, KeyError):
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(lines), encoding="utf-8")
+    return lines
+
+
+def _fetch(index: str, file: DistributionPackage) -> str:
+    """PEP 658 metadata where the index has it, else the member of the wheel by ranged read."""
+    try:
+        with PyPISimple(index) as client:
+            return client.get_package_metadata(file, verify=bool(file.metadata_digests))
+    except (NoMetadataError, requests.RequestException):
+        with RemoteZip(file.url) as archive:
+            data: bytes = archive.read(_member(archive))
+        return data.decode()
+
+
+def _member(archive: zipfile.ZipFile) -> str:
+    return next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1)
+
+
+def _lines(text: str) -> list[str]:
+    return [str(line) for line in HeaderParser().parsestr(text).get_all("Requires-Dist") or ()]

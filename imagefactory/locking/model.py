@@ -1,0 +1,110 @@
+"""What ``wheels.lock`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from imagefactory.cell import Cell, Request, request_of
+
+FIND_LINKS = "find-links"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """A wheel is its hash; ``index`` only says where it was found when it was locked.
+
+    Attributes:
+        name: normalized project name (PEP 503).
+        version: as in the wheel's file name.
+        filename: the wheel's file name; its tags are in it.
+        sha256: hex digest.
+        size: bytes.
+        index: the simple index it was found at, or ``find-links`` for a local folder (its path is the machine's).
+    """
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int
+    index: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it was found in a local folder when it was locked."""
+        return self.index == FIND_LINKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """What the locked torch is, read from ``torch/version.py`` inside the wheel (its METADATA does not tell).
+
+    Attributes:
+        version: ``__version__``, such as ``2.11.0+cu130``.
+        cuda: CUDA version of the build, such as ``13.0``; None for a CPU build.
+    """
+
+    version: str
+    cuda: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedOverride:
+    """An override as recorded in the lock: what was replaced or dropped, and why."""
+
+    requirement: str
+    drop: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """The full set of wheels for one request; ``name`` is for people, the request decides.
+
+    ``created`` is the day (UTC, ``YYYY-MM-DD``) on which these wheels were first resolved: the date of the images.
+    """
+
+    name: str
+    created: str
+    platform: str
+    python: str
+    glibc: str
+    channel: str
+    requirements: tuple[str, ...]
+    overrides: tuple[LockedOverride, ...]
+    torch: TorchBuild
+    wheels: tuple[Wheel, ...]
+
+    def answers(self, request: Request) -> bool:
+        """Whether this resolution was made for exactly ``request`` (reasons may be reworded)."""
+        return (
+            self.platform == request.platform
+            and self.python == request.python
+            and self.glibc == request.glibc
+            and self.channel == request.channel
+            and self.requirements == request.requirements
+            and tuple((o.requirement, o.drop) for o in self.overrides)
+            == tuple((o.requirement, o.drop) for o in request.overrides)
+        )
+
+    def wheel(self, name: str) -> Wheel | None:
+        """The wheel of the project ``name`` (normalized), or None."""
+        return next((wheel for wheel in self.wheels if wheel.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """A whole ``wheels.lock``: tool versions, date, resolutions sorted by name."""
+
+    created: str
+    tools: tuple[tuple[str, str], ...]
+    resolutions: tuple[Resolution, ...]
+
+    def find(self, request: Request) -> Resolution | None:
+        """The resolution that answers ``request``, or None."""
+        return next((resolution for resolution in self.resolutions if resolution.answers(request)), None)
+
+    def covers(self, cells: Iterable[Cell]) -> tuple[Cell, ...]:
+        """The cells that have no resolution here."""
+        return tuple(cell for cell in cells if self.find(request_of(cell)) is None)

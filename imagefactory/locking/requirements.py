@@ -1,0 +1,13 @@
+"""Locked wheels as the requirements file that an install layer reads. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from imagefactory.locking.model import Wheel
+
+
+def requirements_txt(wheels: Iterable[Wheel]) -> str:
+    """Lines of ``name==version --hash=sha256:...``, sorted, for ``--require-hashes --no-deps``."""
+    lines = sorted(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels)
+    return "".join(lines)

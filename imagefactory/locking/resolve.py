@@ -1,0 +1,174 @@
+"""Adapter for uv, the only resolver there is: a request becomes a set of wheels, once, when the lock is made."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import requests
+import stamina
+import tomli_w
+import uv
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from imagefactory import shell
+from imagefactory.cell import Request
+from imagefactory.errors import CheckFailedError, SetupError, fail
+from imagefactory.locking.model import FIND_LINKS, Resolution, Wheel
+from imagefactory.settings import Settings
+
+ARCHES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+#: The newest manylinux that uv 0.13 has a name for; a base with a newer glibc runs those wheels too.
+NEWEST_MANYLINUX = 40
+_UNREACHABLE = re.compile(r"Could not connect|Failed to fetch|dns error|error sending request|timed out", re.IGNORECASE)
+
+
+def uv_platform(platform: str, glibc: str) -> str:
+    """uv's name of a target, such as ``aarch64-manylinux_2_39``: the base's glibc is part of what may be installed."""
+    return f"{ARCHES[platform]}-manylinux_2_{_minor(glibc)}"
+
+
+def _minor(glibc: str) -> int:
+    return min(int(glibc.partition(".")[2]), NEWEST_MANYLINUX)
+
+
+def target_tags(request: Request) -> list[Tag]:
+    """The wheel tags that the target takes, best first."""
+    arch, version = ARCHES[request.platform], tuple(int(part) for part in request.python.split("."))
+    oldest = 5 if arch == "x86_64" else 17  # PEP 600: manylinux1 is glibc 2.5; other architectures began with 2.17
+    platforms = [f"manylinux_2_{minor}_{arch}" for minor in range(_minor(request.glibc), oldest - 1, -1)]
+    legacy = ("manylinux2014", "manylinux2010", "manylinux1") if arch == "x86_64" else ("manylinux2014",)
+    platforms += [f"{name}_{arch}" for name in (*legacy, "linux")]
+    interpreter = f"cp{version[0]}{version[1]}"
+    return [*cpython_tags(version, platforms=platforms), *compatible_tags(version, interpreter, platforms)]
+
+
+def resolve(
+    request: Request,
+    settings: Settings,
+    *,
+    previous: Resolution | None = None,
+    upgrade_packages: Sequence[str] = (),
+) -> dict[Wheel, str]:
+    """Resolve ``request`` to wheels, each with the URL it was found at.
+
+    Versions of ``previous`` are kept where they can be, but for ``upgrade_packages``.
+
+    Raises CheckFailedError if there is no solution or no wheel for the target, SetupError if no index answers.
+    """
+    with tempfile.TemporaryDirectory(prefix="imagefactory-lock-") as name:
+        folder = Path(name)
+        out = folder / "pylock.resolved.toml"
+        if previous:
+            out.write_text(_as_pylock(previous), encoding="utf-8")
+        done = shell.run(_command(request, settings, folder, out, upgrade_packages))
+        if not done.ok:
+            raise _failure(request, done.err)
+        packages = tomllib.loads(out.read_text(encoding="utf-8")).get("packages", [])
+    tags = {tag: rank for rank, tag in reversed(list(enumerate(target_tags(request))))}
+    chosen = [_best(package, tags, request) for package in packages]
+    with ThreadPoolExecutor(16) as pool, requests.Session() as session:
+        sizes = list(pool.map(lambda entry: _size(session, entry[1]), chosen))
+    return {_wheel(p, e, n, settings.indexes): e["url"] for (p, e), n in zip(chosen, sizes, strict=True)}
+
+
+def _command(
+    request: Request, settings: Settings, folder: Path, out: Path, upgrade_packages: Sequence[str]
+) -> list[str]:
+    wanted, overrides = folder / "requirements.in", folder / "overrides.txt"
+    wanted.write_text("".join(f"{line}\n" for line in request.requirements), encoding="utf-8")
+    # a marker that never holds is how uv is told to leave a package out
+    lines = [f"{o.requirement}; sys_platform == 'never'" if o.drop else o.requirement for o in request.overrides]
+    overrides.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    first, *more = settings.indexes
+    return [
+        *(uv.find_uv_bin(), "pip", "compile", str(wanted), "--override", str(overrides), "--output-file", str(out)),
+        *("--python-version", request.python, "--python-platform", uv_platform(request.platform, request.glibc)),
+        *("--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--quiet", "--no-config"),
+        *("--default-index", first, "--index-strategy", "unsafe-best-match"),
+        *(option for index in more for option in ("--index", index)),
+        *(option for place in settings.find_links for option in ("--find-links", str(place))),
+        *(option for package in upgrade_packages for option in ("--upgrade-package", package)),
+    ]
+
+
+def _failure(request: Request, text: str) -> Exception:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("warning")]
+    essence = " ".join(lines)[:900] or "uv said nothing"
+    shown = f"{', '.join(request.requirements)} for {request.platform}, Python {request.python}"
+    if _UNREACHABLE.search(text):
+        return fail(
+            SetupError, "index-unreachable", f"{shown}: {essence}", fix="imagefactory doctor checks the indexes"
+        )
+    fix = "if upstream's metadata is too narrow, add an override with its reason to matrix.yaml; else change the pins"
+    where = next((str(o.source) for o in request.overrides), None)
+    return fail(CheckFailedError, "lock-unsatisfiable", f"{shown}: {essence}", where=where, fix=fix)
+
+
+def _best(package: dict[str, Any], tags: dict[Tag, int], request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+    ranked = []
+    for entry in package.get("wheels", ()):
+        ranks = [tags[tag] for tag in parse_wheel_filename(_filename(entry))[3] if tag in tags]
+        if ranks:
+            ranked.append((min(ranks), entry))
+    if not ranked:
+        what = (
+            f"{package['name']} {package.get('version')} has no wheel for {request.platform}, Python {request.python}"
+        )
+        fix = "choose another version, or a base with a newer glibc"
+        raise fail(CheckFailedError, "lock-no-wheel", what, fix=fix)
+    return package, min(ranked, key=lambda pair: pair[0])[1]
+
+
+def _filename(entry: dict[str, Any]) -> str:
+    return str(entry.get("name") or unquote(urlsplit(entry["url"]).path).rpartition("/")[2])
+
+
+@stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)
+def _size(session: requests.Session, entry: dict[str, Any]) -> int:
+    if "size" in entry:
+        return int(entry["size"])
+    parts = urlsplit(entry["url"])
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).stat().st_size
+    return int(session.head(entry["url"], timeout=60, allow_redirects=True).headers.get("content-length", 0))
+
+
+def _wheel(package: dict[str, Any], entry: dict[str, Any], size: int, indexes: Sequence[str]) -> Wheel:
+    is_local = entry["url"].startswith("file:")
+    filename = _filename(entry)
+    return Wheel(
+        name=canonicalize_name(package["name"]),
+        version=str(parse_wheel_filename(filename)[1]),
+        filename=filename,
+        sha256=entry["hashes"]["sha256"],
+        size=size,
+        index=FIND_LINKS if is_local else _index_of(entry["url"], indexes),
+    )
+
+
+def _index_of(url: str, indexes: Sequence[str]) -> str:
+    """The index with the file's host; indexes that keep files on another host (as PyPI does) are taken in order."""
+    host = urlsplit(url).hostname
+    return next((index for index in indexes if urlsplit(index).hostname == host), indexes[0])
+
+
+def _as_pylock(previous: Resolution) -> str:
+    """A resolution in uv's own format, which uv reads as what to prefer."""
+    packages = [
+        {
+            "name": wheel.name,
+            "version": wheel.version,
+            "wheels": [{"url": f"{wheel.index}/{wheel.filename}", "hashes": {"sha256": wheel.sha256}}],
+        }
+        for wheel in previous.wheels
+        if not wheel.is_local
+    ]
+    return tomli_w.dumps({"lock-version": "1.0", "created-by": "uv", "packages": packages})
