@@ -1,0 +1,1 @@
+"""Programs that run inside the builder stage, where only Python's standard library and git are."""

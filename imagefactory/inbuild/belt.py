@@ -1,0 +1,63 @@
+"""Compares the layers' torch with one freshly installed from its locked hash. Standard library only.
+
+    python belt.py FRESH OUT LAYER...
+
+Every file below FRESH that the last LAYER holding it has with other bytes, or that no LAYER has, goes to OUT. A file
+inside torch's own folder that a LAYER has and FRESH has not cannot be taken away by a layer on top: exit 1.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+def files(root: Path) -> Iterator[Path]:
+    """Relative paths of all files and links below ``root``, sorted."""
+    return (p.relative_to(root) for p in sorted(root.rglob("*")) if p.is_symlink() or p.is_file())
+
+
+def swapped(fresh: Path, layers: Sequence[Path]) -> list[Path]:
+    """What must be put back so that the stack of ``layers`` has exactly the torch of ``fresh``."""
+    back = []
+    for name in files(fresh):
+        if name.name in ("RECORD", "uv_cache.json"):  # written by the installer; torch's own code is compared in full
+            continue
+        top = next((layer / name for layer in reversed(layers) if (layer / name).is_file()), None)
+        if top is None or not filecmp.cmp(fresh / name, top, shallow=False):
+            back.append(name)
+    return back
+
+
+def strangers(fresh: Path, layers: Sequence[Path]) -> list[Path]:
+    """Files inside torch's folder that the locked wheel does not have."""
+    found = []
+    for torch in fresh.glob("**/site-packages/torch"):
+        inside = torch.relative_to(fresh)
+        known = set(files(torch))
+        for layer in layers:
+            found += [inside / n for n in files(layer / inside) if n not in known and "__pycache__" not in n.parts]
+    return found
+
+
+def main(fresh: Path, out: Path, layers: Sequence[Path]) -> int:
+    """Write what was swapped to ``out``; exit 1 if there are strangers."""
+    extra = strangers(fresh, layers)
+    if extra:
+        print(f"torch/ holds {len(extra)} files that the locked wheel does not have: {extra[:5]}", file=sys.stderr)  # noqa: T201
+        return 1
+    out.mkdir(parents=True, exist_ok=True)
+    back = swapped(fresh, layers)
+    for name in back:
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(fresh / name, target, follow_symlinks=False)
+    print(f"belt: {len(back)} files of torch had been swapped{': ' + str(back[0]) if back else ''}")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), [Path(argument) for argument in sys.argv[3:]]))

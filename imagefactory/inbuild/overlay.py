@@ -1,0 +1,158 @@
+"""Applies a series to an installed tree and proves every patch. Standard library and git only: it runs in the builder.
+
+    python overlay.py TREE SERIES OUT
+
+``SERIES`` holds ``series.json`` (a list of ``{"name", "diff", "proof"}``, in order, paths below ``SERIES``). Every
+patch is judged by its proof: red before and green after is ``needed``; green before is ``obsolete`` and left out. All
+patches are tried, so that the failure of one hides no other; if any failed, TREE is byte-identical to what it was and
+nothing is written to OUT. Otherwise OUT gets the changed files, and ``OUT.json`` the record of what was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PROOF_SECONDS = 300
+RIGHT, SYMPTOM, UNTOLD = 0, 1, 3
+
+
+@dataclass
+class Applied:
+    """What happened to one patch; ``files`` maps each touched path to the SHA-256 of its state after the series."""
+
+    name: str
+    state: str
+    detail: str = ""
+    offsets: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    created: list[str] = field(default_factory=list)
+
+
+def git_apply(tree: Path, diff: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """``git apply`` in ``tree``, which is never taken for a part of a repository around it.
+
+    Inside another repository git silently skips paths outside its index; the ceiling and the absent GIT_DIR stop that.
+    """
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    env["GIT_CEILING_DIRECTORIES"] = str(tree.resolve().parent)
+    argv = ["git", "-c", "core.autocrlf=false", "apply", "--verbose", "-p1", "--whitespace=nowarn", *options]
+    return subprocess.run(
+        [*argv, str(diff.resolve())], cwd=tree, env={**env, "LC_ALL": "C"}, capture_output=True, text=True, check=False
+    )
+
+
+def touched(diff: Path) -> list[str]:
+    """The paths a diff touches, old and new names, in order."""
+    names: dict[str, None] = {}
+    for line in diff.read_text(encoding="utf-8").splitlines():
+        found = re.match(r"^(?:---|\+\+\+) (?:[ab]/)(.+?)(?:\t.*)?$", line)
+        if found:
+            names[found[1]] = None
+    return list(names)
+
+
+def prove(script: Path, tree: Path) -> tuple[int, str]:
+    """Run a proof; its exit code (anything but 0, 1, 3 counts as "cannot be told") and its last line."""
+    argv = [sys.executable, "-B", str(script.resolve()), str(tree.resolve())]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROOF_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return UNTOLD, f"the proof did not end within {PROOF_SECONDS} s"
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    code = done.returncode if done.returncode in (RIGHT, SYMPTOM, UNTOLD) else UNTOLD
+    return code, lines[-1] if lines else f"exit {done.returncode}"
+
+
+class Snapshot:
+    """The bytes of some files of a tree, to go back to."""
+
+    def __init__(self, tree: Path, names: Sequence[str]) -> None:
+        self.tree = tree
+        self.before = {n: (tree / n).read_bytes() if (tree / n).is_file() else None for n in names}
+        self.folders = {f for n in names for f in (tree / n).parents if f != tree and not f.exists()}
+
+    def restore(self) -> None:
+        """Make every file what it was; files that were not there go, and so do folders that came with them."""
+        for name, data in self.before.items():
+            if data is None:
+                (self.tree / name).unlink(missing_ok=True)
+            elif (self.tree / name).read_bytes() != data:
+                (self.tree / name).write_bytes(data)
+        for folder in sorted(self.folders, reverse=True):
+            if folder.is_dir() and folder.is_relative_to(self.tree):
+                folder.rmdir()
+
+
+def apply_one(tree: Path, name: str, diff: Path | None, proof: Path) -> Applied:
+    """Apply and prove one patch in ``tree``; on any failure the tree is as before."""
+    before, saw = prove(proof, tree)
+    if before == RIGHT:
+        return Applied(name, "obsolete", f"the proof passes without the patch: {saw}")
+    if diff is None:
+        return Applied(name, "conflict", f"no variant for this version, and the proof fails: {saw}")
+    names = touched(diff)
+    snapshot = Snapshot(tree, names)
+    done = git_apply(tree, diff)
+    if done.returncode != 0:
+        snapshot.restore()
+        return Applied(
+            name, "conflict", "\n".join(line for line in done.stderr.splitlines() if line.startswith("error"))
+        )
+    offsets = [line for line in done.stderr.splitlines() if "offset" in line]
+    reverse = git_apply(tree, diff, "--reverse", "--check")
+    after, now = prove(proof, tree)
+    if reverse.returncode != 0 or after == SYMPTOM or (after == UNTOLD and before == SYMPTOM):
+        snapshot.restore()
+        why = now if reverse.returncode == 0 else "the tree does not hold what the diff says after applying it"
+        return Applied(name, "broken", f"applies, and its proof still fails: {why}")
+    state = "needed" if (before, after) == (SYMPTOM, RIGHT) else "unknown"
+    created = [n for n in names if snapshot.before[n] is None and (tree / n).is_file()]
+    return Applied(name, state, saw, offsets, dict.fromkeys(names, ""), created)
+
+
+def apply_series(tree: Path, steps: Sequence[tuple[str, Path | None, Path]]) -> list[Applied]:
+    """Apply all patches in order; if any fails the tree is byte-identical to what it was, and all are reported."""
+    names = [n for _, diff, _ in steps if diff for n in touched(diff)]
+    whole = Snapshot(tree, list(dict.fromkeys(names)))
+    done = [apply_one(tree, name, diff, proof) for name, diff, proof in steps]
+    if any(patch.state in ("conflict", "broken") for patch in done):
+        whole.restore()
+        return done
+    for patch in done:
+        for n in patch.files:
+            patch.files[n] = hashlib.sha256((tree / n).read_bytes()).hexdigest() if (tree / n).is_file() else ""
+    return done
+
+
+def main(tree: Path, series: Path, out: Path) -> int:
+    """Apply the series and write the overlay; exit 1 with every reason if a patch conflicts or is broken."""
+    rows = json.loads((series / "series.json").read_text(encoding="utf-8"))
+    steps = [(row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"]) for row in rows]
+    done = apply_series(tree, steps)
+    for patch in done:
+        print(f"patch {patch.name}: {patch.state}: {patch.detail}")  # noqa: T201
+        for line in patch.offsets:
+            print(f"    {line}")  # noqa: T201
+    if any(patch.state in ("conflict", "broken") for patch in done):
+        return 1
+    out.mkdir(parents=True, exist_ok=True)
+    for name in sorted({n for patch in done for n in patch.files}):
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(tree / name, target)
+    record = [asdict(patch) for patch in done]
+    out.with_name(out.name + ".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(Path(argument) for argument in sys.argv[1:4])))

@@ -1,0 +1,1 @@
+"""The patch station: changes to upstream sources as data under ``patches/``, each with its proof."""

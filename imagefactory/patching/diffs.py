@@ -1,0 +1,103 @@
+"""Judges a diff before anything is applied: every way in which it could surprise is an error with its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import PatchSet
+
+from imagefactory.errors import Problem
+
+_FILE_LINE = re.compile(r"^(?:---|\+\+\+) (?P<name>[^\t\n]+)")
+_MODE_LINK = re.compile(r"^(?:new file mode|old mode|new mode|deleted file mode) 120000|^index [0-9a-f.]+ 120000")
+
+
+def problems(path: Path, shown: str) -> Iterator[Problem]:
+    """Everything that is wrong with the diff at ``path``; ``shown`` is how the file is named to a person."""
+    data = path.read_bytes()
+    if not data.strip():
+        yield Problem(
+            code="diff-empty", where=f"{shown}:1", what="the diff is empty", fix="delete it or write the change"
+        )
+        return
+    if b"\r\n" in data:
+        line = data[: data.index(b"\r\n")].count(b"\n") + 1
+        fix = (
+            "convert it to LF; if upstream's file has CRLF, say so in patch.yaml's purpose and change it with a script"
+        )
+        yield Problem(code="diff-crlf", where=f"{shown}:{line}", what="the diff has CRLF line ends", fix=fix)
+        return
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        yield Problem(
+            code="diff-encoding", where=f"{shown}:{line}", what="the diff is not UTF-8", fix="save it as UTF-8"
+        )
+        return
+    yield from _lines(text, shown)
+    yield from _parse(text, shown)
+
+
+def _lines(text: str, shown: str) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for number, line in _headers(text):
+        where = f"{shown}:{number}"
+        if line.startswith(("GIT binary patch", "Binary files ")):
+            fix = "a patch changes text; ship binaries as a wheel"
+            yield Problem(code="diff-binary", where=where, what="the diff has a binary hunk", fix=fix)
+        if _MODE_LINK.match(line):
+            fix = "write through the link's target instead"
+            yield Problem(code="diff-symlink", where=where, what="the diff makes or changes a symbolic link", fix=fix)
+        found = _FILE_LINE.match(line)
+        if not found or found["name"] == "/dev/null":
+            continue
+        name = found["name"]
+        if _escapes(name):
+            fix = "name files as a/PATH and b/PATH, relative to the tree"
+            yield Problem(
+                code="diff-escape", where=where, what=f"{name} is outside the tree, or has no a/ b/ prefix", fix=fix
+            )
+        elif line.startswith("+++"):
+            inside = name.partition("/")[2]
+            if inside in seen:
+                fix = "join the hunks of one file under one header"
+                what = f"{inside} is touched twice, first on line {seen[inside]}"
+                yield Problem(code="diff-twice", where=where, what=what, fix=fix)
+            seen.setdefault(inside, number)
+
+
+def _headers(text: str) -> Iterator[tuple[int, str]]:
+    """Lines outside hunks, numbered from 1: a removed line that begins with ``-- `` must not be read as a header."""
+    old = new = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        hunk = re.match(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line)
+        if hunk and old <= 0 and new <= 0:
+            old, new = int(hunk[1] or 1), int(hunk[2] or 1)
+        elif old > 0 or new > 0:
+            old -= line[:1] in ("-", " ", "")
+            new -= line[:1] in ("+", " ", "")
+        else:
+            yield number, line
+
+
+def _escapes(name: str) -> bool:
+    prefix, _, inside = name.partition("/")
+    parts = PurePosixPath(inside).parts
+    return prefix not in ("a", "b") or not inside or inside.startswith("/") or ".." in parts or ".git" in parts
+
+
+def _parse(text: str, shown: str) -> Iterator[Problem]:
+    try:
+        files = PatchSet(text)
+    except UnidiffParseError as error:
+        fix = "make it again with: git diff --no-index, or imagefactory patch new"
+        yield Problem(code="diff-malformed", where=shown, what=f"not a unified diff: {error}", fix=fix)
+        return
+    if not files or not any(len(file) for file in files):
+        yield Problem(
+            code="diff-empty", where=shown, what="the diff changes nothing", fix="delete it or write the change"
+        )

@@ -1,0 +1,56 @@
+"""The shape of ``patch.yaml``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from imagefactory.patching.model import Stage
+from imagefactory.yamlfile import Strict
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class VariantEntry(Strict):
+    """The patch's text for a range of upstream versions."""
+
+    versions: Annotated[Text, Field(description="PEP 440 specifier")]
+    diff: Annotated[Text, Field(description="file beside patch.yaml")]
+
+
+class ExemptionEntry(Strict):
+    """Versions for which the patch means nothing."""
+
+    versions: Text
+    reason: Text
+
+
+class ProofEntry(Strict):
+    """The check that fails on the pristine tree and passes on the patched one."""
+
+    run: Text
+    kind: Literal["static", "behaviour", "host", "nvcc"]
+    needs: list[Text] = []
+
+
+class PatchFile(Strict):
+    """patch.yaml: a change with a purpose."""
+
+    summary: Text
+    purpose: Text
+    symptom: Text
+    evidence: list[Text]
+    remove_when: Text
+    stage: Literal["source", "installed"]
+    applies_to: dict[str, list[Text]] = {}
+    after: list[Text] = []
+    variants: list[VariantEntry] = []
+    not_applicable: list[ExemptionEntry] = []
+    findings: Text
+    proof: ProofEntry
+
+    @property
+    def where(self) -> Stage:
+        """The stage as an enum."""
+        return Stage(self.stage)
