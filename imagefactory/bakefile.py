@@ -1,0 +1,133 @@
+"""Writes what Buildx reads: a build context a cell, and one bake file for all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imagefactory import render
+from imagefactory.errors import SetupError, fail
+from imagefactory.plan import BaseImage, CellPlan
+from imagefactory.settings import Settings
+
+
+def write(
+    folder: Path,
+    plans: Sequence[CellPlan],
+    *,
+    build_bases: Mapping[str, BaseImage],
+    settings: Settings,
+    uv: Path,
+    templates: Path,
+) -> Path:
+    """Write contexts and ``docker-bake.json`` below ``folder``; returns the bake file's path.
+
+    ``build_bases`` is, by the name of the base, that base for the build platform (where wheels are unpacked).
+    Raises SetupError if a wheel that only a local folder has is in none of the machine's folders.
+    """
+    targets: dict[str, Any] = {}
+    for plan in plans:
+        base, builder = plan.base, build_bases[plan.cell.flavor.base.name]
+        for image, stage in ((builder, "builder"), (base, "base")):
+            name = _base_target(image, stage)
+            if name not in targets:
+                context = _write_base(folder / name, image, uv=uv, templates=templates)
+                targets[name] = _base_entry(context, image, stage, settings)
+        targets[plan.cell.name] = _cell_entry(
+            _write_cell(folder / plan.cell.name, plan, settings), plan, builder, settings
+        )
+    group = {"default": {"targets": [plan.cell.name for plan in plans]}}
+    path = folder / "docker-bake.json"
+    path.write_text(json.dumps(_literal({"group": group, "target": targets}), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _base_target(image: BaseImage, stage: str) -> str:
+    return f"{stage}-{image.base.name}-{image.platform.partition('/')[2]}"
+
+
+def _base_entry(context: Path, image: BaseImage, stage: str, settings: Settings) -> dict[str, Any]:
+    return {
+        "context": str(context),
+        "target": stage,
+        "platforms": [image.platform],
+        **({"contexts": {image.reference: image.swap}} if image.swap else {}),
+        **_secrets(settings),
+    }
+
+
+def _cell_entry(context: Path, plan: CellPlan, builder: BaseImage, settings: Settings) -> dict[str, Any]:
+    return {
+        "context": str(context),
+        "contexts": {
+            "builder": f"target:{_base_target(builder, 'builder')}",
+            "base": f"target:{_base_target(plan.base, 'base')}",
+        },
+        "platforms": [plan.cell.platform],
+        "tags": list(plan.cell.tags),
+        # level 1 costs little more than storing; the receiving registry keeps the blobs as they are
+        "output": ["type=image,compression=zstd,compression-level=1,force-compression=true,oci-mediatypes=true"],
+        "args": {
+            "SOURCE_DATE_EPOCH": str(plan.epoch),
+            "UV_DEFAULT_INDEX": settings.indexes[0],
+            "UV_INDEX": " ".join(settings.indexes[1:]),
+        },
+        "attest": ["type=provenance,disabled=true"],
+        **_secrets(settings),
+    }
+
+
+def _secrets(settings: Settings) -> dict[str, list[str]]:
+    return {"secret": [f"id=ca,src={settings.ca_bundle}"]} if settings.ca_bundle else {}
+
+
+def _write_base(folder: Path, image: BaseImage, *, uv: Path, templates: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_file(folder / "Dockerfile", render.base_dockerfile(templates, image.base, image.reference).encode())
+    if not (folder / "uv").exists() or (folder / "uv").stat().st_size != uv.stat().st_size:
+        shutil.copy2(uv, folder / "uv")
+    return folder
+
+
+def _write_cell(folder: Path, plan: CellPlan, settings: Settings) -> Path:
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name, data in plan.files.items():
+        _write_file(folder / name, data)
+    (folder / "wheels").mkdir()
+    for filename in plan.local_wheels:
+        found = next((place / filename for place in settings.find_links if (place / filename).is_file()), None)
+        if found is None:
+            raise fail(
+                SetupError,
+                "wheel-not-here",
+                f"{plan.cell.name}: {filename} comes from a local wheel folder, and none of this machine's has it",
+                fix="set PIP_FIND_LINKS to the folder that holds it; imagefactory lock --check says what is missing",
+            )
+        _link(found, folder / "wheels" / filename)
+    return folder
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _literal(value: Any) -> Any:
+    """``value`` with HCL's template marks escaped: bake expands ``${}`` and ``%{}`` in JSON strings too."""
+    if isinstance(value, str):
+        return value.replace("${", "$${").replace("%{", "%%{")
+    if isinstance(value, dict):
+        return {_literal(key): _literal(item) for key, item in value.items()}
+    return [_literal(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,272 @@
+"""The one adapter to the container engine: Docker with Buildx, the machine's own or the project's private one."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from python_on_whales import DockerClient
+from python_on_whales.exceptions import DockerException, NoSuchImage
+
+from imagefactory import shell
+from imagefactory.errors import CheckFailedError, SetupError, fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInfo:
+    """An image in the engine: reference, digest (manifest or index), platform, labels, environment, size in bytes.
+
+    ``layers`` are the digests of its unpacked layers: equal for equal content, whenever and wherever it was imported.
+    """
+
+    ref: str
+    digest: str
+    layers: tuple[str, ...]
+    platform: str
+    labels: Mapping[str, str]
+    env: Mapping[str, str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningContainer:
+    """A container that runs in the background; ``host_port`` is on 127.0.0.1."""
+
+    docker: tuple[str, ...]
+    id: str
+    host_port: int
+
+    def logs(self) -> str:
+        """Everything it has written so far."""
+        # one stream for both, so that lines stay in the order in which they were written
+        return shell.run([*self.docker, "logs", self.id], quiet=True, join=True).out
+
+    def alive(self) -> bool:
+        """Whether its main process runs."""
+        return (
+            shell.run([*self.docker, "inspect", "-f", "{{.State.Running}}", self.id], quiet=True).out.strip() == "true"
+        )
+
+    def stop(self, timeout: float) -> int:
+        """SIGTERM, after ``timeout`` seconds SIGKILL; the exit code of its main process."""
+        shell.run([*self.docker, "stop", "--time", str(int(timeout)), self.id], quiet=True)
+        return int(shell.run([*self.docker, "wait", self.id], quiet=True).out.strip() or -1)
+
+    def remove(self) -> None:
+        """Take it away, running or not."""
+        shell.run([*self.docker, "rm", "--force", "--volumes", self.id], quiet=True)
+
+
+class Engine:
+    """Docker through its CLI; ``docker`` is the argument list that every command starts with."""
+
+    def __init__(self, *, binary: str = "docker", host: str | None = None, config: str | None = None) -> None:
+        self.docker: tuple[str, ...] = (
+            binary,
+            *(("--config", config) if config else ()),
+            *(("--host", host) if host else ()),
+        )
+        self.client = DockerClient(client_call=[binary], config=config, host=host)
+        self.private = host is not None
+        #: For programs that call docker by themselves, such as the project's scripts.
+        self.environment: dict[str, str] = {
+            **({"DOCKER_HOST": host} if host else {}),
+            **({"DOCKER_CONFIG": config} if config else {}),
+        }
+
+    @classmethod
+    def connect(cls, environ: Mapping[str, str], state: Path) -> Engine:
+        """The engine to use: the machine's own if it answers, else the private one of ``scripts/engine``.
+
+        Raises SetupError if none answers.
+        """
+        own = cls()
+        if own.alive():
+            return own
+        folder = Path(environ.get("IMAGEFACTORY_ENGINE_DIR") or state / "engine")
+        try:
+            told = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+            private = cls(binary=told["docker"], host=told["DOCKER_HOST"], config=told["DOCKER_CONFIG"])
+        except (OSError, ValueError, KeyError):
+            private = None
+        if private and private.alive():
+            return private
+        raise fail(
+            SetupError,
+            "no-engine",
+            "no container engine answers (a docker client alone is none)",
+            fix="start Docker, or bring up a private engine with scripts/engine up; imagefactory doctor tells more",
+        )
+
+    def alive(self) -> bool:
+        """Whether a daemon answers and Buildx is there."""
+        try:
+            version = shell.run([*self.docker, "version", "--format", "{{.Server.Version}}"], quiet=True, timeout=20)
+            return version.ok and shell.run([*self.docker, "buildx", "version"], quiet=True, timeout=20).ok
+        except SetupError:
+            return False
+
+    @cached_property
+    def version(self) -> tuple[str, str]:
+        """Versions of engine and Buildx, as they name themselves."""
+        server = shell.run([*self.docker, "version", "--format", "{{.Server.Version}}"], quiet=True).out.strip()
+        return server, shell.run([*self.docker, "buildx", "version"], quiet=True).out.strip()
+
+    @cached_property
+    def platform(self) -> str:
+        """The engine's own OCI platform, on which build stages run natively."""
+        return shell.run(
+            [*self.docker, "version", "--format", "{{.Server.Os}}/{{.Server.Arch}}"], quiet=True
+        ).out.strip()
+
+    @cached_property
+    def data_root(self) -> str:
+        """Folder on the engine's machine that holds its images."""
+        return shell.run([*self.docker, "info", "--format", "{{.DockerRootDir}}"], quiet=True).out.strip() or "/"
+
+    def find_images(self, refs: Iterable[str]) -> dict[str, ImageInfo]:
+        """The images that are there, by the reference asked for; one look-up for all."""
+        wanted = list(dict.fromkeys(refs))
+        if not wanted:
+            return {}
+        done = shell.run([*self.docker, "image", "inspect", *wanted], quiet=True)
+        by_name = {
+            name: row for row in json.loads(done.out or "[]") for name in (*(row.get("RepoTags") or ()), row["Id"])
+        }
+        return {ref: _info(ref, by_name[ref]) for ref in wanted if ref in by_name}
+
+    def inspect_image(self, ref: str) -> ImageInfo:
+        """The image ``ref``. Raises CheckFailedError if the engine has none of that name."""
+        try:
+            data = self.client.image.inspect(ref)
+        except NoSuchImage:
+            raise fail(
+                CheckFailedError,
+                "image-missing",
+                f"the engine has no image {ref}",
+                fix="imagefactory plan lists the tags; imagefactory build --matrix makes them",
+            ) from None
+        except DockerException as error:
+            raise fail(
+                SetupError, "engine-failed", f"image inspect {ref}: {error}", fix="imagefactory doctor"
+            ) from None
+        done = shell.run([*self.docker, "image", "inspect", data.id], quiet=True)
+        return _info(ref, json.loads(done.out)[0])
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        *,
+        platform: str,
+        env: Mapping[str, str] | None = None,
+        entrypoint: str | None = None,
+        stdin: str | None = None,
+        network: str | None = None,
+        timeout: float,
+        mounts: Sequence[tuple[Path, str]] = (),
+        shm_size: str | None = None,
+    ) -> shell.Completed:
+        """Run a container to its end and remove it. Raises SetupError after ``timeout`` seconds."""
+        name = _container_name()
+        options = [
+            *("--rm", "--name", name, "--pull", "never", "--platform", platform),
+            *(("--interactive",) if stdin is not None else ()),
+            *(("--entrypoint", entrypoint) if entrypoint else ()),
+            *(("--network", network) if network else ()),
+            *_common(env, mounts, shm_size),
+        ]
+        try:
+            return shell.run([*self.docker, "run", *options, image, *argv], stdin=stdin, timeout=timeout)
+        except BaseException:  # the container outlives its client: on a timeout or Ctrl-C it must be taken away as well
+            shell.run([*self.docker, "rm", "--force", "--volumes", name], quiet=True)
+            raise
+
+    def start(
+        self,
+        image: str,
+        argv: Sequence[str],
+        *,
+        platform: str,
+        env: Mapping[str, str] | None = None,
+        mounts: Sequence[tuple[Path, str]] = (),
+        publish: int,
+        shm_size: str | None = None,
+    ) -> RunningContainer:
+        """Start a container in the background with ``publish`` reachable on a free loopback port of the host."""
+        port, name = _free_port(), _container_name()
+        options = [
+            *(
+                "--detach",
+                "--name",
+                name,
+                "--pull",
+                "never",
+                "--platform",
+                platform,
+                "--publish",
+                f"127.0.0.1:{port}:{publish}",
+            ),
+            *_common(env, mounts, shm_size),
+        ]
+        done = shell.run([*self.docker, "run", *options, image, *argv])
+        if not done.ok:
+            shell.run([*self.docker, "rm", "--force", "--volumes", name], quiet=True)
+            raise fail(
+                CheckFailedError,
+                "container-start",
+                f"{image} does not start: {done.err.strip()}",
+                fix="run the command above",
+            )
+        return RunningContainer(docker=self.docker, id=done.out.strip(), host_port=port)
+
+    def tag(self, source: str, target: str) -> None:
+        """Give the image ``source`` the further name ``target``."""
+        self.client.image.tag(source, target)
+
+    def emulates(self, platform: str) -> bool:
+        """Whether the kernel runs programs of ``platform`` (its own, or through binfmt_misc)."""
+        arch = platform.partition("/")[2]
+        native = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine)
+        qemu = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}.get(arch, "")
+        return arch == native or Path("/proc/sys/fs/binfmt_misc", qemu).exists()
+
+
+def _common(env: Mapping[str, str] | None, mounts: Sequence[tuple[Path, str]], shm_size: str | None) -> list[str]:
+    options = [option for name, value in (env or {}).items() for option in ("--env", f"{name}={value}")]
+    options += [option for path, inside in mounts for option in ("--volume", f"{path}:{inside}:ro")]
+    return options + (["--shm-size", shm_size] if shm_size else [])
+
+
+def _info(ref: str, row: Mapping[str, object]) -> ImageInfo:
+    config = row.get("Config")
+    settings: Mapping[str, object] = config if isinstance(config, dict) else {}
+    labels, env = settings.get("Labels"), settings.get("Env")
+    rootfs = row.get("RootFS")
+    layers = rootfs.get("Layers") if isinstance(rootfs, dict) else None
+    pairs = [str(item).partition("=") for item in env] if isinstance(env, list) else []
+    return ImageInfo(
+        ref=ref,
+        digest=str(row["Id"]),
+        layers=tuple(layers) if isinstance(layers, list) else (),
+        platform=f"{row['Os']}/{row['Architecture']}",
+        labels=labels if isinstance(labels, dict) else {},
+        env={name: value for name, _, value in pairs},
+        size=int(str(row["Size"])),
+    )
+
+
+def _container_name() -> str:
+    return f"imagefactory-{secrets.token_hex(6)}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,229 @@
+"""The plan station: everything that decides an image's content, put together and hashed into its build key. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from imagefactory import render
+from imagefactory.cell import Base, Cell
+from imagefactory.locking.groups import split
+from imagefactory.locking.model import Resolution
+from imagefactory.locking.requirements import requirements_txt
+from imagefactory.locking.resolve import uv_platform
+from imagefactory.locking.store import digest as lock_digest
+from imagefactory.patching.model import Step
+
+LABEL = "io.imagefactory"
+INBUILD = Path(__file__).parent / "inbuild"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseImage:
+    """A base as it was found for one platform.
+
+    Attributes:
+        base: what the matrix declares.
+        platform: OCI platform.
+        reference: what FROM names: a registry reference by digest, or the declared name, swapped for a local image.
+        digest: of the image in the registry, or of a bootstrapped one's layers; None if nothing could tell.
+        origin: ``registry``, ``bootstrap`` or ``unresolved``.
+        swap: image that stands in for ``reference`` (``docker-image://...``), or None.
+    """
+
+    base: Base
+    platform: str
+    reference: str
+    digest: str | None
+    origin: str
+    swap: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellPlan:
+    """A cell with all that its image is made of.
+
+    Attributes:
+        cell: the cell.
+        resolution: its wheels.
+        series: its patches, in order, with the variants for its versions.
+        base: the base it stands on.
+        build_key: hash of everything that decides the content.
+        labels: the image's labels, the build key among them.
+        files: build context: relative path -> bytes.
+        local_wheels: file names of wheels that only a local folder has.
+    """
+
+    cell: Cell
+    resolution: Resolution
+    series: tuple[Step, ...]
+    base: BaseImage
+    build_key: str
+    labels: Mapping[str, str]
+    files: Mapping[str, bytes]
+    local_wheels: tuple[str, ...]
+
+    @property
+    def epoch(self) -> int:
+        """SOURCE_DATE_EPOCH of the image, seconds: the day on which its wheels were resolved."""
+        return int(datetime.fromisoformat(f"{self.resolution.created}T00:00:00+00:00").timestamp())
+
+    @property
+    def dockerfile(self) -> str:
+        """The text of the cell's Dockerfile."""
+        return self.files["Dockerfile"].decode()
+
+
+def compose(
+    cell: Cell, resolution: Resolution, series: Sequence[Step], base: BaseImage, *, templates: Path, uv_version: str
+) -> CellPlan:
+    """Plan one cell. Raises InputError if a value cannot stand in a Dockerfile."""
+    files = {**_install_files(resolution), **_patch_files(series), **_program_files()}
+    files["entrypoint"] = (templates / "entrypoint").read_bytes()
+    labels = _labels(cell, resolution, series, base)
+    env = _environment_of(cell)
+    text = _dockerfile(cell, resolution, templates, env=env, labels=labels)
+    base_text = render.base_dockerfile(templates, cell.flavor.base, base.reference)
+    key = _key([text, base_text, base.digest, cell.platform, uv_version, {k: _sha(v) for k, v in files.items()}])
+    labels = {**labels, f"{LABEL}.build-key": key}
+    files["manifest.json"] = _manifest(cell, resolution, key)
+    files["Dockerfile"] = _dockerfile(cell, resolution, templates, env=env, labels=labels).encode()
+    return CellPlan(
+        cell=cell,
+        resolution=resolution,
+        series=tuple(series),
+        base=base,
+        build_key=key,
+        labels=labels,
+        files=files,
+        local_wheels=tuple(wheel.filename for wheel in resolution.wheels if wheel.is_local),
+    )
+
+
+def _dockerfile(
+    cell: Cell, resolution: Resolution, templates: Path, *, env: Mapping[str, str], labels: Mapping[str, str]
+) -> str:
+    groups = [{"name": name} for name, wheels in split(resolution) if wheels]
+    return render.render(
+        templates,
+        "Dockerfile.j2",
+        {
+            "cell": {"name": cell.name},
+            "arch": cell.platform.partition("/")[2],
+            "groups": groups,
+            "install": _install_command(cell),
+            "site": render.SITE.format(python=cell.python),
+            "torch": resolution.torch.version,
+            "env": sorted(env.items()),
+            "labels": sorted(labels.items()),
+        },
+    )
+
+
+def _install_command(cell: Cell) -> list[str]:
+    """uv, as an unpacker: for the target platform, from hashes, without any resolving."""
+    base = cell.flavor.base
+    return [
+        *("uv", "pip", "install", "--python", "/opt/venv/bin/python", "--prefix", "/layer/opt/venv"),
+        *("--python-version", cell.python, "--python-platform", uv_platform(cell.platform, base.glibc)),
+        *("--only-binary", ":all:", "--no-deps", "--require-hashes", "--find-links", "/wheels"),
+        *("--index-strategy", "unsafe-best-match", "--link-mode", "copy"),
+    ]
+
+
+def _install_files(resolution: Resolution) -> dict[str, bytes]:
+    files = {
+        f"requirements/{name}.txt": requirements_txt(wheels).encode() for name, wheels in split(resolution) if wheels
+    }
+    torch = resolution.wheel("torch")
+    files["requirements/torch.txt"] = requirements_txt([torch] if torch else []).encode()
+    return files
+
+
+def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    rows = []
+    for step in series:
+        name, variant = step.patch.name, step.variant
+        files[f"patches/{name}/proof.py"] = step.patch.proof.script.read_bytes()
+        if variant:
+            files[f"patches/{name}/{variant.diff.name}"] = variant.diff.read_bytes()
+        diff = f"{name}/{variant.diff.name}" if variant else None
+        rows.append({"name": name, "diff": diff, "proof": f"{name}/proof.py"})
+    files["patches/series.json"] = json.dumps(rows, indent=1).encode()
+    return files
+
+
+def _program_files() -> dict[str, bytes]:
+    names = ("belt.py", "identity.py", "manifest.py", "overlay.py")
+    return {f"factory/{name}": (INBUILD / name).read_bytes() for name in names}
+
+
+def _environment_of(cell: Cell) -> dict[str, str]:
+    env = {
+        "PATH": "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "VIRTUAL_ENV": "/opt/venv",
+        "IMAGEFACTORY_CHANNEL": cell.channel,
+        "IMAGEFACTORY_SERVE_ARGS": json.dumps(list(cell.flavor.serve_args)),
+    }
+    if cell.channel != "cpu":
+        # what the NVIDIA container runtime looks for when it decides whether a container gets the GPU
+        env |= {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    return {**env, **cell.flavor.env}
+
+
+def _labels(cell: Cell, resolution: Resolution, series: Sequence[Step], base: BaseImage) -> dict[str, str]:
+    oci = "org.opencontainers.image"
+    labels = {
+        f"{oci}.title": f"vLLM {cell.axes['vllm']} ({cell.flavor.name})",
+        f"{oci}.description": cell.flavor.summary,
+        f"{oci}.version": cell.axes["vllm"],
+        f"{oci}.created": f"{resolution.created}T00:00:00Z",
+        f"{oci}.base.name": base.base.image,
+        f"{LABEL}.cell": cell.name,
+        f"{LABEL}.flavor": cell.flavor.name,
+        f"{LABEL}.channel": cell.channel,
+        f"{LABEL}.torch": resolution.torch.version,
+        f"{LABEL}.lock-digest": lock_digest(resolution),
+        f"{LABEL}.base-origin": base.origin,
+        **{f"{LABEL}.pin.{axis}": value for axis, value in cell.pins.items()},
+        **{f"{LABEL}.patch.{s.patch.name.replace('/', '.')}": _variant_text(s) for s in series},
+    }
+    if base.digest:
+        labels[f"{oci}.base.digest"] = base.digest
+    if cell.flavor.driver:
+        labels[f"{LABEL}.minimum-driver"] = cell.flavor.driver
+    return labels
+
+
+def _variant_text(step: Step) -> str:
+    return step.variant.diff.name if step.variant else "proof only"
+
+
+def _manifest(cell: Cell, resolution: Resolution, key: str) -> bytes:
+    wheels = [
+        {"name": w.name, "version": w.version, "sha256": w.sha256, "group": name}
+        for name, group in split(resolution)
+        for w in group
+    ]
+    manifest = {
+        "cell": cell.name,
+        "build_key": key,
+        "axes": dict(cell.axes),
+        "torch": {"version": resolution.torch.version, "cuda": resolution.torch.cuda},
+        "wheels": sorted(wheels, key=lambda w: w["name"]),
+        "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
+    }
+    return json.dumps(manifest, indent=1).encode()
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _key(parts: object) -> str:
+    return _sha(json.dumps(parts, sort_keys=True).encode())

@@ -1,0 +1,169 @@
+"""Walks the pure stations for a matrix: cells, their resolutions, their series, their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+
+import uv
+
+from imagefactory import bakefile, bases, matrix, plan
+from imagefactory.cell import Cell, request_of
+from imagefactory.engine import Engine, ImageInfo
+from imagefactory.errors import FactoryError, InputError, Problem
+from imagefactory.locking import store
+from imagefactory.locking.model import Lock
+from imagefactory.matrix.select import select
+from imagefactory.patching import catalog
+from imagefactory.plan import LABEL, BaseImage, CellPlan
+from imagefactory.settings import Settings
+
+#: Bases by (name, platform).
+Found = dict[tuple[str, str], BaseImage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A line of the plan: a cell, what is to be done, and why."""
+
+    plan: CellPlan
+    action: str
+    reason: str
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as plain JSON values."""
+        cell = self.plan.cell
+        return {
+            "cell": cell.name,
+            "platform": cell.platform,
+            "pins": cell.pins,
+            "tags": list(cell.tags),
+            "build_key": self.plan.build_key,
+            "action": self.action,
+            "reason": self.reason,
+        }
+
+
+class Workspace:
+    """A matrix file with the lock, patches and templates beside it."""
+
+    def __init__(self, file: Path, settings: Settings) -> None:
+        self.file = file
+        self.settings = settings
+        self.templates = settings.project / "templates"
+        self.lock_file = settings.project / "wheels.lock"
+        self.contexts = settings.cache / "build"
+        self.known_bases = settings.state / "bases.json"
+
+    @cached_property
+    def matrix(self) -> matrix.Matrix:
+        """The matrix. Raises InputError with all of its problems."""
+        return matrix.load(self.file)
+
+    @cached_property
+    def lock(self) -> Lock:
+        """The lock. Raises InputError if there is none or it cannot be read."""
+        return store.read(self.lock_file)
+
+    def cells(self, expressions: Sequence[str]) -> tuple[Cell, ...]:
+        """The cells that ``--select`` names, all of them without one."""
+        return select(self.matrix.cells, expressions)
+
+    def plans(self, cells: Sequence[Cell], found: Found) -> list[CellPlan]:
+        """Plan ``cells``. Raises InputError with the problems of all of them at once."""
+        patches = catalog.load(self.settings.project / "patches")
+        problems: list[Problem] = []
+        plans = []
+        for cell in cells:
+            try:
+                plans.append(self._plan(cell, patches, found))
+            except FactoryError as error:
+                problems += [problem for problem in error.problems if problem not in problems]
+        if problems:
+            raise InputError(problems)
+        return plans
+
+    def _plan(self, cell: Cell, patches: catalog.Catalog, found: Found) -> CellPlan:
+        resolution = self.lock.find(request_of(cell))
+        if resolution is None:
+            raise InputError(
+                Problem(
+                    code="lock-uncovered",
+                    where=str(cell.sources["vllm"]),
+                    what=f"wheels.lock has no resolution for {cell.name}",
+                    fix="imagefactory lock",
+                )
+            )
+        return plan.compose(
+            cell,
+            resolution,
+            catalog.series(patches, cell),
+            found[cell.flavor.base.name, cell.platform],
+            templates=self.templates,
+            uv_version=version("uv"),
+        )
+
+    def look(self, cells: Sequence[Cell], engine: Engine | None) -> Found:
+        """The bases of ``cells`` as they are, nothing made or pulled."""
+        wanted = {(cell.flavor.base.name, cell.platform): cell.flavor.base for cell in cells}
+        return {
+            (name, platform): bases.look(engine, base, platform, self.known_bases)
+            if engine
+            else bases.unresolved(base, platform)
+            for (name, platform), base in wanted.items()
+        }
+
+    def look_everywhere(self, cells: Sequence[Cell], engine: Engine | None) -> Found:
+        """Like ``look``, and for the platform on which build stages run as well."""
+        found = self.look(cells, engine)
+        native = engine.platform if engine else cells[0].platform
+        for cell in cells:
+            base = cell.flavor.base
+            if (base.name, native) not in found:
+                found[base.name, native] = (
+                    bases.look(engine, base, native, self.known_bases) if engine else bases.unresolved(base, native)
+                )
+        return found
+
+    def ensure(self, cells: Sequence[Cell], engine: Engine) -> Found:
+        """The bases of ``cells`` for their platforms and for the engine's own, made where they are missing."""
+        wanted = {(c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, engine.platform)}
+        return {
+            (name, platform): bases.ensure(
+                engine, base, platform, known=self.known_bases, project=self.settings.project
+            )
+            for (name, platform), base in wanted.items()
+        }
+
+    def write_bake(self, folder: Path, plans: Sequence[CellPlan], found: Found, native: str) -> Path:
+        """Write what Buildx reads below ``folder``; returns the bake file. ``native`` is the build platform."""
+        return bakefile.write(
+            folder,
+            plans,
+            build_bases={name: base for (name, platform), base in found.items() if platform == native},
+            settings=self.settings,
+            uv=Path(uv.find_uv_bin()),
+            templates=self.templates,
+        )
+
+
+def decide(plans: Sequence[CellPlan], engine: Engine | None) -> list[Row]:
+    """What is to be done for each plan; without an engine everything counts as not built."""
+    there = engine.find_images(plan.cell.tags[0] for plan in plans) if engine else {}
+    return [Row(plan=p, **_decision(p, there.get(p.cell.tags[0]), engine)) for p in plans]
+
+
+def _decision(plan: CellPlan, image: ImageInfo | None, engine: Engine | None) -> dict[str, str]:
+    if engine is None:
+        return {"action": "build", "reason": "no engine answers, so nothing is known to be built"}
+    if plan.base.origin == "unresolved":
+        return {"action": "build", "reason": f"base {plan.base.base.image} is not here yet"}
+    if image is None:
+        return {"action": "build", "reason": f"no image {plan.cell.tags[0]}"}
+    had = image.labels.get(f"{LABEL}.build-key", "")
+    if had != plan.build_key:
+        return {"action": "build", "reason": f"build key was {had[:12] or 'none'}, is {plan.build_key[:12]}"}
+    return {"action": "skip", "reason": "unchanged since it was built"}
