@@ -1,0 +1,241 @@
+"""Looks at an image from the inside and prints what it finds as one JSON object, on the last line of standard output.
+
+It runs in the image, fed to its Python on standard input, so it knows the standard library only and works on Python
+3.11 and later. It judges nothing: a torch that cannot be imported is a finding, not an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+
+SITE = Path(sysconfig.get_path("purelib"))
+HOME = Path("/opt/imagefactory")
+#: Much of a proof's time is Python starting, which takes minutes where the image's platform is emulated.
+PROOF_TIMEOUT = 600
+OUTPUT_TAIL = 2000
+#: Functions of the CUDA driver, as opposed to those of the CUDA runtime (`cudaMalloc`) and of cuBLAS (`cublasCreate`).
+DRIVER_SYMBOL = re.compile(r"\bU (cu[A-Z]\w*)")
+
+
+def probe(home: Path, site: Path) -> Facts:
+    """All facts about this image."""
+    # Before torch: its import may change what is on the module path.
+    distributions = installed()
+    manifest = read_manifest(home / "manifest.json")
+    torch = torch_facts(site)
+    shared = shared_objects(site)
+    patches = manifest.get("patches", []) if manifest else []
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "distributions": distributions,
+        "manifest": manifest,
+        "torch": torch,
+        "extensions": extension_facts(site, shared, cuda=bool(torch.get("cuda"))),
+        "files": file_hashes(site, patches),
+        "proofs": [proof_facts(home / "proofs", site, str(patch["name"])) for patch in patches],
+    }
+
+
+def installed() -> list[Facts]:
+    """Every distribution on the module path, by normalized name."""
+    found = [
+        {
+            "name": re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower(),
+            "version": distribution.version,
+        }
+        for distribution in importlib.metadata.distributions()
+    ]
+    return sorted(found, key=lambda fact: (fact["name"], fact["version"]))
+
+
+def read_manifest(path: Path) -> Facts | None:
+    """What the build wrote down about the image."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) else None
+
+
+def torch_facts(site: Path) -> Facts:
+    """What torch says about itself, and whether its files are those that were installed."""
+    began = time.monotonic()
+    facts: Facts = {"version": None, "cuda": None, "arch_flags": [], "error": None, "damaged": damaged("torch", site)}
+    try:
+        import torch  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        facts["version"] = str(torch.__version__)
+        facts["cuda"] = torch.version.cuda
+        flags = getattr(torch._C, "_cuda_getArchFlags", None)  # noqa: SLF001
+        facts["arch_flags"] = (flags() or "").split() if flags else []
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        facts["error"] = f"{type(error).__name__}: {error}"
+    return {**facts, "seconds": round(time.monotonic() - began, 1)}
+
+
+def recorded(distribution: importlib.metadata.Distribution) -> dict[str, int | None]:
+    """The files that were installed, with their sizes; `distribution.files` hides missing ones from Python 3.12 on."""
+    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    return {row[0]: int(row[2]) if row[2] else None for row in rows if len(row) == 3}
+
+
+def damaged(name: str, site: Path) -> list[str]:
+    """Files of the distribution that are missing or of another size than its RECORD says (hashing takes too long)."""
+    try:
+        files = recorded(importlib.metadata.distribution(name))
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    faults = []
+    for file, size in files.items():
+        # Console scripts lie outside and get the interpreter's path written into them.
+        if file.startswith("../"):
+            continue
+        path = site / file
+        if not path.is_file():
+            faults.append(f"{file}: missing")
+        elif size is not None and path.stat().st_size != size:
+            faults.append(f"{file}: {path.stat().st_size} bytes, not {size}")
+    return faults
+
+
+def shared_objects(site: Path) -> list[str]:
+    """vLLM's compiled extensions: those its RECORD names, whether they are there or not, and those that are there.
+
+    Their names differ between versions, so they are read from the wheel and not known here.
+    """
+    names = {path.relative_to(site).as_posix() for path in (site / "vllm").rglob("*.so")}
+    for distribution in importlib.metadata.distributions():
+        names |= {file for file in recorded(distribution) if file.startswith("vllm/") and file.endswith(".so")}
+    return sorted(names)
+
+
+def extension_facts(site: Path, names: list[str], *, cuda: bool) -> Facts:
+    """Whether each extension loads beside torch, with a stand-in for the CUDA driver where there is none."""
+    began = time.monotonic()
+    facts: Facts = {"stubbed": False, "stub_error": None}
+    with tempfile.TemporaryDirectory() as folder:
+        if cuda and not loads("libcuda.so.1"):
+            facts["stub_error"] = load_stub_driver([site / name for name in names], Path(folder))
+            facts["stubbed"] = facts["stub_error"] is None
+        facts["loaded"] = [{"path": name, "error": load_in_child(site / name)} for name in names]
+    return {**facts, "seconds": round(time.monotonic() - began, 1)}
+
+
+def loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def load_stub_driver(extensions: list[Path], folder: Path) -> str | None:
+    """Compile a libcuda.so.1 with every driver function that `extensions` ask for, and load it; the reason if not.
+
+    Its functions are never called here. It is found again by its soname, so nothing is left in the image or its paths.
+    """
+    compiler, nm = (shutil.which(name) for name in ("gcc", "nm"))
+    if compiler is None or nm is None:
+        return "no GPU driver, and no gcc to make a stand-in for it"
+    present = [str(path) for path in extensions if path.is_file()]
+    listing = subprocess.run(
+        [nm, "-D", "--undefined-only", *present], capture_output=True, text=True, errors="replace", check=False
+    ).stdout
+    symbols = sorted(set(DRIVER_SYMBOL.findall(listing)))
+    source, library = folder / "stub.c", folder / "libcuda.so.1"
+    # 100 is CUDA_ERROR_NO_DEVICE.
+    source.write_text("".join(f"int {symbol}(void) {{ return 100; }}\n" for symbol in symbols), encoding="ascii")
+    made = subprocess.run(
+        [compiler, "-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(source)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if made.returncode != 0:
+        return f"gcc could not make a stand-in for the GPU driver: {made.stderr[-OUTPUT_TAIL:]}"
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    return None
+
+
+def load_in_child(path: Path) -> str | None:
+    """Load the library in a child process; the reason if it does not load.
+
+    A child, because extensions register the same names (an image has one for each instruction set) and a broken one may
+    end the process. A forked one, because importing torch again for each takes minutes where it is emulated.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            ctypes.CDLL(str(path))  # resolves every symbol, unlike an import that stops at the first one
+            message = b"loaded"
+        except BaseException as error:  # noqa: BLE001 - the child must not come back
+            message = str(error).encode()
+        os.write(writer, message[-OUTPUT_TAIL:])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        text = pipe.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    if text == "loaded":
+        return None
+    return text or f"loading it ended the process (exit {os.waitstatus_to_exitcode(status)})"
+
+
+def file_hashes(site: Path, patches: list[Facts]) -> dict[str, str | None]:
+    """sha256 of every file that a patch touched; None for one that is not there."""
+    names = {name for patch in patches for name in (*patch.get("files", {}), *patch.get("created", []))}
+    hashes: dict[str, str | None] = {}
+    for name in sorted(names):
+        path = site / name
+        hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    return hashes
+
+
+def proof_facts(proofs: Path, site: Path, name: str) -> Facts:
+    """How the proof of one patch ends; exit code None if there is no proof or it does not end."""
+    began = time.monotonic()
+    script = proofs / name / "proof.py"
+    code: int | None = None
+    if not script.is_file():
+        output = f"there is no {script}"
+    else:
+        try:
+            done = subprocess.run(
+                [sys.executable, str(script), str(site)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=PROOF_TIMEOUT,
+                check=False,
+            )
+            code, output = done.returncode, done.stdout[-OUTPUT_TAIL:].strip()
+        except subprocess.TimeoutExpired:
+            output = f"no end after {PROOF_TIMEOUT} s"
+    return {"patch": name, "code": code, "output": output, "seconds": round(time.monotonic() - began, 1)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe(HOME, SITE)))  # noqa: T201
