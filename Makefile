@@ -1,0 +1,68 @@
+# Two targets matter: `make demo` and `make test`. Both set up everything that they need and may be run again at any time.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# what the demo makes: the cell that any machine can build, run and ask
+DEMO ?= flavor=cpu
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+$(BIN)/imagefactory: pyproject.toml
+	@echo "setting up $(VENV)"
+	@python3 -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+engine: $(BIN)/imagefactory ## a container engine: the machine's own, or a private one where none answers
+	@scripts/engine up
+
+demo: engine ## build and verify the demo cell, ending in a table of what was made and proven
+	@$(BIN)/imagefactory build --matrix --select '$(DEMO)' --no-verify
+	@$(BIN)/imagefactory verify --select '$(DEMO)'
+
+test: check test-unit test-e2e ## everything but what moves tens of gigabytes
+
+check: $(BIN)/imagefactory ## mypy strict and ruff
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test-unit: $(BIN)/imagefactory ## seconds, without an engine
+	@$(BIN)/pytest -m 'not e2e and not large' tests
+
+test-e2e: engine ## a real engine, a real registry, real servers
+	@$(BIN)/pytest -m 'e2e and not large' tests/e2e
+
+test-all: test ## all of it: a whole gb10 cell too, tens of gigabytes
+	@$(BIN)/pytest -m large tests/e2e
+
+fmt: $(BIN)/imagefactory ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# the nightly's steps, one target each; SELECT narrows them, TO names the registry's repository
+lock: $(BIN)/imagefactory ## resolve everything anew
+	@$(BIN)/imagefactory lock --upgrade
+
+plan: $(BIN)/imagefactory ## what would be built
+	@$(BIN)/imagefactory plan $(if $(SELECT),--select '$(SELECT)')
+
+build: engine ## build what changed
+	@$(BIN)/imagefactory build --matrix --no-verify $(if $(SELECT),--select '$(SELECT)')
+
+verify: engine ## verify what was built
+	@$(BIN)/imagefactory verify $(if $(SELECT),--select '$(SELECT)')
+
+push: engine ## push what was verified
+	@$(BIN)/imagefactory push $(if $(SELECT),--select '$(SELECT)') $(if $(TO),--to '$(TO)')
+
+down: ## stop the private engine, if there is one
+	@scripts/engine down
+
+clean: ## forget the virtual environment
+	@rm -rf $(VENV)
