@@ -40,7 +40,7 @@ class Progress:
     targets: tuple[str, ...]
     steps: dict[str, Step] = field(default_factory=dict)
     stray: list[str] = field(default_factory=list)
-    _open: str = ""
+    _open: list[str] = field(default_factory=list)
 
     def feed(self, line: str) -> Iterable[Event]:
         """Take one output line; lines that are not progress (bake's own messages) are kept in ``stray``.
@@ -52,15 +52,17 @@ class Progress:
             if line.strip():
                 self.stray.append(line.rstrip())
             return
-        self._open += line
-        try:
-            status = json.loads(self._open)
-        except ValueError:
-            if line.startswith("}"):
-                self.stray.append(self._open.rstrip())
-                self._open = ""
+        self._open.append(line)
+        # parsing at every line would be quadratic, and a slow reader makes the engine give the build up
+        if not (line.startswith("}") or (len(self._open) == 1 and line.rstrip().endswith("}"))):
             return
-        self._open = ""
+        text = "".join(self._open)
+        self._open.clear()
+        try:
+            status = json.loads(text)
+        except ValueError:
+            self.stray.append(text.rstrip())
+            return
         for vertex in status.get("vertexes") or ():
             yield from self._vertex(vertex)
         for entry in status.get("logs") or ():
