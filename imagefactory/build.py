@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from imagefactory import shell, ui
+from imagefactory.buildview import View
 from imagefactory.engine import Engine
 from imagefactory.plan import CellPlan
 from imagefactory.progress import Event, Progress
@@ -78,29 +79,15 @@ def _round(engine: Engine, names: Sequence[str], bakefile: Path, logs: Path) -> 
     command = _command(engine, names, bakefile, "rawjson")
     # the docker driver would otherwise write an image of every linked target, that is, of the bases
     env = {**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
-    began = time.monotonic()
-    with (
-        shell.stream(command, env=env) as process,
-        _Logs(logs, names) as files,
-    ):
+    with shell.stream(command, env=env) as process, _Logs(logs, names) as files, View(names) as view:
         for line in process.stdout or ():
             for event in progress.feed(line):
                 files.write(event)
-                if not event.log:
-                    _show(event, time.monotonic() - began)
+                view.feed(event)
         code = process.wait()
         for line in progress.stray if code else ():
             files.write(Event(None, line))
     return code, progress
-
-
-def _show(event: Event, seconds: float) -> None:
-    target = event.target or "build"
-    if event.text.startswith("FAILED"):
-        ui.err.print(f"[red]{seconds:6.1f}s {target}[/red] {ui.escape(event.text)}")
-    elif not event.text.startswith("start") or "RUN" in event.text or "exporting" in event.text:
-        text = event.text if len(event.text) < 140 else event.text[:137] + "..."
-        ui.err.print(f"[dim]{seconds:6.1f}s[/dim] [cyan]{target}[/cyan] {ui.escape(text)}")
 
 
 def _blame(left: Mapping[str, CellPlan], progress: Progress) -> dict[str, str]:

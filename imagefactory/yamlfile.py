@@ -54,12 +54,14 @@ class Positions:
         return Source(file=self.file, line=self.line(loc), section=section)
 
 
-def read(path: Path, model: type[Model], *, prefix: str) -> tuple[Model, Positions]:
-    """The file as ``model``, and its positions. ``prefix`` begins the codes of its problems, such as ``matrix``.
+def read(path: Path, model: type[Model], *, prefix: str, shown: str = "") -> tuple[Model, Positions]:
+    """The file as ``model``, and its positions.
+
+    ``prefix`` begins the codes of its problems, such as ``matrix``; ``shown`` is how a person is told the file's name.
 
     Raises InputError with every problem of syntax, keys and types.
     """
-    positions = Positions(path.name if path.parent == Path() else str(path))
+    positions = Positions(shown or str(path))
     root = _compose(path, positions, prefix)
     problems: list[Problem] = []
     data = _plain(root, (), positions, problems, prefix)

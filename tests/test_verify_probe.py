@@ -230,3 +230,12 @@ def test_the_probe_needs_nothing_but_the_standard_library() -> None:
     source = Path(probe.__file__).read_text(encoding="utf-8")
     names = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
     assert names <= sys.stdlib_module_names
+
+
+@needs_gcc
+def test_an_extension_for_another_python_is_not_asked_to_load(image: Image) -> None:
+    image.torch()
+    image.library("vllm/_C.cpython-399-x86_64-linux-gnu.so", "int other(void); int f(void) { return other(); }")
+    own = f"vllm/_C.cpython-{sys.version_info.major}{sys.version_info.minor}-x86_64-linux-gnu.so"
+    image.library(own, "int f(void) { return 0; }")
+    assert image.facts()["extensions"]["loaded"] == [{"path": own, "error": None}]

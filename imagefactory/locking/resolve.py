@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -55,11 +56,13 @@ def resolve(
     settings: Settings,
     *,
     previous: Resolution | None = None,
+    refresh: bool = False,
     upgrade_packages: Sequence[str] = (),
 ) -> dict[Wheel, str]:
     """Resolve ``request`` to wheels, each with the URL it was found at.
 
-    Versions of ``previous`` are kept where they can be, but for ``upgrade_packages``.
+    Versions of ``previous`` are kept where they can be, but for ``upgrade_packages``; ``refresh`` asks the indexes anew
+    even for pages that uv has in its cache.
 
     Raises CheckFailedError if there is no solution or no wheel for the target, SetupError if no index answers.
     """
@@ -68,7 +71,8 @@ def resolve(
         out = folder / "pylock.resolved.toml"
         if previous:
             out.write_text(_as_pylock(previous), encoding="utf-8")
-        done = shell.run(_command(request, settings, folder, out, upgrade_packages))
+        command = _command(request, settings, folder, out, upgrade_packages)
+        done = shell.run([*command, "--refresh"] if refresh else command)
         if not done.ok:
             raise _failure(request, done.err)
         packages = tomllib.loads(out.read_text(encoding="utf-8")).get("packages", [])
@@ -90,7 +94,9 @@ def _command(
     first, *more = settings.indexes
     return [
         *(uv.find_uv_bin(), "pip", "compile", str(wanted), "--override", str(overrides), "--output-file", str(out)),
-        *("--python-version", request.python, "--python-platform", uv_platform(request.platform, request.glibc)),
+        # any interpreter will do, for wheels only are read; looking for the target's own takes uv seconds
+        *("--python", sys.executable, "--python-version", request.python),
+        *("--python-platform", uv_platform(request.platform, request.glibc)),
         *("--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--quiet", "--no-config"),
         *("--default-index", first, "--index-strategy", "unsafe-best-match"),
         *(option for index in more for option in ("--index", index)),

@@ -122,7 +122,7 @@ def _one(
         return replace(old, name=name, overrides=overrides)
     near = None if upgrade or not lock else old or _nearest(lock, request)
     with ui.step(f"resolving {name}"):
-        found = resolve.resolve(request, settings, previous=near, upgrade_packages=packages)
+        found = resolve.resolve(request, settings, previous=near, refresh=upgrade, upgrade_packages=packages)
     torch = next((wheel for wheel in found if wheel.name == "torch"), None)
     where = str(cell.sources["torch"])
     if torch is None:

@@ -58,7 +58,7 @@ def _product(file: MatrixFile, positions: Positions) -> Iterator[Point]:
         for axis, values in file.axes.items()
     ]
     for number, group in enumerate(file.zip):
-        length = len(next(iter(group.values()), []))
+        length = min(map(len, group.values()), default=0)  # rows of unequal length are told by the rules
         lists.append(
             [
                 {a: Value(values[i], positions.source(("zip", number, a, i), "zip")) for a, values in group.items()}

@@ -94,8 +94,7 @@ def _order_problems(catalog: Catalog) -> Iterator[Problem]:
 
 def _read(file: Path, name: str, root: Path) -> Patch:
     shown = str(file.relative_to(root))
-    entry, positions = yamlfile.read(file, PatchFile, prefix="patch")
-    positions.file = shown
+    entry, positions = yamlfile.read(file, PatchFile, prefix="patch", shown=shown)
     problems: list[Problem] = []
     variants = tuple(
         Variant(

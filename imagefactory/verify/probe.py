@@ -119,12 +119,19 @@ def damaged(name: str, site: Path) -> list[str]:
 def shared_objects(site: Path) -> list[str]:
     """vLLM's compiled extensions: those its RECORD names, whether they are there or not, and those that are there.
 
-    Their names differ between versions, so they are read from the wheel and not known here.
+    Their names differ between versions, so they are read from the wheel and not known here. A wheel may bring one file
+    for each Python (vLLM's DeepGEMM does); those that name another one are never imported by this one.
     """
     names = {path.relative_to(site).as_posix() for path in (site / "vllm").rglob("*.so")}
     for distribution in importlib.metadata.distributions():
         names |= {file for file in recorded(distribution) if file.startswith("vllm/") and file.endswith(".so")}
-    return sorted(names)
+    return sorted(name for name in names if not for_another_python(name))
+
+
+def for_another_python(name: str) -> bool:
+    """Whether a file name such as ``_C.cpython-310-aarch64-linux-gnu.so`` is tagged for another CPython than this."""
+    tag = re.search(r"\.cpython-(\d+)", name)
+    return tag is not None and tag[1] != f"{sys.version_info.major}{sys.version_info.minor}"
 
 
 def extension_facts(site: Path, names: list[str], *, cuda: bool) -> Facts:

@@ -1,0 +1,67 @@
+"""Shows a running bake: a live line a cell on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from rich.live import Live
+from rich.table import Table
+
+from imagefactory import ui
+from imagefactory.progress import Event
+
+#: Steps worth a line of their own in a log; the others (loading definitions, copying small files) only fill it.
+LOUD = ("RUN", "exporting", "COPY --link --from")
+SHOWN = 110
+
+
+class View:
+    """A context manager that events are fed to."""
+
+    def __init__(self, cells: Sequence[str]) -> None:
+        self._began = time.monotonic()
+        self._now = dict.fromkeys(cells, "waiting")
+        self._done = dict.fromkeys(cells, 0)
+        self._said: set[str] = set()
+        self._live = Live(get_renderable=self._table, console=ui.err, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Self:
+        if ui.err.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def feed(self, event: Event) -> None:
+        """Take one event; what belongs to a shared stage is shown for every cell that waits for it."""
+        if event.log:
+            return
+        for cell in [event.target] if event.target in self._now else list(self._now):
+            self._now[cell] = event.text
+            self._done[cell] += event.text.startswith(("done", "cached"))
+        failed = event.text.startswith("FAILED")
+        if failed or not ui.err.is_terminal:
+            self._line(event, failed=failed)
+
+    def _line(self, event: Event, *, failed: bool) -> None:
+        text = " ".join(event.text.split())
+        line = f"{event.target or 'build'} {text[:SHOWN]}"
+        if line in self._said or not (failed or (any(word in text for word in LOUD) and "LINK COPY" not in text)):
+            return
+        self._said.add(line)
+        style = "red" if failed else "cyan"
+        seconds = time.monotonic() - self._began
+        shown = text if failed else text[:SHOWN]
+        ui.err.print(f"[dim]{seconds:6.1f}s[/dim] [{style}]{event.target or 'build'}[/] {ui.escape(shown)}")
+
+    def _table(self) -> Table:
+        grid = Table.grid(padding=(0, 2))
+        seconds = f"{time.monotonic() - self._began:.0f} s"
+        for cell, text in self._now.items():
+            grid.add_row(
+                f"[cyan]{cell}[/]", f"{self._done[cell]} steps", seconds, ui.escape(" ".join(text.split())[:60])
+            )
+        return grid

