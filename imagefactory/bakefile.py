@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory import render
-from imagefactory.errors import SetupError, fail
+from imagefactory.errors import SetupError
+from imagefactory.locking import places
 from imagefactory.plan import BaseImage, CellPlan
 from imagefactory.settings import Settings
 
@@ -27,7 +28,7 @@ def write(
     """Write contexts and ``docker-bake.json`` below ``folder``; returns the bake file's path.
 
     ``build_bases`` is, by the name of the base, that base for the build platform (where wheels are unpacked).
-    Raises SetupError if a wheel that only a local folder has is in none of the machine's folders.
+    Raises SetupError for a wheel that was locked from a local folder and is now in no folder and at no index.
     """
     targets: dict[str, Any] = {}
     for plan in plans:
@@ -99,16 +100,16 @@ def _write_cell(folder: Path, plan: CellPlan, settings: Settings) -> Path:
     for name, data in plan.files.items():
         _write_file(folder / name, data)
     (folder / "wheels").mkdir()
-    for filename in plan.local_wheels:
-        found = next((place / filename for place in settings.find_links if (place / filename).is_file()), None)
-        if found is None:
-            raise fail(
-                SetupError,
-                "wheel-not-here",
-                f"{plan.cell.name}: {filename} comes from a local wheel folder, and none of this machine's has it",
-                fix="set PIP_FIND_LINKS to the folder that holds it; imagefactory lock --check says what is missing",
-            )
-        _link(found, folder / "wheels" / filename)
+    elsewhere = []
+    for wheel in plan.local_wheels:
+        found = places.local(wheel, settings.find_links)
+        if found:
+            _link(found, folder / "wheels" / wheel.filename)
+        else:
+            elsewhere.append(wheel)
+    gone = places.missing(elsewhere, settings) if elsewhere else []
+    if gone:
+        raise SetupError(gone)
     return folder
 
 

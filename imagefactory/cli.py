@@ -226,7 +226,7 @@ def build_command(
         results = building.bake(engine, plans, bakefile, workspace.settings.logs)
     built = {result.cell: result for result in results}
     good = [row.plan.cell.tags[0] for row in rows if row.action == "skip" or built[row.plan.cell.name].ok]
-    receipts = [] if no_verify else _verify_all(workspace, engine, good, unless_receipt=True)
+    receipts = [] if no_verify else _verify_all(workspace, engine, good, show=not json, unless_receipt=True)
     if json:
         ui.emit_json([_build_row(row, built.get(row.plan.cell.name)) for row in rows])
     else:
@@ -266,7 +266,7 @@ def _judge(results: list[building.BuildResult], receipts: list[receipt.Receipt])
 
 
 def _verify_all(
-    workspace: Workspace, engine: Engine, tags: list[str], *, unless_receipt: bool = False
+    workspace: Workspace, engine: Engine, tags: list[str], *, show: bool, unless_receipt: bool = False
 ) -> list[receipt.Receipt]:
     """Verify images one after the other; an image whose exact digest has passed already can be left as it is."""
     lock = workspace.lock if workspace.lock_file.exists() else None
@@ -280,7 +280,8 @@ def _verify_all(
         made = verifying.verify(tag, engine=engine, lock=lock, settings=workspace.settings, now=datetime.now(UTC))
         receipt.save(workspace.settings.receipts, made)
         done.append(made)
-        verifying.render_table(made)
+        if show:
+            verifying.render_table(made)
     return done
 
 
@@ -298,7 +299,7 @@ def verify_command(
     workspace = _workspace(file)
     engine = _engine(workspace.settings)
     names = list(tags or []) or [cell.tags[0] for cell in workspace.cells(select or [])]
-    receipts = _verify_all(workspace, engine, names)
+    receipts = _verify_all(workspace, engine, names, show=not json)
     if junit_file:
         junit.write(junit_file, *receipts)
     if json:

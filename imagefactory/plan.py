@@ -12,7 +12,7 @@ from pathlib import Path
 from imagefactory import render
 from imagefactory.cell import Base, Cell
 from imagefactory.locking.groups import split
-from imagefactory.locking.model import Resolution
+from imagefactory.locking.model import Resolution, Wheel
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.resolve import uv_platform
 from imagefactory.locking.store import digest as lock_digest
@@ -55,7 +55,7 @@ class CellPlan:
         build_key: hash of everything that decides the content.
         labels: the image's labels, the build key among them.
         files: build context: relative path -> bytes.
-        local_wheels: file names of wheels that only a local folder has.
+        local_wheels: wheels that were locked from a local folder.
     """
 
     cell: Cell
@@ -65,7 +65,7 @@ class CellPlan:
     build_key: str
     labels: Mapping[str, str]
     files: Mapping[str, bytes]
-    local_wheels: tuple[str, ...]
+    local_wheels: tuple[Wheel, ...]
 
     @property
     def epoch(self) -> int:
@@ -100,7 +100,7 @@ def compose(
         build_key=key,
         labels=labels,
         files=files,
-        local_wheels=tuple(wheel.filename for wheel in resolution.wheels if wheel.is_local),
+        local_wheels=tuple(wheel for wheel in resolution.wheels if wheel.is_local),
     )
 
 

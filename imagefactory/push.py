@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -86,13 +87,23 @@ def _push_one(engine: Engine, plan: CellPlan, image: ImageInfo, reference: str) 
         raise fail(
             SetupError, "push-registry", f"{reference}: {' '.join(last)}", fix="docker login, or name another --to REPO"
         )
-    found = _DIGEST.findall(done.out)
-    if not found or found[-1] != image.digest:
+    pushed = next(reversed(_DIGEST.findall(done.out)), "no digest")
+    if image.digest not in (pushed, _config_of(engine, reference, pushed)):
         raise fail(
             CheckFailedError,
             "push-other-digest",
-            f"{reference}: the registry reports {found[-1] if found else 'no digest'}, verified was {image.digest}",
+            f"{reference}: the registry reports {pushed}, verified was {image.digest}",
             fix="do not use what was pushed; imagefactory verify, then push again",
         )
     sent, there = done.out.count(": Pushed"), done.out.count(": Layer already exists")
-    return Pushed(cell=plan.cell.name, reference=reference, digest=image.digest, blobs_sent=sent, blobs_there=there)
+    return Pushed(cell=plan.cell.name, reference=reference, digest=pushed, blobs_sent=sent, blobs_there=there)
+
+
+def _config_of(engine: Engine, reference: str, digest: str) -> str | None:
+    """The config that a pushed manifest names: without the containerd store Docker knows an image by that digest."""
+    repository = reference.rpartition(":")[0]
+    argv = [*engine.docker, "buildx", "imagetools", "inspect", "--raw", f"{repository}@{digest}"]
+    try:
+        return str(json.loads(shell.run(argv, quiet=True).out)["config"]["digest"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -73,6 +73,7 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
     ('  cuda: ["13.0"]\n', "  cuda: []\n", "matrix-empty-axis", "cuda: []", "give one"),
     ('["2.11.0", "2.14.0"]', '["2.11.0"]', "matrix-uneven-zip", "- vllm", "one value a row"),
     ("base: trixie", "base: trixy", "matrix-unknown-base", "base: trixy", "trixie"),
+    ('driver: "580.95"', "driver: new", "matrix-bad-driver", "driver: new", "nvidia-smi"),
     ("[vllm/one]", "[one]", "matrix-bad-patch", "[one]", "project/name"),
     ('"torch=={torch}"]', '"torch=="]', "matrix-bad-requirement", "torch==", "PEP 508"),
     (

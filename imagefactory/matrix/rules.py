@@ -36,6 +36,9 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
             yield _problem(
                 "unknown-base", ("flavors", name, "base"), f"there is no base {flavor.base!r}", fix, positions
             )
+        if flavor.driver is not None and not _is_version(flavor.driver):
+            what, fix = f"{flavor.driver!r} is no driver version", 'write what nvidia-smi says, such as "580.95"'
+            yield _problem("bad-driver", ("flavors", name, "driver"), what, fix, positions)
         for number, patch in enumerate(flavor.patches):
             if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9.-]+", patch):
                 fix = "write project/name, as the folder below patches/"

@@ -1,0 +1,105 @@
+"""Real parts for the end-to-end tests: an engine, a registry, and the command line as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.engine import Engine
+from imagefactory.settings import from_environment
+
+ROOT = Path(__file__).parents[2]
+CPU = "imagefactory/vllm:cpu-vllm0.32.0-torch2.13.0-cpu"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> Ended:
+    """Run imagefactory as a user would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "imagefactory", *argv],
+        cwd=cwd,
+        env={**os.environ, **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The engine of this machine; `make test` brings one up where there is none."""
+    return Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
+
+
+@pytest.fixture(scope="session")
+def cpu_image(engine: Engine) -> str:
+    """The cpu cell, built from the committed matrix (nothing is done if it is there already)."""
+    done = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify")
+    assert done.code == 0, done.err
+    return CPU
+
+
+@pytest.fixture(scope="session")
+def verified_cpu_image(cpu_image: str) -> str:
+    """The cpu image with a receipt."""
+    done = factory("verify", cpu_image)
+    assert done.code == 0, done.out + done.err
+    return cpu_image
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """A real registry on loopback with an empty store; gives its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    script = str(ROOT / "scripts" / "engine")
+    subprocess.run([script, "registry-up", port, str(tmp_path / "registry")], check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        subprocess.run([script, "registry-down", port], check=True)
+
+
+def derive(engine: Engine, folder: Path, image: str, tag: str, dockerfile: str) -> str:
+    """An image made from ``image`` with something wrong in it."""
+    (folder / "Dockerfile").write_text(f"FROM {image}\n{dockerfile}")
+    env = {**os.environ, **engine.environment}
+    argv = [*engine.docker, "buildx", "build", "--provenance=false", "--load", "--tag", tag, str(folder)]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tag
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project's data whose matrix a test may change."""
+    for name in ("templates", "patches", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / "project" / name)
+    for name in ("matrix.yaml", "wheels.lock"):
+        shutil.copy(ROOT / name, tmp_path / "project" / name)
+    return tmp_path / "project"

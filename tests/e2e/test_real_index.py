@@ -1,0 +1,41 @@
+"""What the real index serves: the trap that the lock exists for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import factory
+
+pytestmark = pytest.mark.e2e
+
+
+def test_torch_2_10_for_arm64_is_a_cpu_build_and_is_refused_for_a_cuda_cell(project: Path) -> None:
+    text = (project / "matrix.yaml").read_text()
+    text = text.replace('vllm:       ["0.22.1", "0.33.0"]', 'vllm:       ["0.19.1"]')
+    text = text.replace('torch:      ["2.11.0", "2.14.0"]', 'torch:      ["2.10.0"]')
+    text = text.replace('flashinfer: ["0.6.12", "0.7.2.post1"]', 'flashinfer: ["0.6.6"]')
+    begin = text.index('  - requirement: "flashinfer-python')
+    end = text.index("  - drop: torchvision")
+    (project / "matrix.yaml").write_text(text[:begin] + text[end:])
+    done = factory("lock", cwd=project)
+    assert done.code == 1, done.err
+    assert "torch-cpu-build" in done.err
+    assert "2.10.0+cpu" in done.err
+    assert "matrix.yaml:" in done.err
+    assert "0.19.1" not in (project / "wheels.lock").read_text()
+
+
+def test_a_pin_against_vllms_own_metadata_needs_an_override(project: Path) -> None:
+    text = (project / "matrix.yaml").read_text()
+    begin = text.index('  - requirement: "flashinfer-python')
+    end = text.index("  - requirement: certifi")
+    (project / "matrix.yaml").write_text(text[:begin] + text[end:])
+    done = factory("lock", cwd=project)
+    assert done.code == 2
+    assert "vllm 0.22.1 requires flashinfer-python==0.6.11.post2, and 0.6.12 is pinned" in done.err
+
+
+def test_every_locked_wheel_is_still_served() -> None:
+    done = factory("lock", "--check")
+    assert done.code == 0, done.err
