@@ -167,7 +167,8 @@ def test_a_patch_that_mends_nothing_stops_its_cell_and_no_other(cpu_image: str, 
 
 def test_ctrl_c_ends_a_build_with_130_and_the_next_run_goes_on(cpu_image: str, project: Path, engine: Engine) -> None:
     more_flavors(project)
-    (project / "templates" / "entrypoint").open("a").write("# changed\n")
+    entrypoint = project / "templates" / "entrypoint"
+    entrypoint.write_text(entrypoint.read_text() + "# changed\n")
     argv = [sys.executable, "-m", "imagefactory", "build", "--matrix", "--select", "flavor=cpu-two", "--no-verify"]
     process = subprocess.Popen(argv, cwd=project, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
