@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean
+.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,6 +40,9 @@ test-e2e: engine ## a real engine, a real registry, real servers
 
 test-all: test ## all of it: a whole gb10 cell too, tens of gigabytes
 	@$(BIN)/pytest -m large tests/e2e
+
+patch-status: $(BIN)/imagefactory ## measure every patch against every release, and write docs/patch-status.md
+	@$(BIN)/imagefactory patch status --markdown docs/patch-status.md
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import __version__, doctor, push, receipt, ui
+from imagefactory import __version__, doctor, patch_cli, push, receipt, ui
 from imagefactory import build as building
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError, fail
@@ -28,6 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="vLLM images for DGX Spark: declared, locked by hash, patched with proof, built, verified, pushed.",
 )
+
+app.add_typer(patch_cli.app, name="patch")
 
 INTERRUPTED = 130
 HERE = Path("matrix.yaml")

@@ -1,0 +1,132 @@
+"""Which release needs which patch: fetched by hash, measured by proofs, kept by content."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from index import serve
+from packaging.specifiers import SpecifierSet
+from test_catalog import DIFF, make
+from test_lock import DOWN, settings
+
+from imagefactory.errors import SetupError
+from imagefactory.patching import catalog, sources, status
+from imagefactory.patching.model import Patch, State
+
+PROOF = """\
+import pathlib, sys
+text = (pathlib.Path(sys.argv[1]) / "x.py").read_text()
+ran = pathlib.Path({ran!r})
+ran.write_text(ran.read_text() + "ran ")
+print(text.split()[1])
+raise SystemExit(0 if "zwei" in text else 1)
+"""
+TREES = {"0.22.1": "one\ntwo\n", "0.22.2": "one\nzwei\n", "0.22.3": "eins\ntwo\n", "0.23.0": "one\ntwo\n"}
+
+
+def sdist(folder: Path, version: str, files: Mapping[str, str]) -> None:
+    with tarfile.open(folder / f"vllm-{version}.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"vllm-{version}/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
+def publish(folder: Path, www: Path, *, wrong: bool = False) -> None:
+    (www / "files").mkdir(parents=True, exist_ok=True)
+    links = ""
+    for path in sorted(folder.glob("*.tar.gz")):
+        data = path.read_bytes()
+        (www / "files" / path.name).write_bytes(data)
+        sha = hashlib.sha256(b"other" if wrong else data).hexdigest()
+        links += f'<a href="/files/{path.name}#sha256={sha}">{path.name}</a>'
+    page = www / "simple" / "vllm" / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "sdists").mkdir()
+    for version, text in TREES.items():
+        sdist(tmp_path / "sdists", version, {"x.py": text, "logo.png": "", "vllm.egg-info/a.txt": ""})
+    with serve(tmp_path / "none", tmp_path / "www") as url:
+        publish(tmp_path / "sdists", tmp_path / "www")
+        yield url
+
+
+@pytest.fixture
+def patch(tmp_path: Path) -> Patch:
+    folder = make(tmp_path)
+    (folder / "proof.py").write_text(PROOF.format(ran=str(tmp_path / "ran")))
+    (tmp_path / "ran").write_text("")
+    text = (folder / "patch.yaml").read_text()
+    (folder / "patch.yaml").write_text(text + 'not_applicable:\n  - {versions: "==0.23.0", reason: never there}\n')
+    return next(iter(catalog.load(tmp_path / "patches").values()))
+
+
+def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patch) -> None:
+    using = settings(tmp_path, index)
+    trees = [sources.fetch("vllm", version, using) for version in TREES]
+    rows = {row.version: row for row in status.measure([patch], trees, using, prove=False)}
+    assert {version: row.state for version, row in rows.items()} == {
+        "0.22.1": State.NEEDED,
+        "0.22.2": State.OBSOLETE,
+        "0.22.3": State.CONFLICT,
+        "0.23.0": State.NOT_APPLICABLE,
+    }
+    assert "x.py" in rows["0.22.3"].reason
+    assert rows["0.23.0"].reason == "never there"
+    assert trees[0].sha256[:12] in rows["0.22.1"].evidence
+    page = status.markdown(list(rows.values()), [patch])
+    assert "| 0.22.1 | needed |" in page
+
+
+def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch) -> None:
+    using = settings(tmp_path, index)
+    tree = sources.fetch("vllm", "0.22.1", using)
+    status.measure([patch], [tree], using, prove=False)
+    assert (tree.root / "x.py").read_text() == TREES["0.22.1"]
+    assert sorted(path.name for path in tree.root.iterdir()) == [".source.json", "x.py"]
+
+
+def test_results_are_kept_until_patch_proof_or_sources_change(tmp_path: Path, index: str, patch: Patch) -> None:
+    using = settings(tmp_path, index)
+    tree = sources.fetch("vllm", "0.22.1", using)
+    first = status.measure([patch], [tree], using, prove=False)
+    ran = (tmp_path / "ran").read_text()
+    assert status.measure([patch], [tree], using, prove=False) == first
+    assert (tmp_path / "ran").read_text() == ran
+    status.measure([patch], [tree], using, prove=True)
+    assert len((tmp_path / "ran").read_text()) == 2 * len(ran)
+    (patch.folder / "a.diff").write_text(DIFF.replace("zwei", "other"))
+    (row,) = status.measure([patch], [tree], using, prove=False)
+    assert row.state is State.BROKEN
+
+
+def test_the_newest_release_of_every_minor_is_measured_unless_a_specifier_says_which(
+    tmp_path: Path, index: str
+) -> None:
+    using = settings(tmp_path, index)
+    assert sources.releases("vllm", None, using) == ["0.22.3", "0.23.0"]
+    assert sources.releases("vllm", SpecifierSet("<0.22.3"), using) == ["0.22.1", "0.22.2"]
+
+
+def test_what_is_in_the_cache_needs_no_index(tmp_path: Path, index: str) -> None:
+    tree = sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
+    offline = settings(tmp_path, DOWN)
+    assert sources.fetch("vllm", "0.22.1", offline) == tree
+    assert sources.releases("vllm", None, offline) == ["0.22.1"]
+
+
+def test_sources_with_another_hash_than_the_index_promised_are_refused(tmp_path: Path, index: str) -> None:
+    publish(tmp_path / "sdists", tmp_path / "www", wrong=True)
+    with pytest.raises(SetupError) as caught:
+        sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
+    assert caught.value.problems[0].code == "sources-corrupt"
+    assert not (tmp_path / "cache/sources/vllm/0.22.1").exists()
