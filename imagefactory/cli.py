@@ -201,7 +201,7 @@ def build_command(
     path: Annotated[Path, typer.Argument(metavar="[FILE]", help="Matrix file.")] = HERE,
     matrix: Annotated[bool, typer.Option("--matrix", help="Build the cells of the matrix file (matrix.yaml).")] = False,
     select: Select = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and the command; build nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; build nothing.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Leave out the verification at the end.")] = False,
     json: Json = False,
 ) -> None:
