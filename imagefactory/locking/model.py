@@ -31,6 +31,11 @@ class Wheel:
     index: str
 
     @property
+    def tags(self) -> str:
+        """Its compatibility tags (PEP 425), compressed as in the file name."""
+        return "-".join(self.filename.removesuffix(".whl").split("-")[-3:])
+
+    @property
     def is_local(self) -> bool:
         """Whether it was found in a local folder when it was locked."""
         return self.index == FIND_LINKS

@@ -63,7 +63,9 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
 def _resolution(row: dict[str, Any]) -> dict[str, Any]:
     plain = {key: value for key, value in row.items() if key not in ("wheel", "override", "torch")}
     torch = {"cuda": None, **row["torch"]}
-    return {**plain, "torch": torch, "overrides": tuple(row.get("override", ())), "wheels": tuple(row["wheel"])}
+    # tags are for readers: the file name decides
+    wheels = tuple({key: value for key, value in wheel.items() if key != "tags"} for wheel in row["wheel"])
+    return {**plain, "torch": torch, "overrides": tuple(row.get("override", ())), "wheels": wheels}
 
 
 def write(path: Path, lock: Lock) -> None:
@@ -105,6 +107,7 @@ def _row(resolution: Resolution) -> dict[str, Any]:
                 sha256=w.sha256,
                 size=w.size,
                 index=w.index,
+                tags=w.tags,
             )
             for w in sorted(resolution.wheels, key=lambda w: (w.name, w.filename))
         ],
