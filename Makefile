@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status
+.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status compiler
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,7 +32,12 @@ check: $(BIN)/imagefactory ## mypy strict and ruff
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test-unit: $(BIN)/imagefactory ## seconds, without an engine
+# the tests of the extension probe make small libraries; on a bare Debian there is nothing to make them with
+compiler:
+	@command -v gcc >/dev/null || { echo "installing gcc for the tests"; apt-get -qq update && apt-get -qq install -y --no-install-recommends gcc libc6-dev >/dev/null; } \
+	  || { echo "the tests need gcc: install it" >&2; exit 3; }
+
+test-unit: $(BIN)/imagefactory compiler ## seconds, without an engine
 	@$(BIN)/pytest -m 'not e2e and not large' tests
 
 test-e2e: engine ## a real engine, a real registry, real servers

@@ -54,7 +54,7 @@ def publish(folder: Path, www: Path, *, wrong: bool = False) -> None:
 def index(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "sdists").mkdir()
     for version, text in TREES.items():
-        sdist(tmp_path / "sdists", version, {"x.py": text, "logo.png": "", "vllm.egg-info/a.txt": ""})
+        sdist(tmp_path / "sdists", version, {"x.py": text, "logo.png": "", "vllm.egg-info/a.txt": "", "../out.py": ""})
     with serve(tmp_path / "none", tmp_path / "www") as url:
         publish(tmp_path / "sdists", tmp_path / "www")
         yield url

@@ -132,7 +132,8 @@ def _unpack(file: DistributionPackage, root: Path) -> str:
             raise fail(SetupError, "sources-corrupt", what, fix="try again; if it stays, ask who keeps the index")
         data.seek(0)
         with tarfile.open(fileobj=data) as archive:
-            archive.extractall(name, members=_texts(archive), filter="data")
+            for member in _texts(archive):
+                _write(archive, member, Path(name))
         (top,) = [path for path in Path(name).iterdir() if path.is_dir()]
         top.rename(root)
     return digest.hexdigest()
@@ -142,5 +143,15 @@ def _texts(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """The sources in an sdist; its own metadata is not among what gets installed."""
     for member in archive:
         path = Path(member.name)
-        if member.isfile() and path.suffix in TEXT and not any(part.endswith(".egg-info") for part in path.parts):
+        inside = not path.is_absolute() and ".." not in path.parts
+        own = any(part.endswith(".egg-info") for part in path.parts)
+        if member.isfile() and inside and path.suffix in TEXT and not own:
             yield member
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Unpack one plain file; by hand, for tarfile's safe filters are younger than the oldest Python we run on."""
+    data = archive.extractfile(member)
+    target = folder / member.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data.read() if data else b"")
