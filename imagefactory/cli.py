@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ app = typer.Typer(
 
 app.add_typer(patch_cli.app, name="patch")
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 HERE = Path("matrix.yaml")
 File = Annotated[Path, typer.Option("--file", "-f", help="Matrix file; lock, patches and templates are beside it.")]
 Select = Annotated[
@@ -45,6 +46,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for
 
 def main() -> None:
     """Run a command, show its errors, exit 0 done, 1 a check failed, 2 wrong input, 3 wrong machine, 130 Ctrl-C."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except FactoryError as error:
@@ -54,6 +56,11 @@ def main() -> None:
         if end.code == INTERRUPTED:
             ui.say("interrupted; what was finished stays, and the next run goes on from there")
         raise
+
+
+def _terminated(*_: object) -> None:
+    """End as a failure does, so that whatever runs for us is stopped too; the default would leave it behind."""
+    sys.exit(TERMINATED)
 
 
 def _settings(file: Path) -> Settings:

@@ -170,7 +170,15 @@ def test_ctrl_c_ends_a_build_with_130_and_the_next_run_goes_on(cpu_image: str, p
     entrypoint = project / "templates" / "entrypoint"
     entrypoint.write_text(entrypoint.read_text() + "# changed\n")
     argv = [sys.executable, "-m", "imagefactory", "build", "--matrix", "--select", "flavor=cpu-two", "--no-verify"]
-    process = subprocess.Popen(argv, cwd=project, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        argv,
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # what runs in the background of a shell inherits that Ctrl-C is ignored; a person's terminal does not do that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "buildx bake" in line:
