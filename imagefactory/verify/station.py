@@ -15,12 +15,13 @@ from imagefactory import ui
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.model import Lock, Resolution
 from imagefactory.locking.store import digest as lock_digest
+from imagefactory.plan import LABEL
 from imagefactory.receipt import CheckResult, Outcome, Receipt
 from imagefactory.settings import Settings
 from imagefactory.verify import modes, probe, server
 from imagefactory.verify.ports import Engine, ImageInfo
 from imagefactory.verify.registry import judge
-from imagefactory.verify.subject import LABEL, Expectation, Probed, Subject
+from imagefactory.verify.subject import Expectation, Probed, Subject
 
 PYTHON = "/opt/venv/bin/python"
 #: Emulated, starting Python takes seconds, importing torch half a minute and a proof minutes.

@@ -8,10 +8,9 @@ from typing import Any
 
 from imagefactory.cell import Cell
 from imagefactory.locking.model import Resolution
+from imagefactory.plan import LABEL
 from imagefactory.verify.ports import ImageInfo
 from imagefactory.verify.server import ServerRun
-
-LABEL = "io.imagefactory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from imagefactory.cell import PINS
+from imagefactory.plan import LABEL
 from imagefactory.verify.registry import Verdict, check, failed, passed
-from imagefactory.verify.subject import LABEL, Subject
+from imagefactory.verify.subject import Subject
 
 OCI = "org.opencontainers.image"
 ALWAYS = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from imagefactory.plan import LABEL
 from imagefactory.verify.registry import Verdict, check, excused, failed, passed
-from imagefactory.verify.subject import LABEL, Subject
+from imagefactory.verify.subject import Subject
 
 NOTHING = "no patches in this image"
 HOLDS, SYMPTOM, CANNOT_TELL = 0, 1, 3
