@@ -230,6 +230,10 @@ class Engine:
         """Give the image ``source`` the further name ``target``."""
         self.client.image.tag(source, target)
 
+    def untag(self, ref: str) -> None:
+        """Take the name ``ref`` away; the image goes only if it was its last name."""
+        shell.run([*self.docker, "image", "rm", "--no-prune", ref], quiet=True)
+
     def emulates(self, platform: str) -> bool:
         """Whether the kernel runs programs of ``platform`` (its own, or through binfmt_misc)."""
         arch = platform.partition("/")[2]

@@ -81,7 +81,11 @@ def push(engine: Engine, plan: CellPlan, image: ImageInfo, repository: str) -> l
 
 def _push_one(engine: Engine, plan: CellPlan, image: ImageInfo, reference: str) -> Pushed:
     engine.tag(image.digest, reference)
-    done = shell.run([*engine.docker, "push", reference], env=engine.environment)
+    try:
+        done = shell.run([*engine.docker, "push", reference], env=engine.environment)
+    finally:  # docker pushes by name only; the name has served its purpose
+        if reference not in plan.cell.tags:
+            engine.untag(reference)
     if not done.ok:
         last = (done.err or done.out).strip().splitlines()[-1:]
         raise fail(

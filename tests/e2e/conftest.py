@@ -50,9 +50,19 @@ def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = No
 
 
 @pytest.fixture(scope="session")
-def engine() -> Engine:
-    """The engine of this machine; `make test` brings one up where there is none."""
-    return Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
+def engine() -> Iterator[Engine]:
+    """The engine of this machine (`make test` brings one up); images that tests made go again."""
+    found = Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
+    yield found
+    for ref in ("imagefactory/test:*", "imagefactory/vllm:cpu-two-*", "imagefactory/vllm:cpu-broken-*"):
+        listed = subprocess.run(
+            [*found.docker, "image", "ls", "--quiet", "--filter", f"reference={ref}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for image in set(listed.stdout.split()):
+            subprocess.run([*found.docker, "image", "rm", "--force", image], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="session")
