@@ -41,6 +41,7 @@ def test_a_patch_is_needed_and_works_on_every_layout_that_upstream_has_had(name:
         (MTP, '== ["mtp", "layers"] and', '[:1] == ["mtp"] or'),
         (ROUTING, "is_device_capability((12, 1))", "is_device_capability((12, 2))"),
         (ROUTING, "is_device_capability((12, 1))", "has_device_capability((12, 0))"),
+        (ROUTING, "is_device_capability((12, 1))", "has_device_capability((12, 1))"),
         (ROUTING, "MarlinNvFp4LinearKernel", "CutlassNvFp4LinearKernel"),
         (ROUTING, "NvFp4MoeBackend.MARLIN", "NvFp4MoeBackend.VLLM_CUTLASS"),
     ],

@@ -5,7 +5,7 @@
 The functions that choose are executed with stand-ins for what they call. Every kernel says that it can do the layer,
 except Marlin, whose own answer is taken from its source. By saying no to each kernel that was chosen and asking again,
 the whole order of preference comes out. It must be: on capability 12.1 Marlin first and then the order of 12.0; on 12.0,
-10.3, 10.0 and 9.0 nothing moved; and what a user asked for (flag or variable) is what a user gets, on 12.1 too.
+12.2, 13.0, 10.3, 10.0 and 9.0 nothing moved; and what a user asked for (flag or variable) is what a user gets, on 12.1 too.
 
 Files read, below ``vllm/model_executor``: ``kernels/linear/__init__.py`` (from 0.20) or
 ``layers/quantization/utils/nvfp4_utils.py``, and ``layers/fused_moe/oracle/nvfp4.py``; where present also Marlin's
@@ -28,7 +28,7 @@ UTILS = TREE / "layers/quantization/utils/nvfp4_utils.py"
 MARLIN_UTILS = TREE / "layers/quantization/utils/marlin_utils_fp4.py"
 MOE = TREE / "layers/fused_moe/oracle/nvfp4.py"
 EXPERTS = [TREE / "layers/fused_moe" / name for name in ("experts/marlin_moe.py", "fused_marlin_moe.py")]
-GB10, OTHERS = (12, 1), [(12, 0), (10, 3), (10, 0), (9, 0)]
+GB10, OTHERS = (12, 1), [(13, 0), (12, 2), (12, 0), (10, 3), (10, 0), (9, 0)]  # two above 12.1: "from 12.1 on" is wrong, too
 
 
 class Unknown(Exception):
@@ -337,5 +337,5 @@ try:
 except Exception as error:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
     print(f"cannot be told: {error!r}")
     sys.exit(3)
-print("; ".join(dict.fromkeys(seen)) or "Marlin on 12.1 unless the user chose; 12.0, 10.3, 10.0 and 9.0 as before")
+print("; ".join(dict.fromkeys(seen)) or "Marlin on 12.1 unless the user chose; 13.0, 12.2, 12.0, 10.3, 10.0 and 9.0 as before")
 sys.exit(1 if seen else 0)
