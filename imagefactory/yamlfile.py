@@ -49,6 +49,14 @@ class Positions:
                 return self.lines[loc[:end]]
         return 1
 
+    def rename(self, loc: Loc, key: str) -> None:
+        """Lets the places at and below ``loc`` be found by ``key`` too."""
+        for old in [old for old in self.lines if old[: len(loc)] == loc]:
+            new = (*loc[:-1], key, *old[len(loc) :])
+            self.lines[new] = self.lines[old]
+            if old in self.raw:
+                self.raw[new] = self.raw[old]
+
     def source(self, loc: Loc, section: str = "") -> Source:
         """The position as a Source."""
         return Source(file=self.file, line=self.line(loc), section=section)
@@ -61,19 +69,66 @@ def read(path: Path, model: type[Model], *, prefix: str, shown: str = "") -> tup
 
     Raises InputError with every problem of syntax, keys and types.
     """
-    positions = Positions(shown or str(path))
-    root = _compose(path, positions, prefix)
-    problems: list[Problem] = []
-    data = _plain(root, (), positions, problems, prefix)
-    try:
-        parsed = model.model_validate(data)
-    except ValidationError as error:
-        known = _known_keys(model)
-        problems += [_explain(detail, positions, known, prefix) for detail in error.errors()]
-        raise InputError(in_file_order(problems)) from None
-    if problems:
+    parsed, positions, problems = examine(path, model, prefix=prefix, shown=shown)
+    if parsed is None or problems:
         raise InputError(in_file_order(problems))
     return parsed, positions
+
+
+def examine(
+    path: Path, model: type[Model], *, prefix: str, shown: str = ""
+) -> tuple[Model | None, Positions, list[Problem]]:
+    """Like ``read``, but problems of keys and types are returned, for a caller that has more rules to check.
+
+    Where the problems leave no doubt what was meant (a number for a text, a key too many), there is a model as well.
+
+    Raises InputError if the file is not YAML.
+    """
+    positions = Positions(shown or str(path))
+    problems: list[Problem] = []
+    try:
+        data = _plain(_compose(path, positions, prefix), (), positions, problems, prefix)
+    except RecursionError:
+        what, fix = "nested too deeply, or an anchor holds itself", "write the values out, without such nesting"
+        raise InputError(Problem(code=f"{prefix}-syntax", where=positions.file, what=what, fix=fix)) from None
+    for _ in range(2):  # a key that is mended may hold mistakes of its own
+        try:
+            return model.model_validate(data), positions, problems
+        except ValidationError as error:
+            found = _located(error, positions)
+        known = _known_keys(model)
+        told = [_explain(detail, loc, positions, known, prefix) for loc, detail in found]
+        problems += [problem for problem in told if problem not in problems]
+        for loc, detail in found:
+            _mend(data, loc, detail["type"], positions, known)
+    return None, positions, problems
+
+
+def _located(error: ValidationError, positions: Positions) -> list[tuple[Loc, Any]]:
+    """The errors with their places in the file; one a place, though pydantic tells one for each kind of a union."""
+    found: dict[Loc, Any] = {}
+    for detail in error.errors():
+        loc: Loc = ()
+        for part in detail["loc"]:  # the parts that are not in the file name kinds of a union
+            loc = (*loc, part) if (*loc, part) in positions.lines else loc
+        if detail["type"] == "missing":
+            loc = (*loc, detail["loc"][-1])
+        found.setdefault(loc, detail)
+    inner = {loc[:end] for loc in found for end in range(len(loc))}
+    return [(loc, detail) for loc, detail in found.items() if loc not in inner]
+
+
+def _mend(data: Any, loc: Loc, kind: str, positions: Positions, known: set[str]) -> None:
+    """Reads ``data`` at ``loc`` as it was meant, if that is plain, so that one mistake is not told as many."""
+    for part in loc[:-1]:
+        data = data[part]
+    if kind == "extra_forbidden":
+        value, meant = data.pop(loc[-1]), _meant(loc, known)
+        if meant and meant not in data:
+            data[meant] = value
+            positions.rename(loc, meant)
+    elif kind == "string_type" and loc in positions.raw:
+        data[loc[-1]] = positions.raw[loc]
 
 
 def in_file_order(problems: list[Problem]) -> list[Problem]:
@@ -119,7 +174,7 @@ def _plain(node: yaml.Node, loc: Loc, positions: Positions, problems: list[Probl
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, (*loc, i), positions, problems, prefix) for i, item in enumerate(node.value)]
     positions.raw[loc] = node.value
-    if node.tag == "tag:yaml.org,2002:int" and node.value.isdecimal():
+    if node.tag == "tag:yaml.org,2002:int" and node.value.isdecimal() and len(node.value) < 10:
         return int(node.value)
     if node.tag == "tag:yaml.org,2002:bool":
         return node.value.lower() in ("true", "yes", "on")
@@ -162,14 +217,17 @@ def _known_keys(model: type[BaseModel]) -> set[str]:
     return keys
 
 
-def _explain(detail: Any, positions: Positions, known: set[str], prefix: str) -> Problem:
-    loc: Loc = tuple(detail["loc"])
+def _meant(loc: Loc, known: set[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(str(loc[-1]), sorted(known), n=1)), None)
+
+
+def _explain(detail: Any, loc: Loc, positions: Positions, known: set[str], prefix: str) -> Problem:
     where = f"{positions.file}:{positions.line(loc)}"
     path = ".".join(str(part) for part in loc) or "the file"
     kind = detail["type"]
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        fix = f"write {close[0]!r}" if close else "remove it; docs/matrix.md lists what there is"
+        meant = _meant(loc, known)
+        fix = f"write {meant!r}" if meant else "remove it; docs/matrix.md lists what there is"
         return Problem(code=f"{prefix}-unknown-key", where=where, what=f"there is no key {path!r}", fix=fix)
     if kind == "missing":
         what = f"{path!r} is missing"

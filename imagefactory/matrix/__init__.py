@@ -40,15 +40,16 @@ class Matrix:
 
 def load(path: Path) -> Matrix:
     """Read, expand and judge a matrix file. Raises InputError with all of its problems, each with its line."""
-    file, positions = yamlfile.read(path, MatrixFile, prefix="matrix")
-    problems = list(rules.of_file(file, positions))
+    file, positions, problems = yamlfile.examine(path, MatrixFile, prefix="matrix")
+    if file is None:
+        raise InputError(yamlfile.in_file_order(problems))
+    problems += rules.of_file(file, positions)
     points, taken, more = expand.points(file, positions)
     problems += [*more, *rules.of_points(file, points, positions)]
+    # a point that cannot become a cell has been told of; the others are judged in the same run
+    cells, more = expand.cells(file, [point for point in points if rules.is_whole(file, point)], positions)
+    problems += [*more, *rules.of_cells(cells)]
     if problems:
-        raise InputError(yamlfile.in_file_order(problems))
-    cells, problems = expand.cells(file, points, positions)
-    problems += rules.of_cells(file, cells, positions)
-    if problems:
-        raise InputError(yamlfile.in_file_order(problems))
+        raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
     excluded = tuple(Excluded(axes=tuple(axes.items()), reason=why, source=source) for axes, why, source in taken)
     return Matrix(path=path, repository=file.repository, cells=tuple(cells), excluded=excluded)

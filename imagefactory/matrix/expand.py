@@ -33,13 +33,16 @@ def points(file: MatrixFile, positions: Positions) -> tuple[list[Point], list[Ta
     defaults = {a: Value(v, positions.source(("defaults", a), "defaults")) for a, v in file.defaults.items()}
     found = [{**defaults, **point} for point in _product(file, positions)]
     problems: list[Problem] = []
+    known = {frozenset(texts(point).items()) for point in found}
     for number, row in enumerate(file.include):
         point = {a: Value(v, positions.source(("include", number, a), "include")) for a, v in row.items()}
         point = {**{a: v for a, v in defaults.items() if a not in row}, **point}
-        if any(_texts(point) == _texts(other) for other in found):
+        own = frozenset(texts(point).items())
+        if own in known:
             where = str(positions.source(("include", number)))
             what = "this include is a cell that the matrix has already"
             problems.append(Problem(code="matrix-same-cell", where=where, what=what, fix="remove it"))
+        known.add(own)
         found.append(point)
     kept, taken, dead = _exclude(file, found, positions)
     problems += dead
@@ -74,15 +77,15 @@ def _exclude(
 ) -> tuple[list[Point], list[Taken], list[Problem]]:
     kept, taken, dead = list(found), [], []
     for number, entry in enumerate(file.exclude):
-        hit = [point for point in kept if matches(entry.when, _texts(point))]
+        hit = [point for point in kept if matches(entry.when, texts(point))]
         source = positions.source(("exclude", number), "exclude")
         if not hit:
             what = "this exclude matches no cell"
             dead.append(
                 Problem(code="matrix-dead-exclude", where=str(source), what=what, fix="remove it, or mend `when`")
             )
-        kept = [point for point in kept if point not in hit]
-        taken += [(_texts(point), entry.reason, source) for point in hit]
+        kept = [point for point in kept if not matches(entry.when, texts(point))]
+        taken += [(texts(point), entry.reason, source) for point in hit]
     return kept, taken, dead
 
 
@@ -91,13 +94,15 @@ def matches(when: Mapping[str, str | list[str]], axes: Mapping[str, str]) -> boo
     return all(axes.get(axis) in ([values] if isinstance(values, str) else values) for axis, values in when.items())
 
 
-def _texts(point: Point) -> dict[str, str]:
+def texts(point: Point) -> dict[str, str]:
+    """The point without where its values were written."""
     return {axis: value.text for axis, value in point.items()}
 
 
 def cells(file: MatrixFile, found: Sequence[Point], positions: Positions) -> tuple[list[Cell], list[Problem]]:
     """The cells of ``found``, and what is wrong with their names, templates and tags."""
-    flavors = {name: _flavor(file, name, positions) for name in file.flavors}
+    used = {point["flavor"].text for point in found}
+    flavors = {name: _flavor(file, name, positions) for name in sorted(used)}
     made, problems = [], []
     for point in found:
         axes = {axis: point[axis].text for axis in AXES if axis in point}
@@ -140,7 +145,7 @@ class _Filler:
                 fix = f"use one of {', '.join(sorted(self.axes))}"
                 where = str(positions.source(loc))
                 self.problems.append(Problem(code="matrix-unknown-placeholder", where=where, what=what, fix=fix))
-                return "x"
+                return "0"
             return self.axes[found[1]]
 
         return _PLACEHOLDER.sub(value, template)

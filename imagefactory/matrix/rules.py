@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from imagefactory.cell import AXES, Cell
 from imagefactory.errors import Problem
-from imagefactory.matrix.expand import Point, matches
+from imagefactory.matrix.expand import Point, matches, texts
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.yamlfile import Loc, Positions
 
@@ -20,8 +20,10 @@ PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 #: First Linux driver that runs all of a CUDA toolkit, PTX included: NVIDIA's "CUDA Toolkit and Corresponding Driver
 #: Versions" (CUDA release notes, table 3). Minor-version compatibility lets an older 580 driver run binaries of 13.x,
 #: but not PTX compiled by it, which is what JIT compilers hand over (vLLM #47397: cudaErrorUnsupportedPtxVersion).
-DRIVERS = {"13.0": "580.65.06", "13.1": "590.44.01"}
+DRIVERS = {"13.0": "580.65.06", "13.1": "590.44.01", "13.2": "595.45.04"}
 NEEDED = ("flavor", "platform", "python", "channel", "torch", "vllm")
+#: Values of the axes that are no versions, to try a requirement's placeholders with.
+_SAMPLES = {"flavor": "gb10", "platform": "linux/arm64", "channel": "cu130"}
 _SHORT = re.compile(r"\d+\.\d+")
 _CHANNEL = re.compile(r"cpu|cu\d{3}")
 
@@ -54,6 +56,9 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
             yield _problem("bad-override", loc, what, fix, positions)
         else:
             yield from _requirement(entry.requirement or entry.drop or "", loc, positions)
+            if entry.drop and re.search(r"[^A-Za-z0-9._{}-]", entry.drop):
+                what, fix = f"{entry.drop!r} is more than a name", "`drop` takes the package's name alone"
+                yield _problem("bad-override", loc, what, fix, positions)
 
 
 def _axis_names(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
@@ -81,7 +86,10 @@ def _axis_names(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
 def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     for number, group in enumerate(file.zip):
         lengths = {axis: len(values) for axis, values in group.items()}
-        if len(set(lengths.values())) > 1:
+        if not any(lengths.values()):  # no row: it would empty the whole product without a word
+            fix = "give it one, or remove it"
+            yield _problem("empty-axis", ("zip", number), "this group has no row", fix, positions)
+        elif len(set(lengths.values())) > 1:
             what = "zipped axes need equally many values: " + ", ".join(f"{a} has {n}" for a, n in lengths.items())
             yield _problem(
                 "uneven-zip", ("zip", number), what, "give every axis of the group one value a row", positions
@@ -90,24 +98,27 @@ def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
 
 def _requirement(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
     try:
-        Requirement(re.sub(r"\{[a-z_]+\}", "1", text))
+        Requirement(re.sub(r"\{([a-z_]+)\}", lambda found: _SAMPLES.get(found[1], "1"), text))
     except InvalidRequirement as error:
         what = f"{text!r} is no requirement: {str(error).splitlines()[0]}"
         yield _problem("bad-requirement", loc, what, "write it as in PEP 508: name==version", positions)
 
 
-def of_cells(file: MatrixFile, cells: Sequence[Cell], positions: Positions) -> Iterator[Problem]:
-    """Rules about every cell, and about overrides that no cell has."""
+def of_cells(cells: Sequence[Cell]) -> Iterator[Problem]:
+    """Rules about every cell."""
     for cell in cells:
         yield from _cell(cell)
-    for number, entry in enumerate(file.overrides):
-        if not any(matches(entry.when, cell.axes) for cell in cells):
-            what = "this override applies to no cell"
-            yield _problem("dead-override", ("overrides", number), what, "remove it, or mend `when`", positions)
+
+
+def is_whole(file: MatrixFile, point: Point) -> bool:
+    """Whether a cell can be made of ``point``, be it a good one or not."""
+    flavor = file.flavors.get(point["flavor"].text) if "flavor" in point else None
+    return flavor is not None and flavor.base in file.bases and all(axis in point for axis in NEEDED)
 
 
 def of_points(file: MatrixFile, found: Sequence[Point], positions: Positions) -> Iterator[Problem]:
-    """Rules about points before they are cells: a known flavor, and a value for every axis that each cell has.
+    """Rules about points before they are cells: a known flavor, a value for every axis that each cell has, and for
+    every override a point that has it.
 
     ``cuda`` and ``flashinfer`` mean nothing for a CPU cell and may be absent.
     """
@@ -122,6 +133,10 @@ def of_points(file: MatrixFile, found: Sequence[Point], positions: Positions) ->
             fix = f"write one of {', '.join(file.flavors)}"
             what = f"there is no flavor {flavor.text!r}"
             yield Problem(code="matrix-unknown-flavor", where=str(flavor.source), what=what, fix=fix)
+    for number, entry in enumerate(file.overrides):
+        if not any(matches(entry.when, texts(point)) for point in found):
+            what = "this override applies to no cell"
+            yield _problem("dead-override", ("overrides", number), what, "remove it, or mend `when`", positions)
 
 
 def _cell(cell: Cell) -> Iterator[Problem]:
@@ -131,6 +146,8 @@ def _cell(cell: Cell) -> Iterator[Problem]:
     for axis in ("vllm", "torch", "flashinfer"):
         if axis in axes and not _is_version(axes[axis]):
             yield _axis(cell, axis, "bad-version", "write a version as in PEP 440")
+        elif axis in axes and str(Version(axes[axis])) != axes[axis]:  # names, tags and hashes compare the text
+            yield _axis(cell, axis, "bad-version", f'write it as indexes do: "{Version(axes[axis])}"')
     for axis in ("python", "cuda"):
         if axis in axes and not _SHORT.fullmatch(axes[axis]):
             yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
@@ -159,23 +176,26 @@ def _cuda(cell: Cell) -> Iterator[Problem]:
     if axes["cuda"].partition(".")[0] != axes["channel"][2:4]:
         fix = "toolkit and torch channel must be of one CUDA major version"
         yield _axis(cell, "cuda", "cuda-major", fix, f"toolkit {axes['cuda']} beside torch channel {axes['channel']}")
-    driver = cell.flavor.driver
-    if driver is None or not _SHORT.fullmatch(axes["cuda"]):
+    if not _SHORT.fullmatch(axes["cuda"]):
         return
+    driver = cell.flavor.driver
     needs = DRIVERS.get(axes["cuda"])
+    if driver is None:
+        what = f"flavor {cell.flavor.name} has CUDA cells, and declares no driver to check their toolkits against"
+        fix = 'add `driver:` to the flavor: what nvidia-smi says on its machines, such as "580.95"'
+        yield Problem(code="matrix-no-driver", where=str(cell.flavor.source), what=what, fix=fix)
     if needs is None:
         fix = f"write one of {', '.join(DRIVERS)}, or add the toolkit with its source to matrix/rules.py"
         yield _axis(
             cell, "cuda", "unknown-toolkit", fix, f"the driver that CUDA {axes['cuda']} needs is not known here"
         )
-    elif Version(needs) > Version(driver):
+    elif driver is not None and _is_version(driver) and Version(needs) > Version(driver):
         what = (
             f"{cell.name}: CUDA {axes['cuda']} needs driver {needs}, the machines of {cell.flavor.name} have {driver}"
         )
-        best = max(
-            (t for t, d in DRIVERS.items() if Version(d) <= Version(driver)), default="an older toolkit", key=str
-        )
-        fix = f'write cuda: "{best}", or declare a newer `driver` ({cell.flavor.source})'
+        runs = [toolkit for toolkit, least in DRIVERS.items() if Version(least) <= Version(driver)]
+        lower = f'write cuda: "{runs[-1]}"' if runs else "choose an older toolkit"
+        fix = f"{lower}, or declare a newer `driver` ({cell.flavor.source})"
         yield Problem(code="matrix-driver-too-old", where=str(cell.sources["cuda"]), what=what, fix=fix)
 
 

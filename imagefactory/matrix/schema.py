@@ -9,6 +9,8 @@ from pydantic import Field
 from imagefactory.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
+# [host[:port]/]path, as in image references: a colon elsewhere would begin a tag
+_REPOSITORY = r"^(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*$"
 When = dict[str, Text | list[Text]]
 
 
@@ -56,7 +58,7 @@ class MatrixFile(Strict):
     """matrix.yaml: what images exist."""
 
     version: Literal[1]
-    repository: Annotated[Text, Field(pattern=r"^[a-z0-9]+(?:[._:/-]+[a-z0-9]+)*$")]
+    repository: Annotated[Text, Field(pattern=_REPOSITORY)]
     tags: Annotated[list[Text], Field(min_length=1, description="templates; the first one is the cell's own")]
     bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
