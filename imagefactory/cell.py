@@ -69,6 +69,23 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """A compiler set that lives in a prefix of its own: what proofs compile with, and what images may carry for JIT.
+
+    Attributes:
+        name: key in ``matrix.yaml``, such as ``cuda13.0``.
+        requirements: PEP 508 requirements of one consistent set, sorted.
+        platforms: OCI platforms that it is locked for.
+        source: where it stands.
+    """
+
+    name: str
+    requirements: tuple[str, ...]
+    platforms: tuple[str, ...]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
     """A named choice of base, wheels, patches and runtime settings.
 

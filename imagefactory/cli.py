@@ -18,6 +18,8 @@ from imagefactory.errors import CheckFailedError, FactoryError, InputError, Prob
 from imagefactory.locking import station as locking
 from imagefactory.locking import store
 from imagefactory.matrix.explain import explain
+from imagefactory.patching.model import State
+from imagefactory.plan import CellPlan
 from imagefactory.settings import Settings, from_environment
 from imagefactory.verify import junit
 from imagefactory.verify import station as verifying
@@ -158,7 +160,12 @@ def lock_command(
         return
     old = workspace.lock if workspace.lock_file.exists() else None
     new, changes = locking.update(
-        old, cells, workspace.settings, upgrade=upgrade, upgrade_packages=tuple(package or ())
+        old,
+        cells,
+        workspace.settings,
+        toolchains=workspace.matrix.toolchains,
+        upgrade=upgrade,
+        upgrade_packages=tuple(package or ()),
     )
     if new != old:
         store.write(workspace.lock_file, new)
@@ -173,7 +180,9 @@ def lock_command(
 
 def _check_lock(workspace: Workspace, *, json: bool) -> None:
     with ui.step("asking every place for every hash"):
-        problems = locking.check(workspace.lock, workspace.matrix.cells, workspace.settings)
+        problems = locking.check(
+            workspace.lock, workspace.matrix.cells, workspace.settings, toolchains=workspace.matrix.toolchains
+        )
     if json:
         ui.emit_json([problem.as_dict() for problem in problems])
     if problems:
@@ -229,37 +238,67 @@ def build_command(
         if json:
             ui.emit_json([row.as_dict() for row in rows])
         return
+    stopped = _stopped_by_patches(workspace, plans)
+    plans = [plan for plan in plans if plan.cell.name not in stopped]
     results: list[building.BuildResult] = []
     if plans:
         bakefile = workspace.write_bake(workspace.contexts, plans, found, engine.platform)
         results = building.bake(engine, plans, bakefile, workspace.settings.logs)
     built = {result.cell: result for result in results}
-    good = [row.plan.cell.tags[0] for row in rows if row.action == "skip" or built[row.plan.cell.name].ok]
+    good = [r.plan.cell.tags[0] for r in rows if r.action == "skip" or _is_built(built.get(r.plan.cell.name))]
     receipts = [] if no_verify else _verify_all(workspace, engine, good, show=not json, unless_receipt=True)
     if json:
-        ui.emit_json([_build_row(row, built.get(row.plan.cell.name)) for row in rows])
+        ui.emit_json([_build_row(row, built.get(row.plan.cell.name), stopped) for row in rows])
     else:
-        _show_results(rows, built)
-    _judge(results, receipts)
+        _show_results(rows, built, stopped)
+    _judge(results, receipts, [problem for problems in stopped.values() for problem in problems])
 
 
-def _build_row(row: Row, result: building.BuildResult | None) -> dict[str, object]:
-    return {**row.as_dict(), "result": result.as_dict() if result else None}
+def _stopped_by_patches(workspace: Workspace, plans: list[CellPlan]) -> dict[str, tuple[Problem, ...]]:
+    """The cells that a patch stops, and why; told before anything is built."""
+    try:
+        done = workspace.try_series([(plan.cell, plan.series) for plan in plans])
+    except SetupError as error:
+        ui.warn(f"patches are tried in the builder only: {error.problems[0].what}")
+        return {}
+    for row in (row for one in done for row in one.rows if row.state is State.OBSOLETE):
+        ui.say(f"{row.patch} is obsolete on {row.project} {row.version}, and left out: {row.reason}")
+    return {one.cell: one.problems for one in done if one.problems}
 
 
-def _show_results(rows: list[Row], built: dict[str, building.BuildResult]) -> None:
+def _is_built(result: building.BuildResult | None) -> bool:
+    return result is not None and result.ok
+
+
+def _build_row(
+    row: Row, result: building.BuildResult | None, stopped: dict[str, tuple[Problem, ...]]
+) -> dict[str, object]:
+    problems = [problem.as_dict() for problem in stopped.get(row.plan.cell.name, ())]
+    return {**row.as_dict(), "result": result.as_dict() if result else None, "stopped": problems}
+
+
+def _show_results(
+    rows: list[Row], built: dict[str, building.BuildResult], stopped: dict[str, tuple[Problem, ...]]
+) -> None:
     table = []
     for row in rows:
-        result = built.get(row.plan.cell.name)
-        end = "[green]unchanged[/]" if result is None else "[green]built[/]" if result.ok else "[red]failed[/]"
-        note = "" if result is None else f"{result.seconds:.0f} s" if result.ok else f"log: {result.log}"
-        table.append([f"[bold]{row.plan.cell.name}[/bold]", end, note, row.plan.cell.tags[0]])
+        name = row.plan.cell.name
+        result = built.get(name)
+        if result is None:
+            end, note = ("[red]stopped[/]", stopped[name][0].code) if name in stopped else ("[green]unchanged[/]", "")
+        else:
+            end = "[green]built[/]" if result.ok else "[red]failed[/]"
+            note = f"{result.seconds:.0f} s" if result.ok else f"log: {result.log}"
+        table.append([f"[bold]{name}[/bold]", end, note, row.plan.cell.tags[0]])
     ui.table("build", ["cell", "result", "", "image"], table)
 
 
-def _judge(results: list[building.BuildResult], receipts: list[receipt.Receipt]) -> None:
+def _judge(
+    results: list[building.BuildResult], receipts: list[receipt.Receipt], stopped: list[Problem] | None = None
+) -> None:
     """Raise for everything that is not as it should be, so that the exit code says so."""
-    problems = [
+    problems = stopped or []
+    problems += [
         Problem(code="build-failed", where=r.cell, what=f"{r.error} (log: {r.log})", fix=f"reproduce: {r.reproduce}")
         for r in results
         if not r.ok

@@ -19,12 +19,14 @@ class Problem:
         what: what is wrong, in one sentence.
         where: ``file:line`` (or another place that can be opened), if there is one.
         fix: what to do or to write instead.
+        detail: lines to look at, such as a hunk and the file around it.
     """
 
     code: str
     what: str
     where: str | None = None
     fix: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what

@@ -1,8 +1,10 @@
-"""The ``imagefactory patch`` commands."""
+"""The ``imagefactory patch`` commands that measure; those that write patches are in ``port_cli``."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from imagefactory import ui
-from imagefactory.errors import CheckFailedError, InputError, Problem, fail
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.patching import catalog, sources, status
+from imagefactory.patching.measure import Measured
 from imagefactory.patching.model import State
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings, from_environment
@@ -25,18 +28,22 @@ COLOURS = {
     State.OBSOLETE: "cyan",
     State.NOT_APPLICABLE: "dim",
     State.UNKNOWN: "yellow",
-    State.CONFLICT: "red",
-    State.BROKEN: "red",
+    State.CONFLICT: "bold red",
+    State.BROKEN: "bold red",
 }
+#: As wide as the narrowest column of the matrix; the states are told in full below it.
+SHORT = {State.NOT_APPLICABLE: "n/a", State.UNKNOWN: "?"}
 File = Annotated[Path, typer.Option("--file", "-f", help="Matrix file; patches are beside it.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 
 
-@app.command("status", epilog="Example: imagefactory patch status --vllm '>=0.22'")
+@app.command("status", epilog="Example: imagefactory patch status --vllm '>=0.22' --json")
 def status_command(
     file: File = HERE,
     vllm: Annotated[str | None, typer.Option(help="Releases of vLLM, any PEP 440 specifier.")] = None,
-    flashinfer: Annotated[str | None, typer.Option(help="Releases of FlashInfer, any PEP 440 specifier.")] = None,
+    flashinfer: Annotated[
+        str | None, typer.Option(help="Releases of FlashInfer; without it, those that the releases of vLLM pin.")
+    ] = None,
     prove: Annotated[bool, typer.Option("--prove", help="Run every proof again, whatever is kept.")] = False,
     markdown: Annotated[Path | None, typer.Option(metavar="PAGE", help="Write the matrix as a page.")] = None,
     json: Json = False,
@@ -45,16 +52,17 @@ def status_command(
     settings = from_environment(os.environ, file.resolve().parent)
     patches = list(catalog.load(settings.project / "patches").values())
     asked = {"vllm": _specifier("--vllm", vllm), "flashinfer": _specifier("--flashinfer", flashinfer)}
-    trees = [tree for project in sorted({p.project for p in patches}) for tree in _trees(project, asked, settings)]
+    trees = _trees(sorted({patch.project for patch in patches}), asked, settings)
     with ui.step(f"measuring {len(patches)} patches on {len(trees)} releases"):
-        rows = status.measure(patches, trees, settings, prove=prove)
+        rows = status.measure(patches, trees, Workspace(file, settings).bench(patches, fresh=prove))
     if markdown:
         markdown.write_text(status.markdown(rows, patches), encoding="utf-8")
     if json:
         ui.emit_json([row.as_dict() for row in rows])
-    else:
-        for project in sorted({row.project for row in rows}):
-            _table(project, [row for row in rows if row.project == project])
+        return
+    for project in sorted({row.project for row in rows}):
+        _matrix(project, [row for row in rows if row.project == project])
+    _stories(rows)
 
 
 def _specifier(option: str, text: str | None) -> SpecifierSet | None:
@@ -67,24 +75,53 @@ def _specifier(option: str, text: str | None) -> SpecifierSet | None:
         ) from None
 
 
-def _trees(project: str, asked: dict[str, SpecifierSet | None], settings: Settings) -> list[SourceTree]:
-    found = []
-    for version in sources.releases(project, asked.get(project), settings):
-        with ui.step(f"sources of {project} {version}"):
-            found.append(sources.fetch(project, version, settings))
+def _trees(projects: Sequence[str], asked: dict[str, SpecifierSet | None], settings: Settings) -> list[SourceTree]:
+    """The trees to measure; a project that another one pins is measured at the versions that it pins."""
+    found: list[SourceTree] = []
+    for project in sorted(projects, key=lambda name: name != "vllm"):
+        versions = [] if asked.get(project) else sources.pinned(project, found)
+        for version in versions or sources.releases(project, asked.get(project), settings):
+            with ui.step(f"sources of {project} {version}"):
+                found.append(sources.fetch(project, version, settings))
     return found
 
 
-def _table(project: str, rows: list[status.Measured]) -> None:
-    # releases go down and patches across: there are always more releases than a line has room for
+def _matrix(project: str, rows: Sequence[Measured]) -> None:
+    """Patches down, releases across, in as many tables as the terminal's width asks for."""
     versions = sorted({row.version for row in rows}, key=Version)
     patches = list(dict.fromkeys(row.patch for row in rows))
     states = {(row.patch, row.version): row.state for row in rows}
-    lines = [[v, *(f"[{COLOURS[states[p, v]]}]{states[p, v]}[/]" for p in patches)] for v in versions]
-    ui.table(f"{project}: patches by release", ["release", *(p.partition("/")[2] for p in patches)], lines)
+    width = max(len(name) for name in patches) - len(project)
+    fit = max((ui.out.width - width - 4) // 11, 1)
+    for start in range(0, len(versions), fit):
+        shown = versions[start : start + fit]
+        lines = [[name.partition("/")[2], *(_cell(states[name, version]) for version in shown)] for name in patches]
+        ui.table(f"{project}: patches by release" if not start else "", ["patch", *shown], lines)
+
+
+def _cell(state: State) -> str:
+    return f"[{COLOURS[state]}]{SHORT.get(state, state.value)}[/]"
+
+
+def _stories(rows: Sequence[Measured]) -> None:
+    lines = []
+    for name in dict.fromkeys(row.patch for row in rows):
+        own = [row for row in rows if row.patch == name]
+        lines.append([name, status.story(own), own[0].evidence.partition(" ")[0], _age(own)])
+    ui.table("in short", ["patch", "measured", "proof", "oldest result"], lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:
             ui.out.print(f"[{COLOURS[row.state]}]{row.patch} on {row.version}[/]: {ui.escape(row.reason)}")
+
+
+def _age(rows: Sequence[Measured]) -> str:
+    """How long ago the oldest of ``rows`` was measured."""
+    times = [row.measured_at for row in rows if row.measured_at]
+    if not times:
+        return ""
+    seconds = int((datetime.now(UTC) - datetime.fromisoformat(min(times))).total_seconds())
+    days, hours, minutes = seconds // 86400, seconds // 3600, seconds // 60
+    return f"{days} d ago" if days else f"{hours} h ago" if hours else f"{minutes} min ago" if minutes else "now"
 
 
 @app.command("check", epilog="Example: imagefactory patch check 'gb10*'")
@@ -94,29 +131,14 @@ def check_command(
     json: Json = False,
 ) -> None:
     """Try the whole series of a cell on its sources, as the build does; exit 1 if a patch stops the cell."""
-    settings = from_environment(os.environ, file.resolve().parent)
-    workspace = Workspace(file, settings)
-    found = catalog.load(settings.project / "patches")
-    problems, rows = [], []
-    for one in workspace.cells([cell]):
-        steps = catalog.series(found, one)
-        if not steps:
-            continue
-        tree = sources.fetch("vllm", one.axes["vllm"], settings)
-        for step, done in zip(steps, status.apply_to_copy(tree.root, steps), strict=True):
-            rows.append({"cell": one.name, "patch": step.patch.name, "state": done.state, "reason": done.detail})
-            if State(done.state).stops_build:
-                fix = f"see {step.patch.shown}; imagefactory patch status shows the other releases"
-                where = str(step.variant.diff) if step.variant else step.patch.shown
-                what = f"{one.name}: {step.patch.name} is {done.state}: {done.detail}"
-                problems.append(Problem(code=f"patch-{done.state}", where=where, what=what, fix=fix))
+    workspace = Workspace(file, from_environment(os.environ, file.resolve().parent))
+    found = catalog.load(workspace.settings.project / "patches")
+    done = workspace.try_series([(one, catalog.series(found, one)) for one in workspace.cells([cell])])
     if json:
-        ui.emit_json(rows)
+        ui.emit_json([{"cell": one.cell, **row.as_dict()} for one in done for row in one.rows])
     else:
-        shown = [
-            [r["cell"], r["patch"], f"[{COLOURS[State(r['state'])]}]{r['state']}[/]", ui.escape(r["reason"])]
-            for r in rows
-        ]
-        ui.table("patches", ["cell", "patch", "state", "seen"], shown)
+        lines = [[one.cell, row.patch, _cell(row.state), ui.escape(row.reason)] for one in done for row in one.rows]
+        ui.table("patches", ["cell", "patch", "state", "seen"], lines)
+    problems = [problem for one in done for problem in one.problems]
     if problems:
         raise CheckFailedError(problems)

@@ -146,9 +146,12 @@ def _install_files(resolution: Resolution) -> dict[str, bytes]:
 
 def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    rows = []
+    rows: list[dict[str, str | None]] = []
     for step in series:
         name, variant = step.patch.name, step.variant
+        if step.exempt:
+            rows.append({"name": name, "exempt": step.exempt})
+            continue
         files[f"patches/{name}/proof.py"] = step.patch.proof.script.read_bytes()
         if variant:
             files[f"patches/{name}/{variant.diff.name}"] = variant.diff.read_bytes()
@@ -201,7 +204,7 @@ def _labels(cell: Cell, resolution: Resolution, series: Sequence[Step], base: Ba
 
 
 def _variant_text(step: Step) -> str:
-    return step.variant.diff.name if step.variant else "proof only"
+    return step.variant.diff.name if step.variant else "n/a" if step.exempt else "proof only"
 
 
 def _manifest(cell: Cell, resolution: Resolution, key: str) -> bytes:

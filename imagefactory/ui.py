@@ -47,6 +47,8 @@ def failure(error: FactoryError) -> None:
     for problem in error.problems:
         where = f"[bold]{escape(problem.where)}:[/bold] " if problem.where else ""
         err.print(f"[red]error:[/red] {where}{escape(problem.what)} [dim]\\[{problem.code}][/dim]")
+        for line in problem.detail.splitlines():
+            err.print(f"  [dim]{escape(line)}[/dim]")
         if problem.fix:
             err.print(f"  [green]fix:[/green] {escape(problem.fix)}")
     if len(error.problems) > 1:

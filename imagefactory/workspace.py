@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -10,14 +10,16 @@ from pathlib import Path
 
 import uv
 
-from imagefactory import bakefile, bases, matrix, plan
+from imagefactory import bakefile, bases, matrix, plan, toolchain
 from imagefactory.cell import Cell, request_of
 from imagefactory.engine import Engine, ImageInfo
 from imagefactory.errors import FactoryError, InputError, Problem
 from imagefactory.locking import store
 from imagefactory.locking.model import Lock
 from imagefactory.matrix.select import select
-from imagefactory.patching import catalog
+from imagefactory.patching import catalog, check
+from imagefactory.patching.measure import Bench
+from imagefactory.patching.model import Patch, Step
 from imagefactory.plan import LABEL, BaseImage, CellPlan
 from imagefactory.settings import Settings
 
@@ -67,6 +69,23 @@ class Workspace:
     def lock(self) -> Lock:
         """The lock. Raises InputError if there is none or it cannot be read."""
         return store.read(self.lock_file)
+
+    def bench(self, patches: Iterable[Patch], *, fresh: bool = False) -> Bench:
+        """Where ``patches`` are measured; with the first toolchain of the matrix, if a proof compiles for a GPU.
+
+        Raises SetupError if that is locked and cannot be had.
+        """
+        cuda = None
+        if any(patch.proof.kind == "nvcc" for patch in patches):
+            declared = self.matrix.toolchains[:1]
+            locked = toolchain.of_this_machine(self.lock, declared[0].name) if declared else None
+            cuda = toolchain.prepare(locked, self.settings) if locked else None
+        return Bench(self.settings, cuda=cuda, fresh=fresh)
+
+    def try_series(self, series: Sequence[tuple[Cell, Sequence[Step]]]) -> list[check.Checked]:
+        """The patches of each cell, tried on upstream's sources. Raises SetupError if no place has the sources."""
+        bench = self.bench(step.patch for _, steps in series for step in steps)
+        return [check.check(cell, steps, bench, self.settings) for cell, steps in series]
 
     def cells(self, expressions: Sequence[str]) -> tuple[Cell, ...]:
         """The cells that ``--select`` names, all of them without one."""

@@ -16,6 +16,7 @@ from test_lock import DOWN, settings
 
 from imagefactory.errors import SetupError
 from imagefactory.patching import catalog, sources, status
+from imagefactory.patching.measure import Bench
 from imagefactory.patching.model import Patch, State
 
 PROOF = """\
@@ -73,7 +74,7 @@ def patch(tmp_path: Path) -> Patch:
 def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patch) -> None:
     using = settings(tmp_path, index)
     trees = [sources.fetch("vllm", version, using) for version in TREES]
-    rows = {row.version: row for row in status.measure([patch], trees, using, prove=False)}
+    rows = {row.version: row for row in status.measure([patch], trees, Bench(using))}
     assert {version: row.state for version, row in rows.items()} == {
         "0.22.1": State.NEEDED,
         "0.22.2": State.OBSOLETE,
@@ -90,7 +91,7 @@ def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patc
 def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch) -> None:
     using = settings(tmp_path, index)
     tree = sources.fetch("vllm", "0.22.1", using)
-    status.measure([patch], [tree], using, prove=False)
+    status.measure([patch], [tree], Bench(using))
     assert (tree.root / "x.py").read_text() == TREES["0.22.1"]
     assert sorted(path.name for path in tree.root.iterdir()) == [".source.json", "x.py"]
 
@@ -98,14 +99,14 @@ def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch)
 def test_results_are_kept_until_patch_proof_or_sources_change(tmp_path: Path, index: str, patch: Patch) -> None:
     using = settings(tmp_path, index)
     tree = sources.fetch("vllm", "0.22.1", using)
-    first = status.measure([patch], [tree], using, prove=False)
+    first = status.measure([patch], [tree], Bench(using))
     ran = (tmp_path / "ran").read_text()
-    assert status.measure([patch], [tree], using, prove=False) == first
+    assert status.measure([patch], [tree], Bench(using)) == first
     assert (tmp_path / "ran").read_text() == ran
-    status.measure([patch], [tree], using, prove=True)
+    status.measure([patch], [tree], Bench(using, fresh=True))
     assert len((tmp_path / "ran").read_text()) == 2 * len(ran)
     (patch.folder / "a.diff").write_text(DIFF.replace("zwei", "other"))
-    (row,) = status.measure([patch], [tree], using, prove=False)
+    (row,) = status.measure([patch], [tree], Bench(using))
     assert row.state is State.BROKEN
 
 

@@ -2,10 +2,11 @@
 
     python overlay.py TREE SERIES OUT
 
-``SERIES`` holds ``series.json`` (a list of ``{"name", "diff", "proof"}``, in order, paths below ``SERIES``). Every
-patch is judged by its proof: red before and green after is ``needed``; green before is ``obsolete`` and left out. All
-patches are tried, so that the failure of one hides no other; if any failed, TREE is byte-identical to what it was and
-nothing is written to OUT. Otherwise OUT gets the changed files, and ``OUT.json`` the record of what was done.
+``SERIES`` holds ``series.json`` (a list of ``{"name", "diff", "proof"}``, in order, paths below ``SERIES``; one with
+``exempt`` means nothing for this version and is only recorded). Every patch is judged by its proof: red before and
+green after is ``needed``; green before is ``obsolete`` and left out. All patches are tried, so that the failure of one
+hides no other; if any failed, TREE is byte-identical to what it was and nothing is written to OUT. Otherwise OUT gets
+the changed files, and ``OUT.json`` the record of what was done.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -60,11 +61,15 @@ def touched(diff: Path) -> list[str]:
     return list(names)
 
 
-def prove(script: Path, tree: Path) -> tuple[int, str]:
-    """Run a proof; its exit code (anything but 0, 1, 3 counts as "cannot be told") and its last line."""
+def prove(script: Path, tree: Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Run a proof; its exit code (anything but 0, 1, 3 counts as "cannot be told") and its last line.
+
+    ``env`` is added to the environment: it names the tools that a proof may use, such as ``IMAGEFACTORY_CUDA``.
+    """
     argv = [sys.executable, "-B", str(script.resolve()), str(tree.resolve())]
+    full = {**os.environ, **(env or {})}
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROOF_SECONDS, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROOF_SECONDS, check=False, env=full)
     except subprocess.TimeoutExpired:
         return UNTOLD, f"the proof did not end within {PROOF_SECONDS} s"
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -92,11 +97,13 @@ class Snapshot:
                 folder.rmdir()
 
 
-def apply_one(tree: Path, name: str, diff: Path | None, proof: Path) -> Applied:
+def apply_one(tree: Path, name: str, diff: Path | None, proof: Path, env: Mapping[str, str] | None = None) -> Applied:
     """Apply and prove one patch in ``tree``; on any failure the tree is as before."""
-    before, saw = prove(proof, tree)
+    before, saw = prove(proof, tree, env)
     if before == RIGHT:
         return Applied(name, "obsolete", f"the proof passes without the patch: {saw}")
+    if diff is None and before == UNTOLD:
+        return Applied(name, "unknown", f"no variant for this version, and the proof cannot tell here: {saw}")
     if diff is None:
         return Applied(name, "conflict", f"no variant for this version, and the proof fails: {saw}")
     names = touched(diff)
@@ -109,7 +116,7 @@ def apply_one(tree: Path, name: str, diff: Path | None, proof: Path) -> Applied:
         )
     offsets = [line for line in done.stderr.splitlines() if "offset" in line]
     reverse = git_apply(tree, diff, "--reverse", "--check")
-    after, now = prove(proof, tree)
+    after, now = prove(proof, tree, env)
     if reverse.returncode != 0 or after == SYMPTOM or (after == UNTOLD and before == SYMPTOM):
         snapshot.restore()
         why = now if reverse.returncode == 0 else "the tree does not hold what the diff says after applying it"
@@ -119,11 +126,13 @@ def apply_one(tree: Path, name: str, diff: Path | None, proof: Path) -> Applied:
     return Applied(name, state, saw, offsets, dict.fromkeys(names, ""), created)
 
 
-def apply_series(tree: Path, steps: Sequence[tuple[str, Path | None, Path]]) -> list[Applied]:
+def apply_series(
+    tree: Path, steps: Sequence[tuple[str, Path | None, Path]], env: Mapping[str, str] | None = None
+) -> list[Applied]:
     """Apply all patches in order; if any fails the tree is byte-identical to what it was, and all are reported."""
     names = [n for _, diff, _ in steps if diff for n in touched(diff)]
     whole = Snapshot(tree, list(dict.fromkeys(names)))
-    done = [apply_one(tree, name, diff, proof) for name, diff, proof in steps]
+    done = [apply_one(tree, name, diff, proof, env) for name, diff, proof in steps]
     if any(patch.state in ("conflict", "broken") for patch in done):
         whole.restore()
         return done
@@ -136,8 +145,10 @@ def apply_series(tree: Path, steps: Sequence[tuple[str, Path | None, Path]]) -> 
 def main(tree: Path, series: Path, out: Path) -> int:
     """Apply the series and write the overlay; exit 1 with every reason if a patch conflicts or is broken."""
     rows = json.loads((series / "series.json").read_text(encoding="utf-8"))
-    steps = [(row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"]) for row in rows]
-    done = apply_series(tree, steps)
+    wanted = [row for row in rows if not row.get("exempt")]
+    steps = [(row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"]) for row in wanted]
+    applied = iter(apply_series(tree, steps))
+    done = [Applied(row["name"], "n/a", row["exempt"]) if row.get("exempt") else next(applied) for row in rows]
     for patch in done:
         print(f"patch {patch.name}: {patch.state}: {patch.detail}")  # noqa: T201
         for line in patch.offsets:

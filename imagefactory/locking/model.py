@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from imagefactory.cell import Cell, Request, request_of
+from imagefactory.cell import Cell, Request, Toolchain, request_of
 
 FIND_LINKS = "find-links"
 
@@ -99,12 +99,36 @@ class Resolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockedToolchain:
+    """The wheels of one toolchain for one platform."""
+
+    name: str
+    platform: str
+    requirements: tuple[str, ...]
+    wheels: tuple[Wheel, ...]
+
+    def answers(self, toolchain: Toolchain, platform: str) -> bool:
+        """Whether these wheels were locked for exactly that."""
+        return (self.name, self.platform, self.requirements) == (toolchain.name, platform, toolchain.requirements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """A whole ``wheels.lock``: tool versions, date, resolutions sorted by name."""
+    """A whole ``wheels.lock``: tool versions, date, resolutions and toolchains sorted by name."""
 
     created: str
     tools: tuple[tuple[str, str], ...]
     resolutions: tuple[Resolution, ...]
+    toolchains: tuple[LockedToolchain, ...] = ()
+
+    def toolchain(self, name: str, platform: str) -> LockedToolchain | None:
+        """The wheels of the toolchain ``name`` for ``platform``, or None."""
+        return next((t for t in self.toolchains if (t.name, t.platform) == (name, platform)), None)
+
+    def all_wheels(self) -> Iterator[Wheel]:
+        """Every wheel of every resolution and toolchain; shared ones come more than once."""
+        yield from (wheel for resolution in self.resolutions for wheel in resolution.wheels)
+        yield from (wheel for toolchain in self.toolchains for wheel in toolchain.wheels)
 
     def find(self, request: Request) -> Resolution | None:
         """The resolution that answers ``request``, or None."""

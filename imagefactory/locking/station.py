@@ -11,10 +11,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from imagefactory import __version__, ui
-from imagefactory.cell import Cell, Request, request_of
+from imagefactory.cell import Cell, Request, Toolchain, request_of
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
 from imagefactory.locking import metadata, places, resolve, store, torchid
-from imagefactory.locking.model import Lock, LockedOverride, Resolution
+from imagefactory.locking.model import Lock, LockedOverride, LockedToolchain, Resolution
+from imagefactory.locking.toolchains import compilers_of, uncovered
 from imagefactory.matrix.rules import pin_conflicts
 from imagefactory.settings import Settings
 
@@ -44,10 +45,13 @@ def update(
     cells: Sequence[Cell],
     settings: Settings,
     *,
+    toolchains: Sequence[Toolchain] = (),
     upgrade: bool = False,
     upgrade_packages: tuple[str, ...] = (),
 ) -> tuple[Lock, list[Change]]:
-    """A lock that covers exactly ``cells``; a resolution whose request is unchanged is reused, without any network.
+    """A lock that covers exactly ``cells`` and ``toolchains``.
+
+    What is asked for as before is reused, without any network.
 
     Raises the errors of all cells together: InputError for pins that contradict upstream, CheckFailedError for what has
     no solution or a wrong torch, SetupError if only places were out of reach.
@@ -64,6 +68,12 @@ def update(
             made.append(_one(lock, name, cell, request, settings, upgrade=upgrade, packages=upgrade_packages))
         except FactoryError as error:
             errors.append(error)
+    compilers: list[LockedToolchain] = []
+    for toolchain in toolchains:
+        try:
+            compilers += compilers_of(lock, toolchain, settings, upgrade=upgrade)
+        except FactoryError as error:
+            errors.append(error)
     if errors:
         problems = list(dict.fromkeys(problem for error in errors for problem in error.problems))
         kinds = {type(error) for error in errors}
@@ -72,7 +82,10 @@ def update(
         )
     tools = (("imagefactory", __version__), ("uv", version("uv")))
     new = Lock(
-        created=f"{datetime.now(UTC):%Y-%m-%d}", tools=tools, resolutions=tuple(sorted(made, key=lambda r: r.name))
+        created=f"{datetime.now(UTC):%Y-%m-%d}",
+        tools=tools,
+        resolutions=tuple(sorted(made, key=lambda r: r.name)),
+        toolchains=tuple(sorted(compilers, key=lambda t: (t.name, t.platform))),
     )
     if lock and store.undated(lock) == store.undated(new):
         return lock, []
@@ -181,12 +194,17 @@ def _changes(old: Lock | None, new: Lock) -> list[Change]:
 
 
 def _versions(lock: Lock | None) -> Mapping[tuple[str, str], str]:
-    return {(r.name, w.name): w.version for r in (lock.resolutions if lock else ()) for w in r.wheels}
+    if lock is None:
+        return {}
+    parts = {r.name: r.wheels for r in lock.resolutions} | {f"{t.name} {t.platform}": t.wheels for t in lock.toolchains}
+    return {(name, wheel.name): wheel.version for name, wheels in parts.items() for wheel in wheels}
 
 
-def check(lock: Lock, cells: Sequence[Cell], settings: Settings) -> tuple[Problem, ...]:
+def check(
+    lock: Lock, cells: Sequence[Cell], settings: Settings, *, toolchains: Sequence[Toolchain] = ()
+) -> tuple[Problem, ...]:
     """What is wrong with ``lock`` for ``cells``; resolves nothing, downloads nothing but index pages."""
-    problems = []
+    problems = list(uncovered(lock, toolchains))
     for cell in lock.covers(cells):
         what = f"wheels.lock has no resolution for {cell.name}"
         where = str(cell.sources["vllm"])
@@ -199,5 +217,5 @@ def check(lock: Lock, cells: Sequence[Cell], settings: Settings) -> tuple[Proble
         wrong = torchid.judge(resolution.torch, resolution.channel, where=f"wheels.lock: {resolution.name}")
         if wrong:
             problems.append(wrong)
-    wheels = {wheel.sha256: wheel for resolution in lock.resolutions for wheel in resolution.wheels}
+    wheels = {wheel.sha256: wheel for wheel in lock.all_wheels()}
     return (*problems, *places.missing(wheels.values(), settings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from imagefactory.errors import InputError, fail
-from imagefactory.locking.model import Lock, Resolution
+from imagefactory.locking.model import Lock, LockedToolchain, Resolution, Wheel
 
 FORMAT = 1
 HEADER = """\
@@ -21,6 +22,7 @@ HEADER = """\
 # One [[resolution]] is all wheels of one (platform, Python, pins); cells may share it. `torch` is what the wheel itself
 # says it is (torch/version.py), `override` what was decided against upstream's metadata and why. A wheel is its sha256;
 # `index` only says where it was found ("find-links": in a local folder, whose place is a matter of the machine).
+# A [[toolchain]] is a compiler set for one platform; it is installed into a prefix of its own.
 """
 _ADAPTER = TypeAdapter(Lock)
 
@@ -49,6 +51,7 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
                 "created": data["created"],
                 "tools": tuple(data["tools"].items()),
                 "resolutions": tuple(_resolution(row) for row in data.get("resolution", ())),
+                "toolchains": tuple(_toolchain(row) for row in data.get("toolchain", ())),
             }
         )
     except ValidationError as error:
@@ -61,11 +64,15 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
 
 
 def _resolution(row: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in row.items() if key not in ("wheel", "override", "torch")}
+    plain = {key: value for key, value in row.items() if key not in ("override", "torch")}
     torch = {"cuda": None, **row["torch"]}
+    return {**_toolchain(plain), "torch": torch, "overrides": tuple(row.get("override", ()))}
+
+
+def _toolchain(row: dict[str, Any]) -> dict[str, Any]:
     # tags are for readers: the file name decides
     wheels = tuple({key: value for key, value in wheel.items() if key != "tags"} for wheel in row["wheel"])
-    return {**plain, "torch": torch, "overrides": tuple(row.get("override", ())), "wheels": wheels}
+    return {**{key: value for key, value in row.items() if key != "wheel"}, "wheels": wheels}
 
 
 def write(path: Path, lock: Lock) -> None:
@@ -84,6 +91,15 @@ def dumps(lock: Lock) -> str:
         "created": lock.created,
         "tools": dict(sorted(lock.tools)),
         "resolution": [_row(resolution) for resolution in sorted(lock.resolutions, key=lambda r: r.name)],
+        "toolchain": [
+            {
+                "name": toolchain.name,
+                "platform": toolchain.platform,
+                "requirements": list(toolchain.requirements),
+                "wheel": _wheel_rows(toolchain.wheels),
+            }
+            for toolchain in sorted(lock.toolchains, key=lambda t: (t.name, t.platform))
+        ],
     }
     return HEADER + "\n" + tomli_w.dumps(data)
 
@@ -99,29 +115,33 @@ def _row(resolution: Resolution) -> dict[str, Any]:
         "requirements": list(resolution.requirements),
         "torch": _present(version=resolution.torch.version, cuda=resolution.torch.cuda),
         "override": [_present(requirement=o.requirement, drop=o.drop, reason=o.reason) for o in resolution.overrides],
-        "wheel": [
-            _present(
-                name=w.name,
-                version=w.version,
-                filename=w.filename,
-                sha256=w.sha256,
-                size=w.size,
-                index=w.index,
-                tags=w.tags,
-            )
-            for w in sorted(resolution.wheels, key=lambda w: (w.name, w.filename))
-        ],
+        "wheel": _wheel_rows(resolution.wheels),
     }
     return row
+
+
+def _wheel_rows(wheels: Iterable[Wheel]) -> list[dict[str, Any]]:
+    return [
+        _present(
+            name=w.name,
+            version=w.version,
+            filename=w.filename,
+            sha256=w.sha256,
+            size=w.size,
+            index=w.index,
+            tags=w.tags,
+        )
+        for w in sorted(wheels, key=lambda w: (w.name, w.filename))
+    ]
 
 
 def _present(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def digest(resolution: Resolution) -> str:
-    """SHA-256 over what a resolution installs: names, versions, file names and hashes, not where they came from."""
-    lines = sorted(f"{w.name} {w.version} {w.filename} {w.sha256}" for w in resolution.wheels)
+def digest(part: Resolution | LockedToolchain) -> str:
+    """SHA-256 over what is installed: names, versions, file names and hashes, not where they came from."""
+    lines = sorted(f"{w.name} {w.version} {w.filename} {w.sha256}" for w in part.wheels)
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

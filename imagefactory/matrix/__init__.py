@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory import yamlfile
-from imagefactory.cell import Cell, Source
+from imagefactory.cell import Cell, Source, Toolchain
 from imagefactory.errors import InputError
 from imagefactory.matrix import expand, rules
 from imagefactory.matrix.schema import MatrixFile
@@ -30,12 +30,14 @@ class Matrix:
         repository: what image references begin with.
         cells: in the order of the file.
         excluded: the points that ``exclude`` took out.
+        toolchains: the compiler sets, in the order of the file.
     """
 
     path: Path
     repository: str
     cells: tuple[Cell, ...]
     excluded: tuple[Excluded, ...]
+    toolchains: tuple[Toolchain, ...]
 
 
 def load(path: Path) -> Matrix:
@@ -52,4 +54,10 @@ def load(path: Path) -> Matrix:
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
     excluded = tuple(Excluded(axes=tuple(axes.items()), reason=why, source=source) for axes, why, source in taken)
-    return Matrix(path=path, repository=file.repository, cells=tuple(cells), excluded=excluded)
+    return Matrix(
+        path=path,
+        repository=file.repository,
+        cells=tuple(cells),
+        excluded=excluded,
+        toolchains=expand.toolchains(file, positions),
+    )

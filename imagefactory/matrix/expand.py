@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.cell import AXES, Base, Cell, Flavor, Override, Source
+from imagefactory.cell import AXES, Base, Cell, Flavor, Override, Source, Toolchain
 from imagefactory.errors import Problem
 from imagefactory.matrix.schema import BaseEntry, FlavorEntry, MatrixFile, OverrideEntry
 from imagefactory.yamlfile import Loc, Positions
@@ -212,3 +212,16 @@ def _tag_problems(made: Sequence[Cell], positions: Positions) -> Iterator[Proble
                 what = f"{first.name} and {cell.name} would both be {tag}"
                 fix = f"add {' or '.join('{' + a + '}' for a in differ)} to the template"
                 yield Problem(code="matrix-same-tag", where=line, what=what, fix=fix)
+
+
+def toolchains(file: MatrixFile, positions: Positions) -> tuple[Toolchain, ...]:
+    """The compiler sets that the file declares."""
+    return tuple(
+        Toolchain(
+            name=name,
+            requirements=tuple(sorted(entry.requirements)),
+            platforms=tuple(entry.platforms),
+            source=positions.source(("toolchains", name), "toolchains"),
+        )
+        for name, entry in file.toolchains.items()
+    )

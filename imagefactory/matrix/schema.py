@@ -38,6 +38,13 @@ class FlavorEntry(Strict):
     driver: Annotated[Text | None, Field(description="NVIDIA driver of the machines, such as 580.95")] = None
 
 
+class ToolchainEntry(Strict):
+    """A compiler set in a prefix of its own, from one consistent set of wheels."""
+
+    requirements: Annotated[list[Text], Field(min_length=1, description="PEP 508, exact versions")]
+    platforms: Annotated[list[Literal["linux/amd64", "linux/arm64"]], Field(min_length=1)]
+
+
 class ExcludeEntry(Strict):
     """Points to take out of the matrix."""
 
@@ -62,6 +69,7 @@ class MatrixFile(Strict):
     tags: Annotated[list[Text], Field(min_length=1, description="templates; the first one is the cell's own")]
     bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
+    toolchains: Annotated[dict[str, ToolchainEntry], Field(description="compilers for proofs and for JIT")] = {}
     defaults: dict[str, Text] = {}
     axes: dict[str, list[Text]] = {}
     zip: Annotated[list[dict[str, list[Text]]], Field(description="axes that move together, row by row")] = []

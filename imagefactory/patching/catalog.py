@@ -14,7 +14,7 @@ from imagefactory import yamlfile
 from imagefactory.cell import Cell
 from imagefactory.errors import InputError, Problem, fail
 from imagefactory.patching import diffs
-from imagefactory.patching.model import Exemption, Patch, Proof, Step, Variant
+from imagefactory.patching.model import Exemption, Patch, Proof, Stage, Step, Variant
 from imagefactory.patching.schema import PatchFile
 from imagefactory.yamlfile import Loc, Positions
 
@@ -52,6 +52,14 @@ def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
             what = f"{cell.name} has no version of {name.partition('/')[0]}, which {name} changes"
             fix = f"give the cell that axis, or take {name} out of flavor {cell.flavor.name}"
             problems.append(Problem(code="patch-no-version", where=str(cell.flavor.source), what=what, fix=fix))
+        elif catalog[name].draft:
+            what = f"flavor {cell.flavor.name} names {name}, which is a draft without a proof"
+            fix = f"write its proof, and take `draft` out of {catalog[name].shown}"
+            problems.append(Problem(code="patch-draft", where=str(cell.flavor.source), what=what, fix=fix))
+        elif catalog[name].stage is Stage.SOURCE:
+            what = f"{name} changes what vLLM's binaries are compiled from, and {cell.name} installs them from wheels"
+            fix = f"take {name} out of flavor {cell.flavor.name}"
+            problems.append(Problem(code="patch-stage", where=str(cell.flavor.source), what=what, fix=fix))
     if problems:
         raise InputError(problems)
     return tuple(
@@ -60,9 +68,10 @@ def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
 
 
 def _step(patch: Patch, version: str) -> Step:
-    variant, exemption = patch.variant(version), patch.exemption(version)
-    reason = exemption.reason if exemption else "" if variant else f"no variant for {patch.project} {version}"
-    return Step(patch=patch, version=version, variant=None if exemption else variant, reason=reason)
+    exemption = patch.exemption(version)
+    if exemption:
+        return Step(patch=patch, version=version, variant=None, exempt=exemption.reason)
+    return Step(patch=patch, version=version, variant=patch.variant(version))
 
 
 def _ordered(names: Sequence[str], catalog: Catalog) -> list[str]:
@@ -115,6 +124,7 @@ def _read(file: Path, name: str, root: Path) -> Patch:
         name=name,
         folder=file.parent,
         shown=shown,
+        draft=entry.draft,
         summary=entry.summary,
         stage=entry.where,
         applies_to={key: tuple(values) for key, values in entry.applies_to.items()},

@@ -73,11 +73,13 @@ class Patch:
     """A change with a purpose.
 
     ``name`` is ``project/name``, the folder below ``patches/``; ``shown`` is how its patch.yaml is named to a person.
+    A ``draft`` has no proof of its own yet: no flavor can use it.
     """
 
     name: str
     folder: Path
     shown: str
+    draft: bool
     summary: str
     stage: Stage
     applies_to: Mapping[str, tuple[str, ...]]
@@ -105,9 +107,12 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One patch of a cell's series: the patch, the upstream version and the variant for it (None: nothing to apply)."""
+    """One patch of a cell's series: the patch, the upstream version and the variant for it (None: nothing to apply).
+
+    ``exempt`` is the declared reason for which the patch means nothing for this version, empty if there is none.
+    """
 
     patch: Patch
     version: str
     variant: Variant | None
-    reason: str
+    exempt: str = ""

@@ -37,6 +37,7 @@ class ProofEntry(Strict):
 class PatchFile(Strict):
     """patch.yaml: a change with a purpose."""
 
+    draft: bool = False
     summary: Text
     purpose: Text
     symptom: Text

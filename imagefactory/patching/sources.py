@@ -1,14 +1,17 @@
-"""Adapter for upstream sources: sdists, fetched once by hash and kept below the cache."""
+"""Adapter for upstream sources: fetched once by hash and kept below the cache, laid out as patches name their files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 import tempfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 import requests
 import stamina
@@ -21,10 +24,36 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.locking import places
 from imagefactory.settings import Settings
 
-#: Project -> the distribution that carries its sources, and the oldest release that anything is measured for.
-DISTRIBUTIONS = {"vllm": ("vllm", "0.16"), "flashinfer": ("flashinfer-python", "0.6.3")}
-#: What patches and proofs read; the rest of an sdist (images, test data) is not unpacked.
-TEXT = frozenset({".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".cmake", ".txt", ".toml", ".jinja"})
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Where a project's sources come from.
+
+    Attributes:
+        name: the distribution on the index.
+        kind: ``sdist``, or ``wheel`` where the wheel carries the sources that are compiled at run time, in the place
+            where they are installed.
+        oldest: the oldest release that anything is measured for.
+        pinned_in: requirements file of vLLM that pins it, below vLLM's sources; empty if none does.
+    """
+
+    name: str
+    kind: str
+    oldest: str
+    pinned_in: str = ""
+
+
+DISTRIBUTIONS = {
+    "vllm": Distribution(name="vllm", kind="sdist", oldest="0.16"),
+    "flashinfer": Distribution(
+        name="flashinfer-python", kind="wheel", oldest="0.6.3", pinned_in="requirements/cuda.txt"
+    ),
+}
+#: What patches and proofs read; images and test data are not unpacked. C++ standard headers have no suffix.
+TEXT = frozenset(
+    {".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".inl", ".cpp", ".cc", ".cmake", ".txt", ".toml", ".jinja"}
+)
+TEXT_OF = {"sdist": TEXT, "wheel": TEXT | {""}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +63,8 @@ class SourceTree:
     Attributes:
         project: such as ``vllm``.
         version: the release.
-        root: folder laid out as the sdist; for Python files that is also how ``site-packages`` is laid out.
-        sha256: of the sdist: equal trees have equal hashes.
+        root: folder laid out as the sdist, or as ``site-packages``; Python files of vLLM are in the same place in both.
+        sha256: of the file it came from: equal trees have equal hashes.
     """
 
     project: str
@@ -45,12 +74,12 @@ class SourceTree:
 
 
 def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -> list[str]:
-    """Releases with an sdist, oldest first: all that match ``specifier``; without one, the newest of every minor.
+    """Releases with sources, oldest first: all that match ``specifier``; without one, the newest of every minor.
 
     The index is asked; if none answers, what is in the cache is what there is. Raises SetupError if that is nothing.
     """
-    _, oldest = DISTRIBUTIONS[project]
-    names = {Version(file.version or "0") for file in _sdists(project, settings)} or _cached(project, settings)
+    oldest = DISTRIBUTIONS[project].oldest
+    names = {Version(file.version or "0") for file in _files(project, settings)} or _cached(project, settings)
     if not names:
         raise fail(
             SetupError, "sources-unreachable", f"no index tells the releases of {project}", fix="imagefactory doctor"
@@ -63,6 +92,20 @@ def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -
     return [str(v) for v in newest.values()]
 
 
+def pinned(project: str, trees: Sequence[SourceTree]) -> list[str]:
+    """The releases of ``project`` that the vLLM releases among ``trees`` pin, oldest first."""
+    wanted, found = DISTRIBUTIONS[project], set()
+    for tree in trees:
+        path = tree.root / wanted.pinned_in
+        if not wanted.pinned_in or tree.project != "vllm" or not path.is_file():
+            continue
+        for line in path.read_text(encoding="utf-8").splitlines():
+            pin = re.match(rf"{re.escape(wanted.name)}\s*==\s*([^\s;#]+)", line)
+            if pin:
+                found.add(Version(pin[1]))
+    return [str(version) for version in sorted(found)]
+
+
 def fetch(project: str, version: str, settings: Settings) -> SourceTree:
     """The sources of one release, from the cache or the index.
 
@@ -70,17 +113,17 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
     """
     root = _folder(project, settings) / version
     root.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(root.with_suffix(".lock")):
+    with FileLock(root.with_name(f"{version}.lock")):
         mark = root / ".source.json"
         if mark.is_file():
             return SourceTree(
                 project=project, version=version, root=root, sha256=json.loads(mark.read_text())["sha256"]
             )
-        found = next((f for f in _sdists(project, settings) if f.version == version), None)
+        found = next((f for f in _files(project, settings) if Version(f.version or "0") == Version(version)), None)
         if found is None:
             what = f"no index has sources of {project} {version}"
             raise fail(SetupError, "sources-unreachable", what, fix="imagefactory doctor checks the indexes")
-        sha = _unpack(found, root)
+        sha = _unpack(found, root, TEXT_OF[DISTRIBUTIONS[project].kind])
         mark.write_text(json.dumps({"sha256": sha, "file": found.filename}) + "\n", encoding="utf-8")
     return SourceTree(project=project, version=version, root=root, sha256=sha)
 
@@ -99,10 +142,11 @@ def _cached(project: str, settings: Settings) -> set[Version]:
     return found
 
 
-def _sdists(project: str, settings: Settings) -> list[DistributionPackage]:
-    name = DISTRIBUTIONS[project][0]
+def _files(project: str, settings: Settings) -> list[DistributionPackage]:
+    wanted = DISTRIBUTIONS[project]
     for index in settings.indexes:
-        files = [f for f in places.pages(index, [name])[name].files if f.package_type == "sdist" and _is_version(f)]
+        page = places.pages(index, [wanted.name])[wanted.name]
+        files = [f for f in page.files if f.package_type == wanted.kind and _is_version(f)]
         if files:
             return files
     return []
@@ -117,8 +161,8 @@ def _is_version(file: DistributionPackage) -> bool:
 
 
 @stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)
-def _unpack(file: DistributionPackage, root: Path) -> str:
-    """Download an sdist, hold it against its hash, unpack its texts to ``root`` in one step; returns the hash."""
+def _unpack(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> str:
+    """Download a file, hold it against its hash, unpack its texts to ``root`` in one step; returns the hash."""
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory(dir=root.parent) as name, tempfile.TemporaryFile() as data:
         with requests.get(file.url, stream=True, timeout=60) as answer:
@@ -131,27 +175,35 @@ def _unpack(file: DistributionPackage, root: Path) -> str:
             what = f"{file.filename} is {digest.hexdigest()[:16]}, the index promised {wanted[:16]}"
             raise fail(SetupError, "sources-corrupt", what, fix="try again; if it stays, ask who keeps the index")
         data.seek(0)
-        with tarfile.open(fileobj=data) as archive:
-            for member in _texts(archive):
-                _write(archive, member, Path(name))
-        (top,) = [path for path in Path(name).iterdir() if path.is_dir()]
-        top.rename(root)
+        folder = Path(name) / "tree"
+        for inside, text in (_of_wheel if file.filename.endswith(".whl") else _of_sdist)(data, suffixes):
+            target = folder / inside
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(text)
+        folder.rename(root)
     return digest.hexdigest()
 
 
-def _texts(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The sources in an sdist; its own metadata is not among what gets installed."""
-    for member in archive:
-        path = Path(member.name)
-        inside = not path.is_absolute() and ".." not in path.parts
-        own = any(part.endswith(".egg-info") for part in path.parts)
-        if member.isfile() and inside and path.suffix in TEXT and not own:
-            yield member
+def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """The texts of an sdist without its top folder; by hand, for tarfile's filters are younger than Debian's 3.11."""
+    with tarfile.open(fileobj=data) as archive:
+        for member in archive:
+            path = PurePosixPath(member.name)
+            if member.isfile() and _is_wanted(path, suffixes):
+                file = archive.extractfile(member)
+                yield PurePosixPath(*path.parts[1:]), file.read() if file else b""
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Unpack one plain file; by hand, for tarfile's safe filters are younger than the oldest Python we run on."""
-    data = archive.extractfile(member)
-    target = folder / member.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(data.read() if data else b"")
+def _of_wheel(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """The texts of a wheel, where they are installed."""
+    with zipfile.ZipFile(data) as archive:
+        for name in archive.namelist():
+            path = PurePosixPath(name)
+            if not name.endswith("/") and _is_wanted(path, suffixes):
+                yield path, archive.read(name)
+
+
+def _is_wanted(path: PurePosixPath, suffixes: frozenset[str]) -> bool:
+    # a distribution's own metadata is not among what gets installed or compiled
+    own = any(part.endswith((".egg-info", ".dist-info")) for part in path.parts)
+    return path.suffix in suffixes and not own and not path.is_absolute() and ".." not in path.parts

@@ -1,114 +1,64 @@
-"""Measures every patch against every release: is it needed, does it apply, does it work?"""
+"""The drift matrix: every patch measured on every release, and the page that shows it."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 from packaging.version import Version
 
-from imagefactory.inbuild import overlay
+from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.model import Patch, State, Step
 from imagefactory.patching.sources import SourceTree
-from imagefactory.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One cell of the drift matrix.
-
-    Attributes:
-        project: the upstream project.
-        patch: the patch's name.
-        version: the release.
-        state: what was measured.
-        reason: in one line: what the proof saw, the hunk that does not apply, the declared reason.
-        evidence: how it was measured: kind of proof, source hash, when (RFC 3339).
-    """
-
-    project: str
-    patch: str
-    version: str
-    state: State
-    reason: str
-    evidence: str
-
-    def as_dict(self) -> dict[str, str]:
-        """The row as plain JSON values."""
-        return asdict(self)
-
-
-def measure(
-    patches: Sequence[Patch], trees: Sequence[SourceTree], settings: Settings, *, prove: bool
-) -> list[Measured]:
-    """Every patch against every tree of its project, by patch, then version; ``prove`` ignores kept results."""
+def measure(patches: Sequence[Patch], trees: Sequence[SourceTree], bench: Bench) -> list[Measured]:
+    """Every patch, alone, on every tree of its project; sorted by patch, then version."""
     pairs = [(patch, tree) for patch in patches for tree in trees if tree.project == patch.project]
     with ThreadPoolExecutor(2) as pool:
-        rows = list(pool.map(lambda pair: _one(pair[0], pair[1], settings, prove=prove), pairs))
+        rows = list(pool.map(lambda pair: bench.series(pair[1], [step_for(*pair)])[0], pairs))
     return sorted(rows, key=lambda row: (row.patch, Version(row.version)))
 
 
-def _one(patch: Patch, tree: SourceTree, settings: Settings, *, prove: bool) -> Measured:
+def step_for(patch: Patch, tree: SourceTree) -> Step:
+    """The step that a series for ``tree`` would have for ``patch``."""
     exemption = patch.exemption(tree.version)
-    if exemption:
-        return _row(patch, tree, State.NOT_APPLICABLE, exemption.reason, "declared")
-    variant = patch.variant(tree.version)
-    kept = settings.cache / "proofs" / f"{_key(patch, variant.diff if variant else None, tree)}.json"
-    if not prove:
-        try:
-            row = json.loads(kept.read_text(encoding="utf-8"))
-            return _row(patch, tree, State(row["state"]), row["reason"], row["evidence"])
-        except (OSError, ValueError, KeyError):
-            pass
-    (done,) = apply_to_copy(tree.root, [Step(patch=patch, version=tree.version, variant=variant, reason="")])
-    when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    row = _row(patch, tree, State(done.state), done.detail, f"{patch.proof.kind} proof on {tree.sha256[:12]}, {when}")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({"state": row.state, "reason": row.reason, "evidence": row.evidence}), encoding="utf-8")
-    return row
+    variant = None if exemption else patch.variant(tree.version)
+    return Step(patch=patch, version=tree.version, variant=variant, exempt=exemption.reason if exemption else "")
 
 
-def apply_to_copy(root: Path, steps: Iterable[Step]) -> list[overlay.Applied]:
-    """Apply a series to a throw-away copy of ``root``, exactly as the build does to the installed files."""
-    with tempfile.TemporaryDirectory(prefix="imagefactory-tree-", dir=root.parent) as name:
-        # links cost nothing, and git replaces files rather than writing into them
-        copy = shutil.copytree(root, Path(name) / "tree", copy_function=_link)
-        rows = [(s.patch.name, s.variant.diff if s.variant else None, s.patch.proof.script) for s in steps]
-        return overlay.apply_series(copy, rows)
-
-
-def _link(source: str, target: str) -> None:
-    Path(target).hardlink_to(source)
-
-
-def _row(patch: Patch, tree: SourceTree, state: State, reason: str, evidence: str) -> Measured:
-    return Measured(
-        project=patch.project, patch=patch.name, version=tree.version, state=state, reason=reason, evidence=evidence
-    )
-
-
-def _key(patch: Patch, diff: Path | None, tree: SourceTree) -> str:
-    parts = [patch.proof.script.read_bytes(), diff.read_bytes() if diff else b"", tree.sha256.encode()]
-    parts.append(Path(overlay.__file__).read_bytes())
-    return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+def story(rows: Sequence[Measured]) -> str:
+    """One patch's states over its releases, as ranges: ``needed 0.16.0 - 0.19.1, obsolete since 0.20.2``."""
+    runs: list[tuple[State, list[str]]] = []
+    for row in rows:
+        if runs and runs[-1][0] is row.state:
+            runs[-1][1].append(row.version)
+        else:
+            runs.append((row.state, [row.version]))
+    if len(runs) == 1 and runs[0][0] is State.OBSOLETE:
+        return "never needed"
+    told = []
+    for number, (state, versions) in enumerate(runs):
+        span = versions[0] if len(versions) == 1 else f"{versions[0]} - {versions[-1]}"
+        open_end = number == len(runs) - 1 and number > 0
+        told.append(f"{state} since {versions[0]}" if open_end else f"{state} {span}")
+    return ", ".join(told)
 
 
 def markdown(rows: Sequence[Measured], patches: Sequence[Patch]) -> str:
-    """The drift matrix as a page: a table per project, releases down, patches across, then the findings."""
+    """The drift matrix as a page: the stories, a table per project (releases down, patches across), the findings."""
     lines = ["<!-- generated by `make patch-status`; do not edit -->", "# Patch status", ""]
     lines += ["Measured: each patch's proof on the pristine and on the patched sources of each release.", ""]
     for project in sorted({row.project for row in rows}):
-        versions = sorted({row.version for row in rows if row.project == project}, key=Version)
+        own = [row for row in rows if row.project == project]
+        versions = sorted({row.version for row in own}, key=Version)
         names = [patch.name for patch in patches if patch.project == project]
-        states = {(row.patch, row.version): row.state.value for row in rows}
-        lines += [f"## {project}", "", f"| release | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
+        lines += [f"## {project}", "", "| patch | proof | measured |", "| --- | --- | --- |"]
+        kinds = {patch.name: patch.proof.kind for patch in patches}
+        lines += [f"| {n} | {kinds[n]} | {story([r for r in own if r.patch == n])} |" for n in names]
+        states = {(row.patch, row.version): row.state.value for row in own}
+        short = [name.partition("/")[2] for name in names]
+        lines += ["", f"| release | {' | '.join(short)} |", f"| --- |{' --- |' * len(names)}"]
         lines += [f"| {v} | {' | '.join(states.get((name, v), '') for name in names)} |" for v in versions]
         lines.append("")
     lines += ["## Findings", ""]

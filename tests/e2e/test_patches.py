@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, factory
 
-from imagefactory.patching import catalog, sources, status
+from imagefactory.patching import catalog, sources
+from imagefactory.patching.measure import Bench
 from imagefactory.patching.model import Patch, Step
 from imagefactory.settings import from_environment
 
@@ -22,9 +23,9 @@ MTP, ROUTING = "vllm/mtp-exclusion", "vllm/nvfp4-routing-sm121"
 def outcome(patch: Patch, version: str, diff: Path | None = None) -> tuple[str, str]:
     variant = patch.variant(version)
     assert variant is not None
-    step = Step(patch=patch, version=version, variant=replace(variant, diff=diff or variant.diff), reason="")
-    (done,) = status.apply_to_copy(sources.fetch("vllm", version, SETTINGS).root, [step])
-    return done.state, done.detail
+    step = Step(patch=patch, version=version, variant=replace(variant, diff=diff or variant.diff))
+    (row,) = Bench(SETTINGS).series(sources.fetch("vllm", version, SETTINGS), [step])
+    return row.state, row.reason
 
 
 @pytest.mark.parametrize("name", [MTP, ROUTING])

@@ -48,6 +48,8 @@ def effective(subject: Subject) -> Verdict:
     seconds = sum(proof["seconds"] for proof in proofs.values())
     failures, open_ones = [], []
     for patch in subject.manifest.get("patches", []):
+        if patch.get("state") == "n/a":
+            continue
         proof = proofs.get(patch["name"], {"code": None, "output": "its proof was not run"})
         line = f"{patch['name']}: {_last_line(proof['output'])}"
         if proof["code"] == SYMPTOM:

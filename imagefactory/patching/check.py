@@ -1,0 +1,57 @@
+"""Tries the whole series of cells on upstream's sources before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from imagefactory.cell import Cell
+from imagefactory.errors import Problem
+from imagefactory.patching import sources
+from imagefactory.patching.measure import Bench, Measured
+from imagefactory.patching.model import State, Step
+from imagefactory.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What was measured for the series of one cell; ``problems`` say why it must not be built."""
+
+    cell: str
+    rows: tuple[Measured, ...]
+    problems: tuple[Problem, ...]
+
+
+def check(cell: Cell, steps: Sequence[Step], bench: Bench, settings: Settings) -> Checked:
+    """Apply and prove ``steps`` project by project, as the build does. Raises SetupError without the sources."""
+    rows: dict[str, Measured] = {}
+    for project, own in _by_project(steps).items():
+        tree = sources.fetch(project, cell.axes[project], settings)
+        rows |= {row.patch: row for row in bench.series(tree, own)}
+    ordered = tuple(rows[step.patch.name] for step in steps)
+    found = [_problem(cell, step, row) for step, row in zip(steps, ordered, strict=True) if row.state.stops_build]
+    return Checked(cell=cell.name, rows=ordered, problems=tuple(found))
+
+
+def _by_project(steps: Sequence[Step]) -> Mapping[str, list[Step]]:
+    found: dict[str, list[Step]] = {}
+    for step in steps:
+        found.setdefault(step.patch.project, []).append(step)
+    return found
+
+
+def _problem(cell: Cell, step: Step, row: Measured) -> Problem:
+    patch, variant = step.patch, step.variant
+    if row.state is State.BROKEN:
+        fix = f"it no longer does what it is for: mend {patch.shown}, or take it out of flavor {cell.flavor.name}"
+    elif variant is None:
+        fix = f"imagefactory patch port {patch.name} --to {step.version}"
+    else:
+        fix = f"imagefactory patch port {patch.name} --to {step.version} merges it with what upstream changed"
+    return Problem(
+        code=f"patch-{row.state}",
+        where=str(variant.source) if variant else patch.shown,
+        what=f"{cell.name}: {patch.name} is {row.state}: {row.reason}",
+        fix=fix,
+        detail=row.detail,
+    )

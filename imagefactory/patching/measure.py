@@ -1,0 +1,151 @@
+"""Applies and proves patches on upstream's sources, exactly as the build does, and keeps what was seen by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from imagefactory.inbuild import overlay
+from imagefactory.patching import conflicts
+from imagefactory.patching.model import Patch, State, Step
+from imagefactory.patching.sources import SourceTree
+from imagefactory.settings import Settings
+
+#: Where a proof of the kind ``nvcc`` finds the toolchain: a folder with ``bin/nvcc``.
+CUDA_VARIABLE = "IMAGEFACTORY_CUDA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One patch on one release.
+
+    Attributes:
+        project: the upstream project.
+        patch: the patch's name.
+        version: the release.
+        state: what was measured.
+        reason: in one line: what the proof saw, the hunk that does not apply, the declared reason.
+        evidence: how it was measured: kind of proof and source hash, or ``declared``.
+        measured_at: when (RFC 3339); empty for what is declared.
+        detail: for a conflict, the hunk and the file around it.
+    """
+
+    project: str
+    patch: str
+    version: str
+    state: State
+    reason: str
+    evidence: str
+    measured_at: str = ""
+    detail: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """The row as plain JSON values."""
+        return asdict(self)
+
+
+class Bench:
+    """Measures patches; results are kept by the content of patches, proofs, sources and tools.
+
+    ``cuda`` is the toolchain for proofs that compile, or None; ``fresh`` ignores what is kept.
+    """
+
+    def __init__(self, settings: Settings, *, cuda: Path | None = None, fresh: bool = False) -> None:
+        self._kept = settings.cache / "proofs"
+        self._env: Mapping[str, str] = {CUDA_VARIABLE: str(cuda)} if cuda else {}
+        self._tools = f"{sys.version_info[:2]} {cuda.parents[1].name if cuda else 'no toolchain'}".encode()
+        self._fresh = fresh
+        self._lock = threading.Lock()
+
+    def series(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
+        """The state of every patch of a series, each applied on top of those before it."""
+        wanted = [step for step in steps if not step.exempt]
+        rows = iter(self._remembered(tree, wanted))
+        return [_declared(step, tree) if step.exempt else next(rows) for step in steps]
+
+    def _remembered(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
+        kept = self._kept / f"{self._key(tree, steps)}.json"
+        if not self._fresh:
+            try:
+                rows = json.loads(kept.read_text(encoding="utf-8"))
+                return [Measured(**{**row, "state": State(row["state"])}) for row in rows]
+            except (OSError, ValueError, TypeError, KeyError):
+                pass
+        rows = self._measured(tree, steps) if steps else []
+        if not any(row.state is State.UNKNOWN for row in rows):  # what the next machine may be able to tell
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            part = kept.with_suffix(f".{threading.get_ident()}")
+            part.write_text(json.dumps([row.as_dict() for row in rows]), encoding="utf-8")
+            part.replace(kept)
+        return rows
+
+    def _measured(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
+        when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        with copy_of(tree.root) as copy:
+            done = overlay.apply_series(copy, [_row(step) for step in steps], self._env)
+        return [
+            Measured(
+                project=step.patch.project,
+                patch=step.patch.name,
+                version=tree.version,
+                state=State(one.state),
+                reason=one.detail,
+                evidence=f"{step.patch.proof.kind} proof on {tree.sha256[:12]}",
+                measured_at=when,
+                detail=_detail(step, State(one.state), tree),
+            )
+            for step, one in zip(steps, done, strict=True)
+        ]
+
+    def _key(self, tree: SourceTree, steps: Sequence[Step]) -> str:
+        parts = [tree.sha256.encode(), self._tools, _sha(Path(overlay.__file__))]
+        for step in steps:
+            parts += [step.patch.name.encode(), _sha(step.patch.proof.script)]
+            parts.append(_sha(step.variant.diff) if step.variant else b"")
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+@contextmanager
+def copy_of(root: Path) -> Iterator[Path]:
+    """A throw-away copy of a source tree, made of links: git replaces files, it never writes into them."""
+    with tempfile.TemporaryDirectory(prefix=".imagefactory-tree-", dir=root.parent) as name:
+        yield Path(shutil.copytree(root, Path(name) / "tree", copy_function=_link))
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
+
+
+def _row(step: Step) -> tuple[str, Path | None, Path]:
+    return step.patch.name, step.variant.diff if step.variant else None, step.patch.proof.script
+
+
+def _detail(step: Step, state: State, tree: SourceTree) -> str:
+    if state is not State.CONFLICT or step.variant is None:
+        return ""
+    return conflicts.explain(step.variant.diff.read_text(encoding="utf-8"), tree.root)
+
+
+def _declared(step: Step, tree: SourceTree) -> Measured:
+    patch: Patch = step.patch
+    return Measured(
+        project=patch.project,
+        patch=patch.name,
+        version=tree.version,
+        state=State.NOT_APPLICABLE,
+        reason=step.exempt,
+        evidence="declared",
+    )
+
+
+def _sha(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
