@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import __version__, doctor, patch_cli, push, receipt, ui
+from imagefactory import __version__, doctor, port_cli, push, receipt, ui
 from imagefactory import build as building
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError, fail
@@ -32,7 +32,7 @@ app = typer.Typer(
     help="vLLM images for DGX Spark: declared, locked by hash, patched with proof, built, verified, pushed.",
 )
 
-app.add_typer(patch_cli.app, name="patch")
+app.add_typer(port_cli.app, name="patch")
 
 INTERRUPTED, TERMINATED = 130, 143
 HERE = Path("matrix.yaml")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["plan", "lock", "render", "build", "verify", "push", "doctor", "patch status", "patch check"]
+COMMANDS = ["plan", "lock", "render", "build", "verify", "push", "doctor", "patch status", "patch check", "patch port", "patch continue", "patch import"]
 
 
 def run(*argv: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ def test_a_plain_diff_is_accepted(tmp_path: Path) -> None:
     ("data", "code", "where"),
     [
         ("", "diff-empty", "p.diff:1"),
-        ("just words\n", "diff-empty", "p.diff"),
+        ("just words\n", "diff-empty", "p.diff:1"),
         (GOOD.replace("\n", "\r\n"), "diff-crlf", "p.diff:1"),
         (GOOD.encode() + b"\xff\n", "diff-encoding", "p.diff:7"),
         (GOOD.replace("/x.py", "/../x.py"), "diff-escape", "p.diff:1"),
@@ -34,7 +34,9 @@ def test_a_plain_diff_is_accepted(tmp_path: Path) -> None:
         ("new file mode 120000\n" + GOOD, "diff-symlink", "p.diff:1"),
         (GOOD + "GIT binary patch\n", "diff-binary", "p.diff:7"),
         (GOOD + GOOD, "diff-twice", "p.diff:8"),
-        (GOOD.replace("@@ -1,2 +1,2 @@", "@@ -1,9 +1,2 @@"), "diff-malformed", "p.diff"),
+        (GOOD.replace("@@ -1,2 +1,2 @@", "@@ -1,9 +1,2 @@"), "diff-malformed", "p.diff:6"),
+        (GOOD.replace("@@ -1,2 +1,2 @@", "@@ -1 +1 @@"), "diff-malformed", "p.diff:5"),
+        (GOOD.replace("@@ -1,2 +1,2 @@", "@@ one @@"), "diff-malformed", "p.diff:3"),
     ],
 )
 def test_a_surprising_diff_is_refused_with_its_line(tmp_path: Path, data: str, code: str, where: str) -> None:

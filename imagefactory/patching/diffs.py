@@ -12,6 +12,7 @@ from unidiff.patch import PatchSet
 from imagefactory.errors import Problem
 
 _FILE_LINE = re.compile(r"^(?:---|\+\+\+) (?P<name>[^\t\n]+)")
+_HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _MODE_LINK = re.compile(r"^(?:new file mode|old mode|new mode|deleted file mode) 120000|^index [0-9a-f.]+ 120000")
 
 
@@ -44,6 +45,10 @@ def problems(path: Path, shown: str) -> Iterator[Problem]:
 
 def _lines(text: str, shown: str) -> Iterator[Problem]:
     seen: dict[str, int] = {}
+    for number in _spilled(text):
+        what = "a line of the change stands outside its hunk, whose header says that it is shorter: git would drop it"
+        fix = "make it again with: git diff --no-index, or imagefactory patch new"
+        yield Problem(code="diff-malformed", where=f"{shown}:{number}", what=what, fix=fix)
     for number, line in _headers(text):
         where = f"{shown}:{number}"
         if line.startswith(("GIT binary patch", "Binary files ")):
@@ -74,7 +79,7 @@ def _headers(text: str) -> Iterator[tuple[int, str]]:
     """Lines outside hunks, numbered from 1: a removed line that begins with ``-- `` must not be read as a header."""
     old = new = 0
     for number, line in enumerate(text.splitlines(), start=1):
-        hunk = re.match(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line)
+        hunk = _HUNK.match(line)
         if hunk and old <= 0 and new <= 0:
             old, new = int(hunk[1] or 1), int(hunk[2] or 1)
         elif old > 0 or new > 0:
@@ -95,9 +100,45 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
         files = PatchSet(text)
     except UnidiffParseError as error:
         fix = "make it again with: git diff --no-index, or imagefactory patch new"
-        yield Problem(code="diff-malformed", where=shown, what=f"not a unified diff: {error}", fix=fix)
+        where = f"{shown}:{_malformed_line(text)}"
+        yield Problem(code="diff-malformed", where=where, what=f"not a unified diff: {error}", fix=fix)
         return
-    if not files or not any(len(file) for file in files):
-        yield Problem(
-            code="diff-empty", where=shown, what="the diff changes nothing", fix="delete it or write the change"
-        )
+    headless = next((number for number, line in _headers(text) if line.startswith("@@") and not _HUNK.match(line)), 0)
+    if headless:
+        what, fix = "this is no header of a hunk", "write it as @@ -LINE,COUNT +LINE,COUNT @@"
+        yield Problem(code="diff-malformed", where=f"{shown}:{headless}", what=what, fix=fix)
+    elif not files or not any(len(file) for file in files):
+        what, fix = "the diff changes nothing", "delete it or write the change"
+        yield Problem(code="diff-empty", where=f"{shown}:1", what=what, fix=fix)
+
+
+def _spilled(text: str) -> Iterator[int]:
+    """The first line after each hunk that looks like a part of it: neither git nor unidiff says a word about those."""
+    inside = dict(_headers(text))
+    after_hunk = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        if number not in inside or _HUNK.match(line):
+            after_hunk = True
+            continue
+        part = line.startswith(("+", "-", " ")) and not line.startswith(("+++ ", "--- ", "-- "))
+        if after_hunk and part:
+            yield number
+        after_hunk = False
+
+
+def _malformed_line(text: str) -> int:
+    """The line, from 1, at which a hunk breaks off or holds what it cannot hold; unidiff does not tell."""
+    old = new = number = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        hunk = _HUNK.match(line)
+        if old <= 0 and new <= 0:
+            if hunk:
+                old, new = int(hunk[1] or 1), int(hunk[2] or 1)
+            elif line.startswith("@@"):
+                return number
+        elif line[:1] not in ("+", "-", " ", "\\", ""):
+            return number
+        else:
+            old -= line[:1] in ("-", " ", "")
+            new -= line[:1] in ("+", " ", "")
+    return max(number, 1)

@@ -94,6 +94,11 @@ class Patch:
         """The upstream project that is changed, such as ``vllm``."""
         return self.name.partition("/")[0]
 
+    @property
+    def everywhere(self) -> SpecifierSet:
+        """Every release, for a text that is only tried."""
+        return SpecifierSet()
+
     def variant(self, version: str) -> Variant | None:
         """The variant for an upstream version, or None."""
         parsed = Version(version)

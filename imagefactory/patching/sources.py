@@ -34,19 +34,21 @@ class Distribution:
         kind: ``sdist``, or ``wheel`` where the wheel carries the sources that are compiled at run time, in the place
             where they are installed.
         oldest: the oldest release that anything is measured for.
+        steps: parts of a version that tell releases apart for a patch: 2 for a project that changes with every minor.
         pinned_in: requirements file of vLLM that pins it, below vLLM's sources; empty if none does.
     """
 
     name: str
     kind: str
     oldest: str
+    steps: int = 2
     pinned_in: str = ""
 
 
 DISTRIBUTIONS = {
     "vllm": Distribution(name="vllm", kind="sdist", oldest="0.16"),
     "flashinfer": Distribution(
-        name="flashinfer-python", kind="wheel", oldest="0.6.3", pinned_in="requirements/cuda.txt"
+        name="flashinfer-python", kind="wheel", oldest="0.6.3", steps=3, pinned_in="requirements/cuda.txt"
     ),
 }
 #: What patches and proofs read; images and test data are not unpacked. C++ standard headers have no suffix.

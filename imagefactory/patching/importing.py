@@ -1,0 +1,184 @@
+"""Takes a plain diff, or a folder of them as the peers keep it, into the draft of a patch."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from imagefactory.errors import InputError, Problem, fail
+from imagefactory.inbuild import overlay
+from imagefactory.patching import conflicts, diffs, entry, sources
+from imagefactory.patching.measure import copy_of
+from imagefactory.patching.merge import diff_of
+from imagefactory.patching.sources import SourceTree
+from imagefactory.settings import Settings
+
+SUFFIXES = (".diff", ".patch")
+#: First folders of paths in diffs, and the project that they belong to.
+PROJECTS = {
+    "vllm": "vllm",
+    "csrc": "vllm",
+    "cmake": "vllm",
+    "requirements": "vllm",
+    "setup.py": "vllm",
+    "CMakeLists.txt": "vllm",
+    "flashinfer": "flashinfer",
+}
+#: What stands before the package in diffs that were made in an installed tree.
+_INSTALLED = re.compile(r"^(?:.*/)?(?:site|dist)-packages/")
+_HEADER = re.compile(r"^(--- |\+\+\+ )([^\t\n]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A draft that was made: its name, the release that its diff applies to, and what was left behind."""
+
+    patch: str
+    version: str
+    left: tuple[str, ...]
+
+
+def take(path: Path, patches: Path, settings: Settings, *, name: str | None = None, on: str | None = None) -> Imported:
+    """Make a draft of ``path`` on the newest release to which all of it applies, or on the release ``on``.
+
+    Raises InputError for diffs that are malformed, belong to no known project, or apply nowhere.
+    """
+    files, left = _files(path)
+    # bytes, for reading as text would mend line ends without a word
+    texts = {file: normal(file.read_bytes().decode("utf-8", "surrogateescape")) for file in files}
+    with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
+        plain = [_written(Path(folder), number, text) for number, text in enumerate(texts.values())]
+        problems = [p for file, diff in zip(files, plain, strict=True) for p in diffs.problems(diff, str(file))]
+        if problems:
+            raise InputError(problems)
+        project = _project(texts)
+        full = _full_name(name, project, path, patches)
+        tree, text = _place(plain, files, project, on, settings)
+    entry.write_draft(patches / full, tree.version, text, summary=_subject(files), notes=_notes(path, left))
+    return Imported(patch=full, version=tree.version, left=left)
+
+
+def _full_name(name: str | None, project: str, path: Path, patches: Path) -> str:
+    full = name or f"{project}/{re.sub('[^a-z0-9]+', '-', path.stem.lower()).strip('-')}"
+    if (patches / full).exists():
+        fix = "give another one with --name"
+        raise fail(InputError, "patch-exists", f"there is a patch {full} already", where=str(patches / full), fix=fix)
+    return full
+
+
+def _files(path: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """The diffs, in order, and the names of what is beside them."""
+    if path.is_file():
+        return [path], ()
+    if not path.is_dir():
+        raise fail(InputError, "import-missing", f"there is no {path}", fix="name a diff, or a folder of diffs")
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    found = [file for file in inside if file.suffix in SUFFIXES]
+    if not found:
+        fix = (
+            "name a folder with .patch or .diff files; what scripts do must be made a diff with imagefactory patch new"
+        )
+        raise fail(InputError, "import-empty", f"{path} holds no diff", where=str(path), fix=fix)
+    return found, tuple(str(file.relative_to(path)) for file in inside if file not in found)
+
+
+def normal(text: str) -> str:
+    """A diff with ``a/`` and ``b/`` before every path and nothing of the machine that it was made on."""
+
+    def mended(match: re.Match[str]) -> str:
+        marker, path = match[1], match[2].strip(" ")
+        if path == "/dev/null":
+            return match[0]
+        bare = path[2:] if path.startswith(("a/", "b/")) else path
+        return f"{marker}{'a' if marker == '--- ' else 'b'}/{_INSTALLED.sub('', bare)}"
+
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(("diff --git ", "index "))]
+    return _HEADER.sub(mended, "".join(lines))
+
+
+def _project(texts: dict[Path, str]) -> str:
+    found: dict[str, Path] = {}
+    problems = []
+    for file, text in texts.items():
+        for match in _HEADER.finditer(text):
+            first = match[2].strip().partition("/")[2].partition("/")[0]
+            if match[2].strip() == "/dev/null":
+                continue
+            if first in PROJECTS:
+                found.setdefault(PROJECTS[first], file)
+            else:
+                line = text[: match.start()].count("\n") + 1
+                what = f"{match[2].strip()} belongs to no project that is known"
+                fix = f"paths begin with one of: {', '.join(PROJECTS)}"
+                problems.append(Problem(code="import-project", where=f"{file}:{line}", what=what, fix=fix))
+    if problems:
+        raise InputError(problems)
+    if len(found) != 1:
+        what = f"the diffs change {' and '.join(found) or 'nothing'}, and a patch belongs to one project"
+        raise fail(InputError, "import-projects", what, fix="import them one by one")
+    return next(iter(found))
+
+
+def _written(folder: Path, number: int, text: str) -> Path:
+    path = folder / f"{number:03}.diff"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return path
+
+
+def _place(
+    plain: Sequence[Path], files: Sequence[Path], project: str, on: str | None, settings: Settings
+) -> tuple[SourceTree, str]:
+    """The newest release to which all diffs apply, one after the other, and the one diff that they amount to."""
+    wanted = SpecifierSet(f"=={on}") if on else None
+    releases = sources.releases(project, wanted, settings)
+    for version in reversed(releases):
+        tree = sources.fetch(project, version, settings)
+        text = _applied(plain, tree)
+        if text:
+            return tree, text
+    if not releases:
+        raise fail(InputError, "port-target", f"there is no {project} {on}", fix="imagefactory patch status lists them")
+    newest = sources.fetch(project, releases[-1], settings)
+    fix = "name the release that it was made for with --on; made for none of them, merge it by hand: patch new"
+    raise InputError(
+        Problem(
+            code="import-nowhere",
+            where=str(file),
+            what=f"{file.name} applies to no release of {project} ({releases[0]} - {releases[-1]})",
+            fix=fix,
+            detail=conflicts.explain(diff.read_text(encoding="utf-8"), newest.root),
+        )
+        for file, diff in zip(files, plain, strict=True)
+    )
+
+
+def _applied(plain: Sequence[Path], tree: SourceTree) -> str:
+    """The diff from the pristine tree to the one with all of ``plain`` applied; empty if one of them does not."""
+    with copy_of(tree.root) as copy:
+        if any(overlay.git_apply(copy, diff).returncode for diff in plain):
+            return ""
+        return diff_of(tree.root, copy, sorted({name for diff in plain for name in overlay.touched(diff)}))
+
+
+def _subject(files: Sequence[Path]) -> str:
+    """The subject of a mailed patch, which says what it does better than anything that could be made up."""
+    for file in files:
+        found = re.search(r"^Subject: (?:\[PATCH[^]]*\] )?(.+)$", file.read_text(errors="replace"), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return ""
+
+
+def _notes(path: Path, left: Sequence[str]) -> str:
+    return " ".join(_said(path, left))
+
+
+def _said(path: Path, left: Sequence[str]) -> Iterator[str]:
+    yield f"Imported from {path.name}; nothing was measured yet."
+    if left:
+        yield f"Not imported, and to be looked at by a person: {', '.join(left)}."

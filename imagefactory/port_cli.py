@@ -1,0 +1,134 @@
+"""The ``imagefactory patch`` commands that write: port, continue, new, import."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imagefactory import ui
+from imagefactory.errors import CheckFailedError, InputError, Problem, fail
+from imagefactory.patch_cli import HERE, File, Json, app
+from imagefactory.patching import catalog, importing, port, worktree
+from imagefactory.patching.model import Patch
+from imagefactory.patching.port import Ported
+from imagefactory.settings import from_environment
+from imagefactory.workspace import Workspace
+
+__all__ = ["app"]
+
+On = Annotated[str, typer.Option("--on", metavar="VERSION", help="The release that it is made on.")]
+
+
+def _workspace(file: Path) -> Workspace:
+    return Workspace(file, from_environment(os.environ, file.resolve().parent))
+
+
+def _patches(workspace: Workspace) -> Path:
+    return workspace.settings.project / "patches"
+
+
+@app.command("port", epilog="Example: imagefactory patch port --all --to latest")
+def port_command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A patch; or --all.")] = None,
+    to: Annotated[str, typer.Option("--to", metavar="VERSION", help="The release, or `latest`.")] = "latest",
+    every: Annotated[bool, typer.Option("--all", help="Every patch that has a text.")] = False,
+    file: File = HERE,
+    json: Json = False,
+) -> None:
+    """Make a patch work on another release, by three-way merge; its proof decides. Exit 1 if a person is needed."""
+    workspace = _workspace(file)
+    found = catalog.load(_patches(workspace))
+    if every == bool(name):
+        raise fail(InputError, "port-what", "say what to port", fix="a patch's name, or --all")
+    wanted = [patch for patch in found.values() if patch.variants] if every else [catalog.find(found, name or "")]
+    targets = {p.project: port.target(p.project, to, workspace.settings) for p in wanted} if to == "latest" else {}
+    bench = workspace.bench(wanted)
+    done = []
+    for patch in wanted:
+        version = targets.get(patch.project) or port.target(patch.project, to, workspace.settings)
+        with ui.step(f"porting {patch.name} to {version}"):
+            done.append(port.port(patch, version, bench, workspace.settings))
+    _show(done, json=json)
+
+
+def _show(done: list[Ported], *, json: bool) -> None:
+    if json:
+        ui.emit_json([one.as_dict() for one in done])
+    else:
+        colour = {True: "green", False: "bold red"}
+        rows = [[o.patch, o.version, f"[{colour[o.done]}]{o.outcome}[/]", o.base, ui.escape(o.did)] for o in done]
+        ui.table("port", ["patch", "to", "outcome", "from", ""], rows)
+    left = [one for one in done if not one.done]
+    if left:
+        raise CheckFailedError(
+            Problem(code="port-unfinished", what=f"{one.patch} on {one.version}: {one.did}", fix="see docs/patches.md")
+            for one in left
+        )
+
+
+@app.command("continue", epilog="Example: imagefactory patch continue vllm/mtp-exclusion")
+def continue_command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A patch; without one, all open trees.")] = None,
+    file: File = HERE,
+    json: Json = False,
+) -> None:
+    """Finish what was edited in a work tree: prove it, and write it into patches/."""
+    workspace = _workspace(file)
+    works = [work for work in worktree.open_ones(workspace.settings) if name in (None, work.patch)]
+    if not works:
+        what = f"no work tree of {name} waits" if name else "no work tree waits"
+        raise fail(InputError, "port-none", what, fix="imagefactory patch port, or imagefactory patch new")
+    found = catalog.load(_patches(workspace))
+    patches: list[Patch | None] = [found.get(work.patch) for work in works]
+    bench = workspace.bench([patch for patch in patches if patch])
+    done = [
+        port.go_on(work, patch, _patches(workspace), bench, workspace.settings)
+        for work, patch in zip(works, patches, strict=True)
+    ]
+    _show(done, json=json)
+
+
+@app.command("new", epilog="Example: imagefactory patch new vllm/my-fix --on 0.33.0")
+def new_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="PROJECT/NAME, such as vllm/my-fix.")],
+    on: On = "latest",
+    tree: Annotated[
+        Path | None, typer.Option("--tree", metavar="DIR", help="A copy of the release that was edited already.")
+    ] = None,
+    file: File = HERE,
+) -> None:
+    """Begin a patch: from an edited tree, or with a work tree to edit."""
+    workspace = _workspace(file)
+    folder = _patches(workspace)
+    catalog.load(folder)
+    if tree is not None:
+        port.from_tree(name, on, tree, folder, workspace.settings)
+        ui.say(f"wrote the draft patches/{name}: write its proof and its words, then take `draft` out")
+        return
+    work = port.begin_new(name, on, folder, workspace.settings)
+    ui.out.print(str(work.tree))
+    ui.say(f"edit that tree, then: imagefactory patch continue {name}")
+
+
+@app.command("import", epilog="Example: imagefactory patch import ../spark-vllm-docker/mods/gpu-mem-util-gb")
+def import_command(
+    path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A diff, or a folder of diffs.")],
+    name: Annotated[str | None, typer.Option("--name", help="PROJECT/NAME of the draft.")] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="VERSION", help="The release it was made for; else it is found.")
+    ] = None,
+    file: File = HERE,
+    json: Json = False,
+) -> None:
+    """Take a diff, or a folder of diffs, into the draft of a patch, on the newest release that it applies to."""
+    workspace = _workspace(file)
+    done = importing.take(path, _patches(workspace), workspace.settings, name=name, on=on)
+    if json:
+        ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
+        return
+    ui.say(f"wrote the draft patches/{done.patch}, which applies to {done.version}")
+    for left in done.left:
+        ui.warn(f"{left} is no diff and was not imported: what it does is for a person to look at")
