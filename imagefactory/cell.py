@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packaging.requirements import Requirement
 
@@ -99,6 +99,7 @@ class Flavor:
         serve_args: arguments that ``serve`` passes to vLLM unless the user's own arguments name the same option.
         driver: NVIDIA driver version that the machines of this flavor have; None for CPU flavors.
         source: where it stands.
+        places: where each variable of ``env`` and each argument of ``serve_args`` stands.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Flavor:
     serve_args: tuple[str, ...]
     driver: str | None
     source: Source
+    places: Mapping[str, Source] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

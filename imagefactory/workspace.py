@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -10,14 +11,14 @@ from pathlib import Path
 
 import uv
 
-from imagefactory import bakefile, bases, matrix, plan, toolchain
+from imagefactory import bakefile, bases, knobs, matrix, plan, toolchain, ui
 from imagefactory.cell import Cell, request_of
 from imagefactory.engine import Engine, ImageInfo
-from imagefactory.errors import FactoryError, InputError, Problem
+from imagefactory.errors import FactoryError, InputError, Problem, SetupError
 from imagefactory.locking import store
 from imagefactory.locking.model import Lock
 from imagefactory.matrix.select import select
-from imagefactory.patching import catalog, check
+from imagefactory.patching import catalog, check, sources
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.model import Patch, Step
 from imagefactory.plan import LABEL, BaseImage, CellPlan
@@ -101,9 +102,42 @@ class Workspace:
                 plans.append(self._plan(cell, patches, found))
             except FactoryError as error:
                 problems += [problem for problem in error.problems if problem not in problems]
+        problems += [problem for problem in self._dead_settings(plans) if problem not in problems]
         if problems:
             raise InputError(problems)
         return plans
+
+    def _dead_settings(self, plans: Sequence[CellPlan]) -> Iterator[Problem]:
+        """What flavors set that the vLLM of a cell would ignore; asks for sources only where something is set."""
+        judged: dict[str, knobs.Knobs | None] = {}
+        for one in plans:
+            version = one.cell.axes["vllm"]
+            if not knobs.asked(one.cell):
+                continue
+            if version not in judged:
+                judged[version] = self._knobs(version)
+            found = judged[version]
+            if found is not None:
+                yield from knobs.dead(one.cell, found, one.series)
+
+    def _knobs(self, release: str) -> knobs.Knobs | None:
+        """The knobs of a vLLM release, kept by the hash of its sources; None if no place has them."""
+        try:
+            tree = sources.fetch("vllm", release, self.settings)
+        except SetupError as error:
+            ui.warn(f"settings are not held against vLLM {release}: {error.problems[0].what}")
+            return None
+        kept = self.settings.cache / "knobs" / f"{tree.sha256}.json"
+        try:
+            told = json.loads(kept.read_text(encoding="utf-8"))
+            return knobs.Knobs(variables=frozenset(told["variables"]), options=frozenset(told["options"]))
+        except (OSError, ValueError, KeyError):
+            found = knobs.read(tree.root)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(
+            json.dumps({"variables": sorted(found.variables), "options": sorted(found.options)}), encoding="utf-8"
+        )
+        return found
 
     def _plan(self, cell: Cell, patches: catalog.Catalog, found: Found) -> CellPlan:
         resolution = self.lock.find(request_of(cell))

@@ -182,6 +182,13 @@ def _flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
         serve_args=tuple(entry.serve_args),
         driver=entry.driver,
         source=positions.source(("flavors", name), "flavors"),
+        places={
+            **{key: positions.source(("flavors", name, "env", key), "flavors") for key in entry.env},
+            **{
+                text: positions.source(("flavors", name, "serve_args", number), "flavors")
+                for number, text in enumerate(entry.serve_args)
+            },
+        },
     )
 
 
