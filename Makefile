@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status compiler
+.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status port-drift compiler
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,9 @@ test-all: test ## all of it: a whole gb10 cell too, tens of gigabytes
 
 patch-status: $(BIN)/imagefactory ## measure every patch against every release, and write docs/patch-status.md
 	@$(BIN)/imagefactory patch status --markdown docs/patch-status.md
+
+port-drift: $(BIN)/imagefactory ## carry every patch forward release by release, and write docs/port-drift.md
+	@$(BIN)/python benchmarks/port_drift.py --markdown docs/port-drift.md
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .

@@ -11,7 +11,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["plan", "lock", "render", "build", "verify", "push", "doctor", "patch status", "patch check", "patch port", "patch continue", "patch import"]
+COMMANDS = [
+    "plan",
+    "lock",
+    "render",
+    "build",
+    "verify",
+    "push",
+    "doctor",
+    "patch status",
+    "patch check",
+    "patch port",
+    "patch continue",
+    "patch import",
+]
 
 
 def run(*argv: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, factory
 
-from imagefactory.patching import catalog, sources
+from imagefactory import knobs
+from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.model import Patch, Step
 from imagefactory.settings import from_environment
+from imagefactory.workspace import Workspace
 
 pytestmark = pytest.mark.e2e
 
 SETTINGS = from_environment(os.environ, ROOT)
+EARLY = {"VLLM_USE_FLASHINFER_MOE_FP4", "VLLM_NVFP4_GEMM_BACKEND", "VLLM_FLASHINFER_MOE_BACKEND"}
+SETTINGS_OF_SEEDS = {*EARLY, "VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_BACKEND"}
 MTP, ROUTING = "vllm/mtp-exclusion", "vllm/nvfp4-routing-sm121"
 
 
@@ -63,13 +69,66 @@ def test_a_weakened_patch_turns_its_proof_red(tmp_path: Path, name: str, old: st
 def test_the_series_of_every_cell_holds_on_its_sources() -> None:
     done = factory("patch", "check", "*", "--json")
     assert done.code == 0, done.err
-    assert {row["state"] for row in done.json} == {"needed"}
+    assert {row["state"] for row in done.json} <= {"needed", "obsolete", "n/a"}
 
 
-def test_the_published_matrix_of_states_is_what_is_measured(tmp_path: Path) -> None:
-    page = tmp_path / "status.md"
-    done = factory("patch", "status", "--vllm", ">=0.16,<=0.33.0", "--markdown", str(page), "--json")
+def test_the_published_page_of_states_is_what_is_measured() -> None:
+    page = (ROOT / "docs" / "patch-status.md").read_text()
+    patches = list(catalog.load(ROOT / "patches").values())
+    trees = [
+        sources.fetch(project, version, SETTINGS)
+        for project, section in re.findall(r"^## (\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+        for version in re.findall(r"^\| (\d[\w.]*) \|", section, re.MULTILINE)
+    ]
+    bench = Workspace(ROOT / "matrix.yaml", SETTINGS).bench(patches)
+    assert status.markdown(status.measure(patches, trees, bench), patches) == page
+
+
+@pytest.mark.parametrize(
+    ("release", "gone"),
+    [
+        ("0.23.0", {"VLLM_MXFP4_BACKEND"}),
+        ("0.24.0", {*EARLY, "VLLM_MXFP4_BACKEND"}),
+        ("0.29.0", {*EARLY, "VLLM_MXFP4_BACKEND", "VLLM_TEST_FORCE_FP8_MARLIN"}),
+    ],
+)
+def test_the_variables_that_vanished_are_unknown_from_the_release_on_that_dropped_them(
+    release: str, gone: set[str]
+) -> None:
+    found = knobs.read(sources.fetch("vllm", release, SETTINGS).root)
+    assert {name for name in SETTINGS_OF_SEEDS if not found.knows(name)} == gone
+
+
+@pytest.mark.parametrize(("option", "first"), [("--linear-backend", "0.22.0"), ("--mamba-backend", "0.20.0")])
+def test_an_option_is_known_from_the_release_on_that_brought_it(option: str, first: str) -> None:
+    before = {"0.22.0": "0.21.0", "0.20.0": "0.19.1"}[first]
+    assert knobs.read(sources.fetch("vllm", first, SETTINGS).root).knows(option)
+    assert not knobs.read(sources.fetch("vllm", before, SETTINGS).root).knows(option)
+
+
+def test_a_setting_that_vanished_stops_the_plan_with_its_line(tmp_path: Path) -> None:
+    for name in ("patches", "templates", "wheels.lock"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    text = (ROOT / "matrix.yaml").read_text()
+    line = "      TORCH_CUDA_ARCH_LIST: 12.1a\n"
+    (tmp_path / "matrix.yaml").write_text(text.replace(line, f"{line}      VLLM_NVFP4_GEMM_BACKEND: marlin\n"))
+    done = factory("plan", cwd=tmp_path)
+    assert done.code == 2
+    number = text[: text.index(line)].count("\n") + 2
+    assert f"matrix.yaml:{number}: flavor gb10 sets VLLM_NVFP4_GEMM_BACKEND, which vLLM 0.33.0" in done.err
+
+
+def test_a_variant_that_is_gone_is_ported_again_from_the_one_before_and_is_green(tmp_path: Path) -> None:
+    folder = tmp_path / "patches/vllm/nvfp4-routing-sm121"
+    shutil.copytree(ROOT / "patches/vllm/nvfp4-routing-sm121", folder)
+    for name in ("matrix.yaml", "wheels.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    entry = (folder / "patch.yaml").read_text()
+    (folder / "0.29.diff").unlink()
+    (folder / "patch.yaml").write_text(re.sub(r"  - versions: [^\n]*\n    diff: 0.29.diff\n", "", entry))
+    done = factory("patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path)
     assert done.code == 0, done.err
-    published = (ROOT / "docs" / "patch-status.md").read_text().splitlines()
-    measured = page.read_text().splitlines()
-    assert [line for line in published if line.startswith("| 0.") and line not in measured] == []
+    (row,) = done.json
+    assert (row["outcome"], row["base"]) == ("merged", "0.28.0")
+    checked = factory("patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path)
+    assert checked.json[0]["outcome"] == "works already"
