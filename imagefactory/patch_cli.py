@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -62,7 +62,7 @@ def status_command(
         return
     for project in sorted({row.project for row in rows}):
         _matrix(project, [row for row in rows if row.project == project])
-    _stories(rows)
+    _stories(rows, {patch.name: patch.proof.kind for patch in patches})
 
 
 def _specifier(option: str, text: str | None) -> SpecifierSet | None:
@@ -81,8 +81,7 @@ def _trees(projects: Sequence[str], asked: dict[str, SpecifierSet | None], setti
     for project in sorted(projects, key=lambda name: name != "vllm"):
         versions = [] if asked.get(project) else sources.pinned(project, found)
         for version in versions or sources.releases(project, asked.get(project), settings):
-            with ui.step(f"sources of {project} {version}"):
-                found.append(sources.fetch(project, version, settings))
+            found.append(sources.fetch(project, version, settings))
     return found
 
 
@@ -103,11 +102,11 @@ def _cell(state: State) -> str:
     return f"[{COLOURS[state]}]{SHORT.get(state, state.value)}[/]"
 
 
-def _stories(rows: Sequence[Measured]) -> None:
+def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
     lines = []
     for name in dict.fromkeys(row.patch for row in rows):
         own = [row for row in rows if row.patch == name]
-        lines.append([name, status.story(own), own[0].evidence.partition(" ")[0], _age(own)])
+        lines.append([name, status.story(own), kinds[name], _age(own)])
     ui.table("in short", ["patch", "measured", "proof", "oldest result"], lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:

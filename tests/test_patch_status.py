@@ -16,7 +16,7 @@ from test_lock import DOWN, settings
 
 from imagefactory.errors import SetupError
 from imagefactory.patching import catalog, sources, status
-from imagefactory.patching.measure import Bench
+from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.model import Patch, State
 
 PROOF = """\
@@ -131,3 +131,34 @@ def test_sources_with_another_hash_than_the_index_promised_are_refused(tmp_path:
         sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
     assert caught.value.problems[0].code == "sources-corrupt"
     assert not (tmp_path / "cache/sources/vllm/0.22.1").exists()
+
+
+def rows_of(*states: str) -> list[Measured]:
+    return [
+        Measured(project="vllm", patch="p", version=f"0.{n}", state=State(state), reason="", evidence="")
+        for n, state in enumerate(states)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (("needed", "needed", "obsolete", "obsolete"), "needed 0.0 - 0.1, obsolete since 0.2"),
+        (("obsolete", "obsolete"), "needed in none of 0.0 - 0.1"),
+        (("needed",), "needed 0.0"),
+        (("n/a", "needed", "obsolete", "needed"), "n/a 0.0, needed 0.1, obsolete 0.2, needed since 0.3"),
+    ],
+)
+def test_states_are_told_as_ranges_of_releases(states: tuple[str, ...], told: str) -> None:
+    assert status.story(rows_of(*states)) == told
+
+
+def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) -> None:
+    trees = []
+    for version, line in (("0.1", "flashinfer-python==0.6.4"), ("0.2", "flashinfer-python==0.6.11.post2  # why")):
+        root = tmp_path / version
+        (root / "requirements").mkdir(parents=True)
+        (root / "requirements/cuda.txt").write_text(f"# a comment\ntorch==2\n{line}\nflashinfer-cubin==0.6.9\n")
+        trees.append(sources.SourceTree(project="vllm", version=version, root=root, sha256=""))
+    assert sources.pinned("flashinfer", trees) == ["0.6.4", "0.6.11.post2"]
+    assert sources.pinned("vllm", trees) == []

@@ -20,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pypi_simple import DistributionPackage
 
+from imagefactory import ui
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import places
 from imagefactory.settings import Settings
@@ -125,7 +126,8 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
         if found is None:
             what = f"no index has sources of {project} {version}"
             raise fail(SetupError, "sources-unreachable", what, fix="imagefactory doctor checks the indexes")
-        sha = _unpack(found, root, TEXT_OF[DISTRIBUTIONS[project].kind])
+        with ui.step(f"fetching the sources of {project} {version}"):
+            sha = _unpack(found, root, TEXT_OF[DISTRIBUTIONS[project].kind])
         mark.write_text(json.dumps({"sha256": sha, "file": found.filename}) + "\n", encoding="utf-8")
     return SourceTree(project=project, version=version, root=root, sha256=sha)
 

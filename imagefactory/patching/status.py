@@ -36,7 +36,7 @@ def story(rows: Sequence[Measured]) -> str:
         else:
             runs.append((row.state, [row.version]))
     if len(runs) == 1 and runs[0][0] is State.OBSOLETE:
-        return "never needed"
+        return f"needed in none of {rows[0].version} - {rows[-1].version}"
     told = []
     for number, (state, versions) in enumerate(runs):
         span = versions[0] if len(versions) == 1 else f"{versions[0]} - {versions[-1]}"
