@@ -80,8 +80,8 @@ def _trees(projects: Sequence[str], asked: dict[str, SpecifierSet | None], setti
     found: list[SourceTree] = []
     for project in sorted(projects, key=lambda name: name != "vllm"):
         versions = [] if asked.get(project) else sources.pinned(project, found)
-        for version in versions or sources.releases(project, asked.get(project), settings):
-            found.append(sources.fetch(project, version, settings))
+        versions = versions or sources.releases(project, asked.get(project), settings)
+        found += [sources.fetch(project, version, settings) for version in versions]
     return found
 
 
