@@ -98,6 +98,7 @@ class Flavor:
         env: environment of the image.
         serve_args: arguments that ``serve`` passes to vLLM unless the user's own arguments name the same option.
         driver: NVIDIA driver version that the machines of this flavor have; None for CPU flavors.
+        toolchain: name of the toolchain that its images carry for what is compiled at run time, or None.
         source: where it stands.
         places: where each variable of ``env`` and each argument of ``serve_args`` stands.
     """
@@ -110,6 +111,7 @@ class Flavor:
     env: Mapping[str, str]
     serve_args: tuple[str, ...]
     driver: str | None
+    toolchain: str | None
     source: Source
     places: Mapping[str, Source] = field(default_factory=dict)
 

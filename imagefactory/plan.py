@@ -11,14 +11,17 @@ from pathlib import Path
 
 from imagefactory import render
 from imagefactory.cell import Base, Cell
+from imagefactory.locking import toolchains
 from imagefactory.locking.groups import split
-from imagefactory.locking.model import Resolution, Wheel
+from imagefactory.locking.model import LockedToolchain, Resolution, Wheel
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.resolve import uv_platform
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.patching.model import Step
 
 LABEL = "io.imagefactory"
+#: Where the toolchain is in an image, and the folder that holds everything that is compiled or fetched at run time.
+CUDA_HOME, CACHE = "/opt/cuda", "/root/.cache"
 INBUILD = Path(__file__).parent / "inbuild"
 
 
@@ -56,6 +59,7 @@ class CellPlan:
         labels: the image's labels, the build key among them.
         files: build context: relative path -> bytes.
         local_wheels: wheels that were locked from a local folder.
+        toolchain: the compilers that the image carries, or None.
     """
 
     cell: Cell
@@ -66,6 +70,7 @@ class CellPlan:
     labels: Mapping[str, str]
     files: Mapping[str, bytes]
     local_wheels: tuple[Wheel, ...]
+    toolchain: LockedToolchain | None = None
 
     @property
     def epoch(self) -> int:
@@ -79,18 +84,25 @@ class CellPlan:
 
 
 def compose(
-    cell: Cell, resolution: Resolution, series: Sequence[Step], base: BaseImage, *, templates: Path, uv_version: str
+    cell: Cell,
+    resolution: Resolution,
+    series: Sequence[Step],
+    base: BaseImage,
+    *,
+    templates: Path,
+    uv_version: str,
+    toolchain: LockedToolchain | None = None,
 ) -> CellPlan:
     """Plan one cell. Raises InputError if a value cannot stand in a Dockerfile."""
-    files = {**_install_files(resolution), **_patch_files(series), **_program_files()}
+    files = {**_install_files(resolution, toolchain), **_patch_files(series), **_program_files()}
     files["entrypoint"] = (templates / "entrypoint").read_bytes()
     labels = _labels(cell, resolution, series, base)
-    env = _environment_of(cell)
+    env = _environment_of(cell, toolchain)
     text = _dockerfile(cell, resolution, templates, env=env, labels=labels)
     base_text = render.base_dockerfile(templates, cell.flavor.base, base.reference)
     key = _key([text, base_text, base.digest, cell.platform, uv_version, {k: _sha(v) for k, v in files.items()}])
     labels = {**labels, f"{LABEL}.build-key": key}
-    files["manifest.json"] = _manifest(cell, resolution, key)
+    files["manifest.json"] = _manifest(cell, resolution, toolchain, key)
     files["Dockerfile"] = _dockerfile(cell, resolution, templates, env=env, labels=labels).encode()
     return CellPlan(
         cell=cell,
@@ -101,6 +113,7 @@ def compose(
         labels=labels,
         files=files,
         local_wheels=tuple(wheel for wheel in resolution.wheels if wheel.is_local),
+        toolchain=toolchain,
     )
 
 
@@ -116,6 +129,9 @@ def _dockerfile(
             "arch": cell.platform.partition("/")[2],
             "groups": groups,
             "install": _install_command(cell),
+            "toolchain": _toolchain_command(cell) if "CUDA_HOME" in env else [],
+            "cuda_home": CUDA_HOME.removeprefix("/"),
+            "cuda_major": cell.axes.get("cuda", "").partition(".")[0],
             "site": render.SITE.format(python=cell.python),
             "torch": resolution.torch.version,
             "env": sorted(env.items()),
@@ -135,10 +151,21 @@ def _install_command(cell: Cell) -> list[str]:
     ]
 
 
-def _install_files(resolution: Resolution) -> dict[str, bytes]:
+def _toolchain_command(cell: Cell) -> list[str]:
+    """uv, as an unpacker of compilers: they are for any Python 3, and stay apart from the image's own packages."""
+    return [
+        *("uv", "pip", "install", "--python", "/opt/venv/bin/python", "--target", "/unpacked"),
+        *("--python-platform", uv_platform(cell.platform, toolchains.GLIBC)),
+        *("--only-binary", ":all:", "--no-deps", "--require-hashes", "--link-mode", "copy"),
+    ]
+
+
+def _install_files(resolution: Resolution, toolchain: LockedToolchain | None) -> dict[str, bytes]:
     files = {
         f"requirements/{name}.txt": requirements_txt(wheels).encode() for name, wheels in split(resolution) if wheels
     }
+    if toolchain:
+        files["requirements/toolchain.txt"] = requirements_txt(toolchain.wheels).encode()
     torch = resolution.wheel("torch")
     files["requirements/torch.txt"] = requirements_txt([torch] if torch else []).encode()
     return files
@@ -162,11 +189,11 @@ def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
 
 
 def _program_files() -> dict[str, bytes]:
-    names = ("belt.py", "identity.py", "manifest.py", "overlay.py")
+    names = ("belt.py", "identity.py", "manifest.py", "overlay.py", "toolchain.py")
     return {f"factory/{name}": (INBUILD / name).read_bytes() for name in names}
 
 
-def _environment_of(cell: Cell) -> dict[str, str]:
+def _environment_of(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]:
     env = {
         "PATH": "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "VIRTUAL_ENV": "/opt/venv",
@@ -176,6 +203,16 @@ def _environment_of(cell: Cell) -> dict[str, str]:
     if cell.channel != "cpu":
         # what the NVIDIA container runtime looks for when it decides whether a container gets the GPU
         env |= {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    if toolchain:
+        env |= {
+            "CUDA_HOME": CUDA_HOME,
+            # Triton has a ptxas of its own for each generation of GPUs; both are the image's one
+            "TRITON_PTXAS_PATH": f"{CUDA_HOME}/bin/ptxas",
+            "TRITON_PTXAS_BLACKWELL_PATH": f"{CUDA_HOME}/bin/ptxas",
+        }
+    if cell.channel != "cpu":
+        # what is compiled at run time is worth keeping: with these, all of it is below the one folder to mount
+        env |= {"TRITON_CACHE_DIR": f"{CACHE}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor"}
     return {**env, **cell.flavor.env}
 
 
@@ -207,7 +244,7 @@ def _variant_text(step: Step) -> str:
     return step.variant.diff.name if step.variant else "n/a" if step.exempt else "proof only"
 
 
-def _manifest(cell: Cell, resolution: Resolution, key: str) -> bytes:
+def _manifest(cell: Cell, resolution: Resolution, toolchain: LockedToolchain | None, key: str) -> bytes:
     wheels = [
         {"name": w.name, "version": w.version, "sha256": w.sha256, "group": name}
         for name, group in split(resolution)
@@ -219,6 +256,7 @@ def _manifest(cell: Cell, resolution: Resolution, key: str) -> bytes:
         "axes": dict(cell.axes),
         "torch": {"version": resolution.torch.version, "cuda": resolution.torch.cuda},
         "wheels": sorted(wheels, key=lambda w: w["name"]),
+        "toolchain": {w.name: w.version for w in toolchain.wheels} if toolchain else None,
         "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
     }
     return json.dumps(manifest, indent=1).encode()

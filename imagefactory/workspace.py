@@ -16,7 +16,7 @@ from imagefactory.cell import Cell, request_of
 from imagefactory.engine import Engine, ImageInfo
 from imagefactory.errors import FactoryError, InputError, Problem, SetupError
 from imagefactory.locking import store
-from imagefactory.locking.model import Lock
+from imagefactory.locking.model import Lock, LockedToolchain
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, check, sources
 from imagefactory.patching.measure import Bench
@@ -157,7 +157,20 @@ class Workspace:
             found[cell.flavor.base.name, cell.platform],
             templates=self.templates,
             uv_version=version("uv"),
+            toolchain=self._toolchain(cell),
         )
+
+    def _toolchain(self, cell: Cell) -> LockedToolchain | None:
+        """The compilers that the cell's flavor carries. Raises InputError if the lock does not have them."""
+        name = cell.flavor.toolchain
+        if name is None:
+            return None
+        locked, declared = self.lock.toolchain(name, cell.platform), {t.name: t for t in self.matrix.toolchains}[name]
+        if locked is None or not locked.answers(declared, cell.platform):
+            fix = f"add {cell.platform} to its `platforms`, or run imagefactory lock"
+            what = f"wheels.lock has no {name} for {cell.platform}, which {cell.name} carries"
+            raise InputError(Problem(code="lock-uncovered", where=str(declared.source), what=what, fix=fix))
+        return locked
 
     def look(self, cells: Sequence[Cell], engine: Engine | None) -> Found:
         """The bases of ``cells`` as they are, nothing made or pulled."""

@@ -95,6 +95,18 @@ def test_no_resolver_runs_in_a_build_and_every_stage_but_the_last_is_on_the_buil
     assert "RUN" not in last
 
 
+def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environment() -> None:
+    locked = store.read(ROOT / "wheels.lock").toolchain("cuda13.0", "linux/arm64")
+    made = planned(toolchain=locked)
+    assert made.build_key != planned().build_key
+    (install,) = [line for line in made.dockerfile.splitlines() if "--target /unpacked" in line]
+    assert "--require-hashes" in install
+    assert "nvidia-cuda-nvcc==13.0" in made.files["requirements/toolchain.txt"].decode()
+    for text in ('CUDA_HOME="/opt/cuda"', 'TRITON_PTXAS_PATH="/opt/cuda/bin/ptxas"', "COPY --link --from=toolchain"):
+        assert text in made.dockerfile
+        assert text not in planned().dockerfile
+
+
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:
     made = planned()
     same, other = Images(image(made)), Images(image(made, **{"io.imagefactory.build-key": "old"}))

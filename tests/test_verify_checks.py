@@ -99,6 +99,30 @@ FAULTS: list[tuple[str, str, Callable[[Good], object], str]] = [
         ),
         "no GPU driver, and no gcc",
     ),
+    (
+        "toolchain",
+        "a variable that names nothing",
+        lambda i: i.inside["toolchain"].update(missing=["CUDA_HOME=/opt/cuda"]),
+        "CUDA_HOME=/opt/cuda is not there",
+    ),
+    (
+        "toolchain",
+        "an nvcc that fails",
+        lambda i: i.inside["toolchain"]["nvcc"].update(code=1, output="k.cu:1\nfatal error: nvrtc.h: No such file"),
+        "nvcc for sm_121a exits 1: fatal error: nvrtc.h",
+    ),
+    (
+        "toolchain",
+        "a ptxas that is not there",
+        lambda i: i.inside["toolchain"]["ptxas"].update(code=None, output="No such file or directory"),
+        "ptxas for sm_121a exits None",
+    ),
+    (
+        "toolchain",
+        "FP4 in software",
+        lambda i: i.inside["toolchain"].update(architecture="sm_121", hardware_conversions=0),
+        "nvcc for sm_121 makes no FP4 instruction",
+    ),
     ("wheels-installed", "a missing wheel", lambda i: i.inside["distributions"].pop(0), "numpy 2.0 is missing"),
     (
         "wheels-installed",

@@ -110,6 +110,7 @@ def facts(locked: Resolution) -> dict[str, Any]:
                 {"group": "cuda-torch", "torch": torch},
                 {"group": "vllm", "torch": torch},
             ],
+            "toolchain": {"nvidia-cuda-nvcc": "13.0.88"} if torch["cuda"] else None,
             "patches": [{"name": PATCH, "files": {FILE: "11" * 32}, "created": []}],
         },
         "torch": {
@@ -127,6 +128,19 @@ def facts(locked: Resolution) -> dict[str, Any]:
         },
         "files": {FILE: "11" * 32},
         "proofs": [{"patch": PATCH, "code": 0, "output": "mtp.fc is excluded", "seconds": 1.0}],
+        "toolchain": compilers() if torch["cuda"] else None,
+    }
+
+
+def compilers() -> dict[str, Any]:
+    good = {"code": 0, "output": ""}
+    return {
+        "architecture": "sm_121a",
+        "missing": [],
+        "ptxas": dict(good),
+        "nvcc": dict(good),
+        "hardware_conversions": 1,
+        "seconds": 3.0,
     }
 
 
@@ -170,6 +184,7 @@ def cell(channel: str = "cu130") -> Cell:
         env={},
         serve_args=(),
         driver=None,
+        toolchain=None,
         source=source,
     )
     return Cell(name="a-cell", axes=axes(channel), sources={}, flavor=flavor, requirements=(), overrides=(), tags=())

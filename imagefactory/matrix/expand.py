@@ -181,6 +181,7 @@ def _flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
         env=dict(entry.env),
         serve_args=tuple(entry.serve_args),
         driver=entry.driver,
+        toolchain=entry.toolchain,
         source=positions.source(("flavors", name), "flavors"),
         places={
             **{key: positions.source(("flavors", name, "env", key), "flavors") for key in entry.env},

@@ -32,12 +32,30 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     """Rules about names: axes, bases, flavors, requirements; and about zipped rows."""
     yield from _axis_names(file, positions)
     yield from _zip_rows(file, positions)
+    yield from _flavors(file, positions)
+    for number, entry in enumerate(file.overrides):
+        loc: Loc = ("overrides", number)
+        if (entry.requirement is None) == (entry.drop is None):
+            what, fix = "an override either replaces or drops", "give exactly one of `requirement` and `drop`"
+            yield _problem("bad-override", loc, what, fix, positions)
+        else:
+            yield from _requirement(entry.requirement or entry.drop or "", loc, positions)
+            if entry.drop and re.search(r"[^A-Za-z0-9._{}-]", entry.drop):
+                what, fix = f"{entry.drop!r} is more than a name", "`drop` takes the package's name alone"
+                yield _problem("bad-override", loc, what, fix, positions)
+
+
+def _flavors(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     for name, flavor in file.flavors.items():
         if flavor.base not in file.bases:
             fix = f"write one of {', '.join(file.bases)}"
             yield _problem(
                 "unknown-base", ("flavors", name, "base"), f"there is no base {flavor.base!r}", fix, positions
             )
+        if flavor.toolchain is not None and flavor.toolchain not in file.toolchains:
+            fix = f"write one of {', '.join(file.toolchains)}" if file.toolchains else "declare it under `toolchains`"
+            what = f"there is no toolchain {flavor.toolchain!r}"
+            yield _problem("unknown-toolchain", ("flavors", name, "toolchain"), what, fix, positions)
         if flavor.driver is not None and not _is_version(flavor.driver):
             what, fix = f"{flavor.driver!r} is no driver version", 'write what nvidia-smi says, such as "580.95"'
             yield _problem("bad-driver", ("flavors", name, "driver"), what, fix, positions)
@@ -49,16 +67,6 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
                 )
         for number, text in enumerate(flavor.requirements):
             yield from _requirement(text, ("flavors", name, "requirements", number), positions)
-    for number, entry in enumerate(file.overrides):
-        loc: Loc = ("overrides", number)
-        if (entry.requirement is None) == (entry.drop is None):
-            what, fix = "an override either replaces or drops", "give exactly one of `requirement` and `drop`"
-            yield _problem("bad-override", loc, what, fix, positions)
-        else:
-            yield from _requirement(entry.requirement or entry.drop or "", loc, positions)
-            if entry.drop and re.search(r"[^A-Za-z0-9._{}-]", entry.drop):
-                what, fix = f"{entry.drop!r} is more than a name", "`drop` takes the package's name alone"
-                yield _problem("bad-override", loc, what, fix, positions)
 
 
 def _axis_names(file: MatrixFile, positions: Positions) -> Iterator[Problem]:

@@ -35,6 +35,7 @@ class FlavorEntry(Strict):
     patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
     env: dict[str, Text] = {}
     serve_args: Annotated[list[Text], Field(description="what `serve` passes to vLLM by default")] = []
+    toolchain: Annotated[Text | None, Field(description="a key of `toolchains`, for what compiles at run time")] = None
     driver: Annotated[Text | None, Field(description="NVIDIA driver of the machines, such as 580.95")] = None
 
 

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ HOME = Path("/opt/imagefactory")
 #: Much of a proof's time is Python starting, which takes minutes where the image's platform is emulated.
 PROOF_TIMEOUT = 600
 OUTPUT_TAIL = 2000
+#: What names the image's compilers.
+COMPILERS = ("CUDA_HOME", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
+PTX = ".version 8.8\n.target %s\n.address_size 64\n.visible .entry k()\n{\n\tret;\n}\n"
+#: Includes what kernels that are compiled at run time include, and converts to FP4, which a target without its suffix
+#: (plain sm_121) has no instruction for.
+KERNEL = """\
+#include <cublasLt.h>
+#include <cuda_fp4.h>
+#include <curand_kernel.h>
+#include <nvrtc.h>
+__global__ void k(const float2* in, __nv_fp4x2_storage_t* out) {
+  out[threadIdx.x] = __nv_cvt_float2_to_fp4x2(in[threadIdx.x], __NV_E2M1, cudaRoundNearest);
+}
+"""
 #: Functions of the CUDA driver, as opposed to those of the CUDA runtime (`cudaMalloc`) and of cuBLAS (`cublasCreate`).
 DRIVER_SYMBOL = re.compile(r"\bU (cu[A-Z]\w*)")
 
@@ -51,6 +66,7 @@ def probe(home: Path, site: Path) -> Facts:
         "extensions": extension_facts(site, shared, cuda=bool(torch.get("cuda"))),
         "files": file_hashes(site, patches),
         "proofs": [proof_facts(home / "proofs", site, str(patch["name"])) for patch in patches],
+        "toolchain": toolchain_facts(os.environ) if manifest and manifest.get("toolchain") else None,
     }
 
 
@@ -217,6 +233,44 @@ def file_hashes(site: Path, patches: list[Facts]) -> dict[str, str | None]:
         path = site / name
         hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
     return hashes
+
+
+def toolchain_facts(environ: Mapping[str, str]) -> Facts:
+    """Whether the compilers that the environment names are there, and compile for the GPU of this image."""
+    began = time.monotonic()
+    named = {name: environ.get(name, "") for name in COMPILERS}
+    architecture = "sm_" + environ.get("TORCH_CUDA_ARCH_LIST", "12.1a").split()[0].split(";")[0].replace(".", "")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "empty.ptx").write_text(PTX % architecture, encoding="ascii")
+        (folder / "k.cu").write_text(KERNEL, encoding="ascii")
+        nvcc = str(Path(named["CUDA_HOME"], "bin", "nvcc"))
+        virtual = architecture.replace("sm_", "compute_")
+        compiled = ended(
+            [nvcc, "-c", "k.cu", "-o", "k.o", "--keep", f"-gencode=arch={virtual},code={architecture}"], folder
+        )
+        made = "".join(path.read_text(errors="replace") for path in folder.glob("k*.ptx"))
+        return {
+            "architecture": architecture,
+            "missing": [f"{key}={value}" for key, value in named.items() if not value or not Path(value).exists()],
+            "ptxas": ended(
+                [named["TRITON_PTXAS_PATH"], f"-arch={architecture}", "empty.ptx", "-o", "empty.cubin"], folder
+            ),
+            "nvcc": compiled,
+            "hardware_conversions": len(re.findall(r"cvt\.[a-z.]*e2m1x2", made)),
+            "seconds": round(time.monotonic() - began, 1),
+        }
+
+
+def ended(argv: list[str], folder: Path) -> Facts:
+    """How a compiler ended; exit code None if it could not be started or did not end."""
+    try:
+        done = subprocess.run(
+            argv, cwd=folder, capture_output=True, text=True, errors="replace", timeout=PROOF_TIMEOUT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"code": None, "output": str(error)}
+    return {"code": done.returncode, "output": (done.stdout + done.stderr)[-OUTPUT_TAIL:].strip()}
 
 
 def proof_facts(proofs: Path, site: Path, name: str) -> Facts:

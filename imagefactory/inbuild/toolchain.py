@@ -1,0 +1,52 @@
+"""Makes a toolchain's wheels into one CUDA_HOME. Standard library only: it runs in the builder.
+
+    python toolchain.py UNPACKED RUNTIME TARGET INSIDE
+
+UNPACKED holds the toolchain's wheels; its ``nvidia/cu*`` becomes TARGET. RUNTIME is the ``nvidia/cu*`` of the image's
+own CUDA libraries, which is at INSIDE in the image: headers and libraries that the toolchain lacks (cuBLAS, cuRAND,
+NVRTC, which kernels that are compiled at run time include and link) become links to those: nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+
+def main(unpacked: Path, runtime: Path, target: Path, inside: Path) -> int:
+    """Move, link, report; exit 1 if there is no nvcc."""
+    homes = sorted(path.parents[1] for path in unpacked.glob("nvidia/cu*/bin/nvcc"))
+    if not homes:
+        print(f"no nvcc below {unpacked}", file=sys.stderr)  # noqa: T201
+        return 1
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(homes[0], target)
+    (target / "lib64").symlink_to("lib")  # where nvcc 13 looks for its runtime
+    made = link_missing(runtime / "include", target / "include", inside / "include")
+    made += link_libraries(runtime / "lib", target / "lib", inside / "lib")
+    print(f"{target}: {made} headers and libraries are links to {inside}")  # noqa: T201
+    return 0
+
+
+def link_missing(source: Path, target: Path, inside: Path) -> int:
+    """Link what ``source`` has at its top and ``target`` lacks; folders are linked whole."""
+    missing = [path.name for path in sorted(source.glob("*")) if not (target / path.name).exists()]
+    for name in missing:
+        (target / name).symlink_to(inside / name)
+    return len(missing)
+
+
+def link_libraries(source: Path, target: Path, inside: Path) -> int:
+    """Link every shared library by its own name and by the plain ``.so`` name that linkers ask for."""
+    made = 0
+    for path in sorted(source.glob("lib*.so*")):
+        for name in (path.name, path.name.partition(".so")[0] + ".so"):
+            if not (target / name).exists() and not (target / name).is_symlink():
+                (target / name).symlink_to(inside / path.name)
+                made += 1
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(Path(argument) for argument in sys.argv[1:5])))
