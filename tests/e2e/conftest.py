@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from imagefactory import toolchain
 from imagefactory.engine import Engine
+from imagefactory.locking import store
 from imagefactory.settings import from_environment
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +65,15 @@ def engine() -> Iterator[Engine]:
         )
         for image in set(listed.stdout.split()):
             subprocess.run([*found.docker, "image", "rm", "--force", image], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def cuda() -> Path:
+    """The CUDA toolchain of the lock, for proofs that compile."""
+    settings = from_environment(os.environ, ROOT)
+    locked = toolchain.of_this_machine(store.read(ROOT / "wheels.lock"), "cuda13.0")
+    assert locked is not None
+    return toolchain.prepare(locked, settings)
 
 
 @pytest.fixture(scope="session")
