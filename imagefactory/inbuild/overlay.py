@@ -72,7 +72,8 @@ def prove(script: Path, tree: Path, env: Mapping[str, str] | None = None) -> tup
         done = subprocess.run(argv, capture_output=True, text=True, timeout=PROOF_SECONDS, check=False, env=full)
     except subprocess.TimeoutExpired:
         return UNTOLD, f"the proof did not end within {PROOF_SECONDS} s"
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    # the proof speaks on standard output; what else there is may be warnings of the code that it runs
+    lines = [line for line in (done.stdout if done.stdout.strip() else done.stderr).splitlines() if line.strip()]
     code = done.returncode if done.returncode in (RIGHT, SYMPTOM, UNTOLD) else UNTOLD
     return code, lines[-1] if lines else f"exit {done.returncode}"
 
