@@ -32,24 +32,24 @@ check: $(BIN)/imagefactory ## mypy strict and ruff
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# the tests of the extension probe make small libraries; on a bare Debian there is nothing to make them with
+# the tests of the extension probe make small libraries, and proofs compile and configure upstream's sources
 compiler:
-	@command -v gcc >/dev/null || { echo "installing gcc for the tests"; apt-get -qq update && apt-get -qq install -y --no-install-recommends gcc libc6-dev >/dev/null; } \
-	  || { echo "the tests need gcc: install it" >&2; exit 3; }
+	@{ command -v g++ && command -v cmake; } >/dev/null || { echo "installing g++ and cmake for the tests"; apt-get -qq update && apt-get -qq install -y --no-install-recommends cmake g++ >/dev/null; } \
+	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
 
 test-unit: $(BIN)/imagefactory compiler ## seconds, without an engine
 	@$(BIN)/pytest -m 'not e2e and not large' tests
 
-test-e2e: engine ## a real engine, a real registry, real servers
+test-e2e: engine compiler ## a real engine, a real registry, real servers
 	@$(BIN)/pytest -m 'e2e and not large' tests/e2e
 
 test-all: test ## all of it: a whole gb10 cell too, tens of gigabytes
 	@$(BIN)/pytest -m large tests/e2e
 
-patch-status: $(BIN)/imagefactory ## measure every patch against every release, and write docs/patch-status.md
+patch-status: $(BIN)/imagefactory compiler ## measure every patch against every release, and write docs/patch-status.md
 	@$(BIN)/imagefactory patch status --markdown docs/patch-status.md
 
-port-drift: $(BIN)/imagefactory ## carry every patch forward release by release, and write docs/port-drift.md
+port-drift: $(BIN)/imagefactory compiler ## carry every patch forward release by release, and write docs/port-drift.md
 	@$(BIN)/python benchmarks/port_drift.py --markdown docs/port-drift.md
 
 fmt: $(BIN)/imagefactory ## format the code

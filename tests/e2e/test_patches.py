@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, factory
+from packaging.specifiers import SpecifierSet
 
-from imagefactory import knobs
+from imagefactory import knobs, matrix
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.model import Patch, Step
@@ -70,6 +71,17 @@ def test_the_series_of_every_cell_holds_on_its_sources() -> None:
     done = factory("patch", "check", "*", "--json")
     assert done.code == 0, done.err
     assert {row["state"] for row in done.json} <= {"needed", "obsolete", "n/a"}
+
+
+def test_the_whole_series_of_gb10_holds_on_every_release() -> None:
+    flavor = next(cell.flavor for cell in matrix.load(ROOT / "matrix.yaml").cells if cell.flavor.name == "gb10")
+    found = catalog.load(ROOT / "patches")
+    wrong = []
+    for release in sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS):
+        tree = sources.fetch("vllm", release, SETTINGS)
+        rows = Bench(SETTINGS).series(tree, [status.step_for(found[name], tree) for name in flavor.patches])
+        wrong += [(release, row.patch, row.reason) for row in rows if row.state not in ("needed", "obsolete", "n/a")]
+    assert wrong == []
 
 
 def test_the_published_page_of_states_is_what_is_measured() -> None:
