@@ -1,0 +1,260 @@
+"""Runs vLLM's own CMake files for a build on the GB10 and looks at what each source and each target would get.
+
+    python proof.py TREE
+
+CMakeLists.txt and everything it includes are configured as they are, with CUDA 13.0, for the lists of architectures that
+people give for a GB10: 12.1, 12.1a, 12.1f and 12.0f. Torch, the compiler and the downloads are stand-ins; so are the
+commands that make targets, which write down what they are told. Against the same run for 12.0 (which upstream builds and
+tests) it must hold that
+
+- every source has machine code that a GB10 loads, and as good as 12.0 has: with the features of the family where 12.0 has
+  them. `sm_120a` is for 12.0 only; plain `sm_121` lacks the FP4 conversion and the block-scaled matrix instructions;
+- the SM120 kernels are all built, with those features, beside their dispatchers, and ENABLE_… tells the dispatchers so;
+- the guards inside the kernels (``enable_sm120_…``) let through the ``__CUDA_ARCH__`` that the target has.
+
+Needs `cmake`.
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+TREE = pathlib.Path(sys.argv[1]).resolve()
+LISTS = ("12.1", "12.1a", "12.1f", "12.0f")
+KERNELS = {
+    "scaled_mm_sm120_fp8.cu",
+    "scaled_mm_blockwise_sm120_fp8.cu",
+    "nvfp4_scaled_mm_sm120_kernels.cu",
+    "nvfp4_blockwise_moe_kernel.cu",
+    "nvfp4_quant_kernels.cu",
+    "nvfp4_experts_quant.cu",
+    "activation_nvfp4_quant_fusion_kernels.cu",
+}
+DISPATCHERS = {
+    "scaled_mm_entry.cu": {"ENABLE_SCALED_MM_SM120", "ENABLE_CUTLASS_MOE_SM120"},
+    "nvfp4_scaled_mm_entry.cu": {"ENABLE_NVFP4_SM120"},
+    "nvfp4_quant_entry.cu": {"ENABLE_NVFP4_SM120"},
+}
+# Commands of CMake are replaced by macros of the same name; the command itself is then called _name.
+PROJECT = r"""
+cmake_minimum_required(VERSION 3.20)
+project(stand_in NONE)
+set(VLLM_PYTHON_EXECUTABLE "${CMAKE_COMMAND}")
+set(FETCHCONTENT_BASE_DIR "${CMAKE_BINARY_DIR}/deps")
+set(CUTLASS_INCLUDE_DIR "${CMAKE_SOURCE_DIR}/cutlass")
+foreach(name cmake_minimum_required project enable_language install find_program find_library add_custom_target
+    add_custom_command add_dependencies add_library set_target_properties set_source_files_properties
+    target_include_directories target_link_libraries)
+  cmake_language(EVAL CODE "macro(${name})\nendmacro()")
+endforeach()
+macro(find_package name)
+  if("${name}" STREQUAL "Python")
+    set(Python_FOUND 1)
+    set(Python_VERSION_MAJOR 3)
+    set(Python_VERSION_MINOR 12)
+  elseif("${name}" STREQUAL "Torch")
+    set(CUDA_FOUND 1)
+    set(CUDA_VERSION 13.0)
+    set(CMAKE_CUDA_COMPILER_VERSION 13.0)
+    set(CMAKE_CUDA_FLAGS "-O3 GENCODE")
+    set(Torch_VERSION ${TORCH_SUPPORTED_VERSION_CUDA})
+  endif()
+endmacro()
+function(execute_process)
+  cmake_parse_arguments(ARG "" "RESULT_VARIABLE;OUTPUT_VARIABLE" "" ${ARGN})
+  foreach(name ${ARG_OUTPUT_VARIABLE})
+    set(${name} "" PARENT_SCOPE)
+  endforeach()
+  foreach(name ${ARG_RESULT_VARIABLE}) # last: upstream gives both one name
+    set(${name} 0 PARENT_SCOPE)
+  endforeach()
+endfunction()
+macro(file action)
+  if("${action}" MATCHES "^(READ|STRINGS)$" AND NOT EXISTS "${ARGV1}") # a header of torch
+    set(${ARGV2} "")
+  elseif("${action}" MATCHES "^(GLOB|MD5|READ|REAL_PATH|RELATIVE_PATH|STRINGS)$")
+    _file(${ARGV})
+    if("${action}" STREQUAL "GLOB" AND "${${ARGV1}}" STREQUAL "")
+      set(${ARGV1} "${ARGV2}") # sources that a script would have written: the pattern stands for them
+    endif()
+  endif()
+endmacro()
+foreach(name FetchContent_Declare FetchContent_MakeAvailable FetchContent_GetProperties)
+  cmake_language(EVAL CODE "macro(${name})\nendmacro()")
+endforeach()
+macro(FetchContent_Populate name)
+  set(${name}_SOURCE_DIR "${FETCHCONTENT_BASE_DIR}/${name}-src")
+endmacro()
+function(target_sources name)
+  foreach(source ${ARGN})
+    if(source MATCHES "[.](cu|cpp|cc)$")
+      set_property(GLOBAL APPEND PROPERTY "sources of ${name}" "${source}")
+    endif()
+  endforeach()
+endfunction()
+function(Python_add_library name)
+  set_property(GLOBAL APPEND PROPERTY targets ${name})
+  target_sources(${name} ${ARGN})
+endfunction()
+function(target_compile_options name)
+  set_property(GLOBAL APPEND PROPERTY "flags of ${name}" ${ARGN})
+endfunction()
+function(target_compile_definitions name)
+  target_compile_options(${name} ${ARGN})
+endfunction()
+include("${CMAKE_SOURCE_DIR}/upstream.cmake")
+get_property(targets GLOBAL PROPERTY targets)
+foreach(name ${targets})
+  get_property(flags GLOBAL PROPERTY "flags of ${name}")
+  string(APPEND seen "target\t${name}\t${flags}\n")
+  get_property(sources GLOBAL PROPERTY "sources of ${name}")
+  foreach(source ${sources})
+    get_property(options SOURCE "${source}" PROPERTY COMPILE_OPTIONS)
+    string(APPEND seen "source\t${source}\t${options}\n")
+  endforeach()
+endforeach()
+_file(WRITE "${CMAKE_BINARY_DIR}/seen" "${seen}")
+"""
+
+
+class Unknown(Exception):
+    """The sources are not laid out in any way that this proof knows, or a tool is missing."""
+
+
+class Build:
+    """What CMake would have built for a list of architectures.
+
+    ``targets`` maps (library, source) to the kinds of code for it, ``flags`` a library to its ENABLE_… definitions.
+    """
+
+    def __init__(self, archs):
+        self.archs, self.targets, self.flags = archs, {}, {}
+        library = ""
+        for line in self._configure(archs).splitlines():
+            kind, name, rest = line.split("\t")
+            if kind == "target":
+                library = name
+                self.flags[library] = set(re.findall(r"(?:-D|\b)(ENABLE_\w+)=1", rest))
+            elif name.endswith(".cu"):
+                self.targets[library, "/".join(name.split("/")[-3:])] = re.findall(r"code=((?:sm|compute)_\w+)", rest)
+
+    @staticmethod
+    def _configure(archs):
+        codes = [arch.replace(".", "") for arch in archs.split(";")]
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name, "project")
+            (folder / "cutlass/cutlass").mkdir(parents=True)
+            (folder / "cutlass/cutlass/cutlass.h").touch()
+            shutil.copy(TREE / "CMakeLists.txt", folder / "upstream.cmake")
+            for inside in ("cmake", "csrc", "vllm"):
+                (folder / inside).symlink_to(TREE / inside)
+            gencode = " ".join(f"-gencode arch=compute_{code},code=sm_{code}" for code in codes)
+            (folder / "CMakeLists.txt").write_text(PROJECT.replace("GENCODE", gencode), encoding="utf-8")
+            argv = ["cmake", "-Wno-dev", "-S", str(folder), "-B", str(folder.parent / "build")]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+            if done.returncode:
+                raise Unknown(f"CMake fails for {archs}: {' '.join(done.stderr.split())[:300]}")
+            return (folder.parent / "build/seen").read_text(encoding="utf-8")
+
+
+def loads(code, minor):
+    """How good a kind of code is for capability 12.``minor``: 0 not loaded, 1 plain (or made from PTX), 2 with its features."""
+    if re.fullmatch(r"compute_\d+", code):
+        return 1
+    found = re.fullmatch(r"sm_12(\d)([af]?)", code)
+    if not found or int(found[1]) > minor or (found[2] == "a" and int(found[1]) != minor):
+        return 0
+    return 2 if found[2] else 1
+
+
+def best(codes, minor):
+    """How good the best of some kinds of code is; -1 if there are none."""
+    return max((loads(code, minor) for code in codes), default=-1)
+
+
+def reached(path):
+    """A source and everything of the tree that it includes."""
+    found, todo = {}, [path]
+    while todo:
+        path = todo.pop()
+        found[path] = path.read_text(encoding="utf-8")
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', found[path], re.MULTILINE):
+            places = [folder / name for folder in (path.parent, TREE / "csrc", TREE / "csrc/libtorch_stable")]
+            todo += [place.resolve() for place in places if place.is_file() and place.resolve() not in found][:1]
+    return "\n".join(found.values())
+
+
+def refused(path, macro):
+    """The guards of a source that shut its kernels out where ``__CUDA_ARCH__`` is ``macro``."""
+    text = reached(path)
+    bodies = dict(re.findall(r"^struct (enable_sm12\w+) : Kernel \{(.*?)^\};", text, re.MULTILINE | re.DOTALL))
+    for name in sorted(set(re.findall(r"\b(enable_sm12\w+)<", text))):
+        for condition in re.findall(r"^\s*#\s*if\b(.*__CUDA_ARCH__.*)$", bodies.get(name, ""), re.MULTILINE):
+            plain = re.sub(r"defined\s*\(?\s*__CUDA_ARCH__\s*\)?", "1", condition).replace("__CUDA_ARCH__", str(macro))
+            plain = plain.replace("&&", " and ").replace("||", " or ")
+            if not re.fullmatch(r"(?:[\d\s()<>=]|and|or)+", plain):
+                raise Unknown(f"{name} is guarded in a way that this proof cannot read: {condition}")
+            if not eval(plain):
+                yield f"{name} shuts out __CUDA_ARCH__ {macro}"
+
+
+def dispatchers(build):
+    """What dispatchers are not told, and kernels that do not stand beside them."""
+    for dispatcher, wanted in DISPATCHERS.items():
+        libraries = [library for library, source in build.targets if source.endswith(f"/{dispatcher}")]
+        if len(libraries) != 1:
+            raise Unknown(f"{len(libraries)} libraries have {dispatcher}")
+        if missing := wanted - build.flags[libraries[0]]:
+            yield f"{dispatcher} is compiled without {', '.join(sorted(missing))}"
+        built = {source.rpartition("/")[2] for library, source in build.targets if library == libraries[0]}
+        if missing := KERNELS - built:
+            yield f"{libraries[0]} has {dispatcher}, but not {', '.join(sorted(missing))}"
+
+
+def weak(build, model):
+    """Sources whose code is not good enough for 12.1, with that code: {code: sources}."""
+    found = {}
+    for library, source in sorted(model.targets.keys() | build.targets.keys()):
+        codes = build.targets.get((library, source), [])
+        wanted = best(model.targets.get((library, source), []), 0)
+        if best(codes, 1) < (2 if source.rpartition("/")[2] in KERNELS else wanted):
+            found.setdefault(" ".join(sorted(codes)) or "nothing", []).append(source)
+    return found
+
+
+def symptoms_of(build, model):
+    """What is not as it should be in one build, one line each."""
+    for codes, sources in weak(build, model).items():
+        yield f"{codes} for {', '.join(sources[:4])}{f' and {len(sources) - 4} more' if sources[4:] else ''}"
+    yield from dispatchers(build)
+    for path in (path for path in sorted((TREE / "csrc").rglob("*sm120*.cu")) if path.name in KERNELS):
+        codes = [c for (_, s), codes in build.targets.items() if path.as_posix().endswith(s) for c in codes if loads(c, 1)]
+        for macro in sorted({int(re.search(r"\d+", code)[0]) * 10 for code in codes}):
+            yield from (f"{path.name}: {guard}" for guard in refused(path, macro))
+
+
+def main():
+    """Look at every list."""
+    if not shutil.which("cmake"):
+        raise Unknown("there is no cmake")
+    model = Build("12.0")
+    missing = KERNELS - {path.name for path in (TREE / "csrc").rglob("*.cu")}
+    if missing:
+        raise Unknown(f"there is no {', '.join(sorted(missing))}")
+    lists = {}
+    for archs in LISTS:
+        if seen := "; ".join(dict.fromkeys(symptoms_of(Build(archs), model))):
+            lists.setdefault(seen, []).append(archs)
+    return [f"for {', '.join(archs)}: {seen}" for seen, archs in lists.items()]
+
+
+try:
+    lines = main()
+except Exception as error:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
+    print(f"cannot be told: {error!r}")
+    sys.exit(3)
+print(" | ".join(lines) or "for 12.1, 12.1a, 12.1f and 12.0f every source gets code for a GB10, and the dispatchers know the SM120 kernels")
+sys.exit(1 if lines else 0)
