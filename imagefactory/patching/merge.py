@@ -5,6 +5,7 @@ Git does the merging, and reads and writes the diffs; what is here finds files t
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -132,9 +133,9 @@ def diff_of(pristine: Path, changed: Path, names: list[str]) -> str:
             cwd=Path(name),
             quiet=True,
         )
-    # the ids of blobs say nothing about sources that are in no repository
+    # the ids of blobs say nothing about sources that are in no repository; of a file that is new, git names one side twice
     lines = [line for line in done.out.splitlines(keepends=True) if not line.startswith("index ")]
-    return "".join(lines)
+    return re.sub(r"^diff --git [ab]/(.+) [ab]/\1$", r"diff --git a/\1 b/\1", "".join(lines), flags=re.MULTILINE)
 
 
 def changed_files(pristine: Path, tree: Path) -> list[str]:

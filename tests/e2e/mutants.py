@@ -9,9 +9,8 @@ from pathlib import Path
 
 from conftest import ROOT
 
-from imagefactory.patching import catalog, sources
+from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench, Measured
-from imagefactory.patching.model import Step
 from imagefactory.settings import from_environment
 
 SETTINGS = from_environment(os.environ, ROOT)
@@ -20,11 +19,11 @@ SETTINGS = from_environment(os.environ, ROOT)
 def measured(name: str, version: str, *, cuda: Path | None = None, diff: Path | None = None) -> Measured:
     """The state of a shipped patch on a release, with another text if ``diff`` is given."""
     patch = catalog.load(ROOT / "patches")[name]
-    variant = patch.variant(version)
-    if variant and diff:
-        variant = replace(variant, diff=diff)
-    step = Step(patch=patch, version=version, variant=variant)
-    (row,) = Bench(SETTINGS, cuda=cuda).series(sources.fetch(patch.project, version, SETTINGS), [step])
+    tree = sources.fetch(patch.project, version, SETTINGS)
+    step = status.step_for(patch, tree)
+    if step.variant and diff:
+        step = replace(step, variant=replace(step.variant, diff=diff))
+    (row,) = Bench(SETTINGS, cuda=cuda).series(tree, [step])
     return row
 
 
