@@ -3,8 +3,9 @@
     python benchmarks/port_drift.py [--markdown PAGE] [PATCH...]
 
 A variant starts at the newest release of its range and is carried to each next one, as `imagefactory patch port` does;
-what arrives there is carried on. It ends where a person would be needed, where upstream has made the patch obsolete, or at
-the newest release. "Placed" lines were put beside upstream's change: the proof is green, and a person should read the diff.
+what arrives there is carried on. It ends where a person would be needed, where upstream has made the patch obsolete, or
+at the newest release. "Placed": lines were put beside upstream's change; the proof is green, and a person should read
+the diff.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def diff_of(pristine: Path, changed: Path, names: list[str]) -> str:
             cwd=Path(name),
             quiet=True,
         )
-    # the ids of blobs say nothing about sources that are in no repository; of a file that is new, git names one side twice
+    # the ids of blobs say nothing about sources that are in no repository; of a new file, git names one side twice
     lines = [line for line in done.out.splitlines(keepends=True) if not line.startswith("index ")]
     return re.sub(r"^diff --git [ab]/(.+) [ab]/\1$", r"diff --git a/\1 b/\1", "".join(lines), flags=re.MULTILINE)
 
