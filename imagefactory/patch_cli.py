@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +13,14 @@ from packaging.version import Version
 
 from imagefactory import ui
 from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.options import HERE, File, Json, workspace_of
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Measured
 from imagefactory.patching.model import State
 from imagefactory.patching.sources import SourceTree
-from imagefactory.settings import Settings, from_environment
-from imagefactory.workspace import Workspace
+from imagefactory.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Patches: measured, not declared.")
-HERE = Path("matrix.yaml")
 COLOURS = {
     State.NEEDED: "green",
     State.OBSOLETE: "cyan",
@@ -33,8 +31,6 @@ COLOURS = {
 }
 #: As wide as the narrowest column of the matrix; the states are told in full below it.
 SHORT = {State.NOT_APPLICABLE: "n/a", State.UNKNOWN: "?"}
-File = Annotated[Path, typer.Option("--file", "-f", help="Matrix file; patches are beside it.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 
 
 @app.command("status", epilog="Example: imagefactory patch status --vllm '>=0.22' --json")
@@ -49,12 +45,13 @@ def status_command(
     json: Json = False,
 ) -> None:
     """Measure every patch against every release: needed, obsolete, conflict, broken, n/a or unknown."""
-    settings = from_environment(os.environ, file.resolve().parent)
+    workspace = workspace_of(file)
+    settings = workspace.settings
     patches = list(catalog.load(settings.project / "patches").values())
     asked = {"vllm": _specifier("--vllm", vllm), "flashinfer": _specifier("--flashinfer", flashinfer)}
     trees = _trees(sorted({patch.project for patch in patches}), asked, settings)
     with ui.step(f"measuring {len(patches)} patches on {len(trees)} releases"):
-        rows = status.measure(patches, trees, Workspace(file, settings).bench(patches, fresh=prove))
+        rows = status.measure(patches, trees, workspace.bench(patches, fresh=prove))
     if markdown:
         markdown.write_text(status.markdown(rows, patches), encoding="utf-8")
     if json:
@@ -130,7 +127,7 @@ def check_command(
     json: Json = False,
 ) -> None:
     """Try the whole series of a cell on its sources, as the build does; exit 1 if a patch stops the cell."""
-    workspace = Workspace(file, from_environment(os.environ, file.resolve().parent))
+    workspace = workspace_of(file)
     found = catalog.load(workspace.settings.project / "patches")
     done = workspace.try_series([(one, catalog.series(found, one)) for one in workspace.cells([cell])])
     if json:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 from imagefactory import render
@@ -120,7 +121,7 @@ def compose(
 def _dockerfile(
     cell: Cell, resolution: Resolution, templates: Path, *, env: Mapping[str, str], labels: Mapping[str, str]
 ) -> str:
-    groups = [{"name": name} for name, wheels in split(resolution) if wheels]
+    groups = [{"name": name} for name, wheels in _groups(resolution) if wheels]
     return render.render(
         templates,
         "Dockerfile.j2",
@@ -160,9 +161,15 @@ def _toolchain_command(cell: Cell) -> list[str]:
     ]
 
 
+@lru_cache(maxsize=64)
+def _groups(resolution: Resolution) -> list[tuple[str, tuple[Wheel, ...]]]:
+    """Layers and their wheels, once for all cells that share a resolution."""
+    return split(resolution)
+
+
 def _install_files(resolution: Resolution, toolchain: LockedToolchain | None) -> dict[str, bytes]:
     files = {
-        f"requirements/{name}.txt": requirements_txt(wheels).encode() for name, wheels in split(resolution) if wheels
+        f"requirements/{name}.txt": requirements_txt(wheels).encode() for name, wheels in _groups(resolution) if wheels
     }
     if toolchain:
         files["requirements/toolchain.txt"] = requirements_txt(toolchain.wheels).encode()
@@ -247,7 +254,7 @@ def _variant_text(step: Step) -> str:
 def _manifest(cell: Cell, resolution: Resolution, toolchain: LockedToolchain | None, key: str) -> bytes:
     wheels = [
         {"name": w.name, "version": w.version, "sha256": w.sha256, "group": name}
-        for name, group in split(resolution)
+        for name, group in _groups(resolution)
         for w in group
     ]
     manifest = {
@@ -259,7 +266,8 @@ def _manifest(cell: Cell, resolution: Resolution, toolchain: LockedToolchain | N
         "toolchain": {w.name: w.version for w in toolchain.wheels} if toolchain else None,
         "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
     }
-    return json.dumps(manifest, indent=1).encode()
+    # laid out for people when the image's own is made of it
+    return json.dumps(manifest).encode()
 
 
 def _sha(data: bytes) -> str:

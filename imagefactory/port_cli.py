@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,20 +9,16 @@ import typer
 
 from imagefactory import ui
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
-from imagefactory.patch_cli import HERE, File, Json, app
+from imagefactory.options import HERE, File, Json, workspace_of
+from imagefactory.patch_cli import app
 from imagefactory.patching import catalog, importing, port, worktree
 from imagefactory.patching.model import Patch
 from imagefactory.patching.port import Ported
-from imagefactory.settings import from_environment
 from imagefactory.workspace import Workspace
 
 __all__ = ["app"]
 
 On = Annotated[str, typer.Option("--on", metavar="VERSION", help="The release that it is made on.")]
-
-
-def _workspace(file: Path) -> Workspace:
-    return Workspace(file, from_environment(os.environ, file.resolve().parent))
 
 
 def _patches(workspace: Workspace) -> Path:
@@ -39,7 +34,7 @@ def port_command(
     json: Json = False,
 ) -> None:
     """Make a patch work on another release, by three-way merge; its proof decides. Exit 1 if a person is needed."""
-    workspace = _workspace(file)
+    workspace = workspace_of(file)
     found = catalog.load(_patches(workspace))
     if every == bool(name):
         raise fail(InputError, "port-what", "say what to port", fix="a patch's name, or --all")
@@ -76,7 +71,7 @@ def continue_command(
     json: Json = False,
 ) -> None:
     """Finish what was edited in a work tree: prove it, and write it into patches/."""
-    workspace = _workspace(file)
+    workspace = workspace_of(file)
     works = [work for work in worktree.open_ones(workspace.settings) if name in (None, work.patch)]
     if not works:
         what = f"no work tree of {name} waits" if name else "no work tree waits"
@@ -101,7 +96,7 @@ def new_command(
     file: File = HERE,
 ) -> None:
     """Begin a patch: from an edited tree, or with a work tree to edit."""
-    workspace = _workspace(file)
+    workspace = workspace_of(file)
     folder = _patches(workspace)
     catalog.load(folder)
     if tree is not None:
@@ -124,7 +119,7 @@ def import_command(
     json: Json = False,
 ) -> None:
     """Take a diff, or a folder of diffs, into the draft of a patch, on the newest release that it applies to."""
-    workspace = _workspace(file)
+    workspace = workspace_of(file)
     done = importing.take(path, _patches(workspace), workspace.settings, name=name, on=on)
     if json:
         ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from imagefactory.cell import Base
 from imagefactory.errors import InputError, fail
 
 SITE = "opt/venv/lib/python{python}/site-packages"
+_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:/@=~-]*")
 
 
@@ -43,7 +45,7 @@ def word(value: object) -> Safe:
 def quote(value: object) -> Safe:
     """A value in double quotes for ENV and LABEL: backslash, quote and ``$`` escaped, control characters refused."""
     text = str(value)
-    if any(ord(char) < 0x20 or ord(char) in (0x7F, 0x85, 0x2028, 0x2029) for char in text):
+    if _CONTROL.search(text):
         raise fail(
             InputError,
             "render-unsafe-value",
@@ -68,6 +70,7 @@ def _only_safe(value: object) -> str:
     raise TypeError(f"template writes {value!r} without a filter: use | word, | quote or | safe_command")
 
 
+@lru_cache(maxsize=8)
 def environment(templates: Path) -> jinja2.Environment:
     """The Jinja environment: undefined names are errors, and so is output that passed no filter."""
     env = jinja2.Environment(

@@ -101,10 +101,10 @@ class Workspace:
             try:
                 plans.append(self._plan(cell, patches, found))
             except FactoryError as error:
-                problems += [problem for problem in error.problems if problem not in problems]
-        problems += [problem for problem in self._dead_settings(plans) if problem not in problems]
+                problems += error.problems
+        problems += self._dead_settings(plans)
         if problems:
-            raise InputError(problems)
+            raise InputError(dict.fromkeys(problems))
         return plans
 
     def _dead_settings(self, plans: Sequence[CellPlan]) -> Iterator[Problem]:

@@ -1,0 +1,171 @@
+"""The commands that build and verify."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imagefactory import build as building
+from imagefactory import disk, receipt, ui
+from imagefactory.engine import Engine
+from imagefactory.errors import CheckFailedError, InputError, Problem, SetupError, fail
+from imagefactory.options import HERE, File, Json, Select, engine_of, show_plan, workspace_of
+from imagefactory.patching.model import State
+from imagefactory.plan import CellPlan
+from imagefactory.verify import junit
+from imagefactory.verify import station as verifying
+from imagefactory.workspace import Row, Workspace, decide
+
+
+def build_command(
+    path: Annotated[Path, typer.Argument(metavar="[FILE]", help="Matrix file.")] = HERE,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Build the cells of the matrix file (matrix.yaml).")] = False,
+    select: Select = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; build nothing.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Leave out the verification at the end.")] = False,
+    json: Json = False,
+) -> None:
+    """Build what changed, in one bake, and verify it."""
+    if not matrix:
+        fix = "imagefactory build --matrix [FILE] [--select EXPR]"
+        raise fail(InputError, "build-what", "say what to build", fix=fix)
+    workspace = workspace_of(path)
+    engine = engine_of(workspace.settings)
+    cells = workspace.cells(select or [])
+    workspace.plans(cells, workspace.look_everywhere(cells, engine))  # what is wrong is told before anything is made
+    found = workspace.look_everywhere(cells, engine) if dry_run else workspace.ensure(cells, engine)
+    rows = decide(workspace.plans(cells, found), engine)
+    if not json:
+        show_plan(rows)
+    plans = [row.plan for row in rows if row.action == "build"]
+    if dry_run:
+        if json:
+            ui.emit_json([row.as_dict() for row in rows])
+        return
+    stopped = _stopped_by_patches(workspace, plans)
+    plans = [plan for plan in plans if plan.cell.name not in stopped]
+    results: list[building.BuildResult] = []
+    if plans:
+        _mind_the_disk(plans, engine)
+        bakefile = workspace.write_bake(workspace.contexts, plans, found, engine.platform)
+        results = building.bake(engine, plans, bakefile, workspace.settings.logs)
+    built = {result.cell: result for result in results}
+    good = [r.plan.cell.tags[0] for r in rows if r.action == "skip" or _is_built(built.get(r.plan.cell.name))]
+    receipts = [] if no_verify else _verify_all(workspace, engine, good, show=not json, unless_receipt=True)
+    if json:
+        ui.emit_json([_build_row(row, built.get(row.plan.cell.name), stopped) for row in rows])
+    else:
+        _show_results(rows, built, stopped)
+    _judge(results, receipts, [problem for problems in stopped.values() for problem in problems])
+
+
+def _stopped_by_patches(workspace: Workspace, plans: list[CellPlan]) -> dict[str, tuple[Problem, ...]]:
+    """The cells that a patch stops, and why; told before anything is built."""
+    try:
+        done = workspace.try_series([(plan.cell, plan.series) for plan in plans])
+    except SetupError as error:
+        ui.warn(f"patches are tried in the builder only: {error.problems[0].what}")
+        return {}
+    for row in (row for one in done for row in one.rows if row.state is State.OBSOLETE):
+        ui.say(f"{row.patch} is obsolete on {row.project} {row.version}, and left out: {row.reason}")
+    return {one.cell: one.problems for one in done if one.problems}
+
+
+def _mind_the_disk(plans: list[CellPlan], engine: Engine) -> None:
+    """Warn if the build may not fit the disk; raise SetupError if it cannot."""
+    problem = disk.judge(plans, disk.free(engine.data_root))
+    if problem and problem.code == "disk-full":
+        raise SetupError(problem)
+    if problem:
+        ui.warn(f"{problem.what}: {problem.fix}")
+
+
+def _is_built(result: building.BuildResult | None) -> bool:
+    return result is not None and result.ok
+
+
+def _build_row(
+    row: Row, result: building.BuildResult | None, stopped: dict[str, tuple[Problem, ...]]
+) -> dict[str, object]:
+    problems = [problem.as_dict() for problem in stopped.get(row.plan.cell.name, ())]
+    return {**row.as_dict(), "result": result.as_dict() if result else None, "stopped": problems}
+
+
+def _show_results(
+    rows: list[Row], built: dict[str, building.BuildResult], stopped: dict[str, tuple[Problem, ...]]
+) -> None:
+    table = []
+    for row in rows:
+        name = row.plan.cell.name
+        result = built.get(name)
+        if result is None:
+            end, note = ("[red]stopped[/]", stopped[name][0].code) if name in stopped else ("[green]unchanged[/]", "")
+        else:
+            end = "[green]built[/]" if result.ok else "[red]failed[/]"
+            note = f"{result.seconds:.0f} s" if result.ok else f"log: {result.log}"
+        table.append([f"[bold]{name}[/bold]", end, note, row.plan.cell.tags[0]])
+    ui.table("build", ["cell", "result", "", "image"], table)
+
+
+def _judge(
+    results: list[building.BuildResult], receipts: list[receipt.Receipt], stopped: list[Problem] | None = None
+) -> None:
+    """Raise for everything that is not as it should be, so that the exit code says so."""
+    problems = stopped or []
+    problems += [
+        Problem(code="build-failed", where=r.cell, what=f"{r.error} (log: {r.log})", fix=f"reproduce: {r.reproduce}")
+        for r in results
+        if not r.ok
+    ]
+    for one in receipts:
+        bad = [check for check in one.checks if check.required and check.outcome is not receipt.Outcome.PASS]
+        problems += [
+            Problem(code="check-failed", where=one.tag, what=f"{check.name}: {check.detail}", fix="see docs/verify.md")
+            for check in bad
+        ]
+    if problems:
+        raise CheckFailedError(problems)
+
+
+def _verify_all(
+    workspace: Workspace, engine: Engine, tags: list[str], *, show: bool, unless_receipt: bool = False
+) -> list[receipt.Receipt]:
+    """Verify images one after the other; an image whose exact digest has passed already can be left as it is."""
+    lock = workspace.lock if workspace.lock_file.exists() else None
+    done = []
+    for tag in tags:
+        digest = engine.inspect_image(tag).digest
+        known = receipt.load(workspace.settings.receipts, digest)
+        if unless_receipt and known and known.passed:
+            ui.say(f"{tag}: {digest[:19]} was verified on {known.verified_at}; imagefactory verify does it again")
+            continue
+        made = verifying.verify(tag, engine=engine, lock=lock, settings=workspace.settings, now=datetime.now(UTC))
+        receipt.save(workspace.settings.receipts, made)
+        done.append(made)
+        if show:
+            verifying.render_table(made)
+    return done
+
+
+def verify_command(
+    tags: Annotated[
+        list[str] | None, typer.Argument(metavar="[TAG]...", help="Images; or name cells with --select.")
+    ] = None,
+    file: File = HERE,
+    select: Select = None,
+    junit_file: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    json: Json = False,
+) -> None:
+    """Run an image in containers and judge it; exit 1 if a required check fails."""
+    workspace = workspace_of(file)
+    engine = engine_of(workspace.settings)
+    names = list(tags or []) or [cell.tags[0] for cell in workspace.cells(select or [])]
+    receipts = _verify_all(workspace, engine, names, show=not json)
+    if junit_file:
+        junit.write(junit_file, *receipts)
+    if json:
+        ui.emit_json([one.as_dict() for one in receipts])
+    _judge([], receipts)
