@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import __version__, build_cli, doctor, port_cli, push, ui
+from imagefactory import __version__, build_cli, doctor, image_cli, port_cli, push, ui
 from imagefactory.errors import CheckFailedError, FactoryError
 from imagefactory.locking import station as locking
 from imagefactory.locking import store
@@ -36,6 +36,12 @@ app = typer.Typer(
 )
 
 app.add_typer(port_cli.app, name="patch")
+app.command("inspect", epilog="Example: imagefactory inspect imagefactory/vllm:gb10-vllm0.22.1")(
+    image_cli.inspect_command
+)
+app.command(
+    "diff", epilog="Example: imagefactory diff imagefactory/vllm:gb10-vllm0.22.1 imagefactory/vllm:gb10-vllm0.33.0"
+)(image_cli.diff_command)
 app.command("build", epilog="Example: imagefactory build --matrix --select flavor=cpu")(build_cli.build_command)
 app.command("verify", epilog="Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml")(
     build_cli.verify_command

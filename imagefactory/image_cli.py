@@ -1,0 +1,131 @@
+"""The commands that look at images: inspect and diff."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from imagefactory import anatomy, receipt, ui
+from imagefactory.anatomy import Anatomy, Layer
+from imagefactory.engine import Engine
+from imagefactory.locking.model import Lock
+from imagefactory.options import HERE, File, Json, engine_of, workspace_of
+from imagefactory.plan import LABEL
+from imagefactory.receipt import Outcome, Receipt
+
+MANIFEST = "/opt/imagefactory/manifest.json"
+#: As many packages as tell what an image is heavy with.
+BIGGEST = 10
+
+
+def look(engine: Engine, ref: str) -> Anatomy:
+    """The anatomy of an image in the engine. Raises CheckFailedError if there is none of that name."""
+    image = engine.inspect_image(ref)
+    manifest = _manifest(engine, ref) if f"{LABEL}.build-key" in image.labels else {}
+    return Anatomy(
+        ref=ref,
+        digest=image.digest,
+        platform=image.platform,
+        labels=image.labels,
+        env=image.env,
+        layers=anatomy.layers_of(image.layers, engine.history(ref)),
+        packages={wheel["name"]: wheel["version"] for wheel in manifest.get("wheels", ())},
+        patches={patch["name"]: patch["state"] for patch in manifest.get("patches", ())},
+    )
+
+
+def _manifest(engine: Engine, ref: str) -> Mapping[str, Any]:
+    text = engine.read_file(ref, MANIFEST)
+    found = jsonlib.loads(text) if text else {}
+    return found if isinstance(found, dict) else {}
+
+
+def inspect_command(
+    tag: Annotated[str, typer.Argument(metavar="TAG", help="An image in the engine.")],
+    file: File = HERE,
+    json: Json = False,
+) -> None:
+    """What an image is made of: pins, patches, layers, biggest packages, and which checks held."""
+    workspace = workspace_of(file)
+    engine = engine_of(workspace.settings)
+    found = look(engine, tag)
+    verified = receipt.load(workspace.settings.receipts, found.digest)
+    if json:
+        ui.emit_json({**found.as_dict(), "receipt": verified.as_dict() if verified else None})
+        return
+    _facts(found, verified)
+    _layers("layers", found.layers)
+    lock = workspace.lock if workspace.lock_file.exists() else None
+    rows = _biggest(found, lock)
+    if rows:
+        ui.table("biggest wheels", ["package", "version", "compressed"], rows)
+
+
+def _facts(found: Anatomy, verified: Receipt | None) -> None:
+    made = f"{LABEL}.build-key" in found.labels
+    pins = {key.removeprefix(f"{LABEL}.pin."): v for key, v in found.labels.items() if key.startswith(f"{LABEL}.pin.")}
+    rows = [["digest", found.digest], ["platform", found.platform], ["size", f"{_gb(found.size)} unpacked"]]
+    if made:
+        rows += [
+            ["cell", found.labels.get(f"{LABEL}.cell", "")],
+            ["pins", ", ".join(f"{name} {version}" for name, version in pins.items())],
+            ["torch", found.labels.get(f"{LABEL}.torch", "")],
+            ["patches", ", ".join(f"{name} ({state})" for name, state in found.patches.items()) or "none"],
+            ["packages", str(len(found.packages))],
+            ["build key", found.labels[f"{LABEL}.build-key"]],
+        ]
+    else:
+        rows.append(["made by", "not by imagefactory: it has no build key"])
+    rows.append(["verified", _verified(verified)])
+    ui.table(found.ref, ["", ""], [[name, ui.escape(text)] for name, text in rows])
+
+
+def _verified(verified: Receipt | None) -> str:
+    if verified is None:
+        return "never, on this machine"
+    counts = {outcome: sum(check.outcome is outcome for check in verified.checks) for outcome in Outcome}
+    told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+    return f"{verified.verified_at}: {'passed' if verified.passed else 'NOT passed'} ({told})"
+
+
+def _layers(title: str, layers: Sequence[Layer]) -> None:
+    ui.table(title, ["digest", "holds", "unpacked"], [[one.digest[:19], one.purpose, _gb(one.size)] for one in layers])
+
+
+def _biggest(found: Anatomy, lock: Lock | None) -> list[list[str]]:
+    """The biggest wheels by their size in the lock, which knows them by name and version."""
+    sizes = {(wheel.name, wheel.version): wheel.size for wheel in lock.all_wheels()} if lock else {}
+    known = [(sizes[pair], *pair) for pair in found.packages.items() if pair in sizes]
+    return [[name, version, _gb(size)] for size, name, version in sorted(known, reverse=True)[:BIGGEST]]
+
+
+def _gb(size: int) -> str:
+    """Bytes for people, as Docker writes them."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
+def diff_command(
+    old: Annotated[str, typer.Argument(metavar="A", help="The image that one has.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="The image that one may get.")],
+    file: File = HERE,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 if anything is different.")] = False,
+    json: Json = False,
+) -> None:
+    """What an upgrade from A to B changes: pins, packages, patches, settings, and what would move."""
+    workspace = workspace_of(file)
+    engine = engine_of(workspace.settings)
+    found = anatomy.compare(look(engine, old), look(engine, new), pin_prefix=f"{LABEL}.pin.")
+    if json:
+        ui.emit_json(found.as_dict())
+    elif not found.changes and not found.moved:
+        ui.say("the same, layer by layer")
+    else:
+        rows = [[one.kind, one.name, ui.escape(one.old) or "-", ui.escape(one.new) or "-"] for one in found.changes]
+        ui.table(f"{old} -> {new}", ["", "what", "old", "new"], rows)
+        _layers("layers that would move", found.moved)
+        ui.say(f"{len(found.shared)} layers are shared; {_gb(found.bytes_moved)} (unpacked) would move")
+    if exit_code and (found.changes or found.moved):
+        raise typer.Exit(1)
