@@ -15,6 +15,9 @@ from imagefactory.locking import places
 from imagefactory.plan import BaseImage, CellPlan
 from imagefactory.settings import Settings
 
+#: 1980-01-01, the first date that a wheel's files can have.
+BASE_EPOCH = "315532800"
+
 
 def write(
     folder: Path,
@@ -56,6 +59,8 @@ def _base_entry(context: Path, image: BaseImage, stage: str, settings: Settings)
         "context": str(context),
         "target": stage,
         "platforms": [image.platform],
+        # the dates in its history become those of every image on it
+        "args": {"SOURCE_DATE_EPOCH": BASE_EPOCH},
         **({"contexts": {image.reference: image.swap}} if image.swap else {}),
         **_secrets(settings),
     }

@@ -1,0 +1,39 @@
+"""The same inputs give the same image digest: built twice from nothing, in two folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import factory
+
+from imagefactory.engine import Engine
+
+pytestmark = pytest.mark.e2e
+
+
+def built(engine: Engine, folder: Path, tag: str) -> str:
+    """The digest of the cpu cell, built without any cache from what ``render`` writes into ``folder``."""
+    assert factory("render", "--select", "flavor=cpu", "--out", str(folder)).code == 0
+    path = folder / "docker-bake.json"
+    bake = json.loads(path.read_text())
+    for target in bake["target"].values():
+        if "tags" in target:
+            target["tags"] = [tag]
+    path.write_text(json.dumps(bake))
+    env = {**os.environ, **engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
+    argv = [*engine.docker, "buildx", "bake", "--file", str(path), "--no-cache"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return engine.inspect_image(tag).digest
+
+
+def test_two_builds_without_cache_in_two_folders_give_one_digest(
+    cpu_image: str, engine: Engine, tmp_path: Path
+) -> None:
+    first = built(engine, tmp_path / "here", "imagefactory/test:first")
+    second = built(engine, tmp_path / "elsewhere" / "deeper", "imagefactory/test:second")
+    assert first == second
