@@ -62,14 +62,11 @@ def engine() -> Iterator[Engine]:
         "imagefactory/vllm:cpu-broken-*",
         "imagefactory/vllm:cpu-late-*",
     ):
-        listed = subprocess.run(
-            [*found.docker, "image", "ls", "--quiet", "--filter", f"reference={ref}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for image in set(listed.stdout.split()):
-            subprocess.run([*found.docker, "image", "rm", "--force", image], check=True, capture_output=True)
+        # by name: an image of equal content may be somebody's, and goes only with its last name
+        argv = [*found.docker, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter", f"reference={ref}"]
+        listed = subprocess.run(argv, capture_output=True, text=True, check=True)
+        for name in listed.stdout.split():
+            subprocess.run([*found.docker, "image", "rm", "--force", name], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from mutants import measured, weakened
+
+from imagefactory.patching import catalog
 
 pytestmark = pytest.mark.e2e
 
@@ -63,6 +66,32 @@ def test_a_guard_that_names_one_architecture_switches_the_instruction_off_where_
     row = measured(NAME, "0.33.0", cuda=cuda, diff=text)
     assert row.state == "broken"
     assert "sm_121a has the instruction, and 16 of 16 conversions do without it" in row.reason
+
+
+def test_a_guard_that_does_not_know_families_switches_the_instruction_off_on_sm_120f(
+    tmp_path: Path, cuda: Path
+) -> None:
+    text = weakened(NAME, "0.33.0", [("!defined(__CUDA_ARCH_FAMILY_SPECIFIC__)", "1")], tmp_path)
+    row = measured(NAME, "0.33.0", cuda=cuda, diff=text)
+    assert row.state == "broken"
+    assert "sm_120f has the instruction, and 16 of 16 conversions do without it" in row.reason
+
+
+@pytest.mark.parametrize("version", ["0.16.0", "0.33.0"])
+@pytest.mark.parametrize("forgotten", [0, 1, 2])
+def test_a_patch_that_forgets_one_of_the_conversions_is_broken(
+    tmp_path: Path, cuda: Path, forgotten: int, version: str
+) -> None:
+    variant = catalog.load(ROOT / "patches")[NAME].variant(version)
+    assert variant is not None
+    guard = "+#if VLLM_E2M1_IN_SOFTWARE\n"
+    parts = variant.diff.read_text().split(guard)
+    assert len(parts) == 4
+    head, tail = guard.join(parts[: forgotten + 1]), guard.join(parts[forgotten + 1 :])
+    (tmp_path / "weak.diff").write_text(f"{head}+#if 0\n{tail}")
+    row = measured(NAME, version, cuda=cuda, diff=tmp_path / "weak.diff")
+    assert row.state == "broken", row.reason
+    assert "plain sm_121 does not compile" in row.reason
 
 
 def test_another_right_conversion_is_as_good(tmp_path: Path, cuda: Path) -> None:

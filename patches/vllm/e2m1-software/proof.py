@@ -6,8 +6,9 @@ The header ``nvfp4_utils.cuh`` is compiled as it is, with stand-ins for torch's 
 conversions. For a target with the features of its architecture or family (sm_121a, sm_120f, sm_100a) every conversion must
 be the instruction; for a plain one (sm_121, sm_120), which has no such instruction, it must be something that ptxas takes.
 What that is, is compiled for the host and held against a reference of its own: nearest value, ties to the even code,
-saturating, NaN of either sign to 0x7, -0 to 0x8, element i in nibble i. Other files that hold the instruction are put
-through the preprocessor: a plain target must not see it, the others must.
+saturating, NaN of either sign to 0x7, -0 to 0x8, element i in nibble i. Other files whose code holds the instruction are
+put through the preprocessor, as for a plain target, one of a family and one of an architecture: the first must not see
+it, the others must.
 """
 
 import os
@@ -18,10 +19,18 @@ import subprocess
 import sys
 import tempfile
 
-TREE = pathlib.Path(sys.argv[1])
+TREE = pathlib.Path(sys.argv[1]).resolve()
 HEADERS = [TREE / f"csrc/{part}quantization/fp4/nvfp4_utils.cuh" for part in ("", "libtorch_stable/")]
 INSTRUCTION = re.compile(r"cvt\.rn\.satfinite\.e2m1x2\.f32")
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+CODE = (".cu", ".cuh", ".h", ".hpp", ".inl")
 PLAIN, FEATURED = ("121", "120"), ("121a", "120f", "100a")
+# what nvcc defines for some of them
+PREDEFINED = {
+    "sm_121": ["-D__CUDA_ARCH__=1210"],
+    "sm_120f": ["-D__CUDA_ARCH__=1200", "-D__CUDA_ARCH_FAMILY_SPECIFIC__=1200"],
+    "sm_121a": ["-D__CUDA_ARCH__=1210", "-D__CUDA_ARCH_FAMILY_SPECIFIC__=1210", "-D__CUDA_ARCH_SPECIFIC__=1210"],
+}
 RIGHT, SYMPTOM, UNTOLD = 0, 1, 3
 
 TORCH = """
@@ -141,6 +150,11 @@ def run(argv, folder):
     return done.returncode, done.stdout + done.stderr
 
 
+def uses(text):
+    """How often code, not a comment, holds the instruction."""
+    return len(INSTRUCTION.findall(COMMENT.sub("", text)))
+
+
 def last(text):
     """The line that tells most."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -180,7 +194,7 @@ def compiled(target, source, header, cuda, folder):
 def targets(header, cuda, folder):
     """What is wrong with the code for some target."""
     source = write_probe(folder, header, "probe.cu", "", DEVICE)
-    total = sum(len(INSTRUCTION.findall(line)) for line in header.read_text().splitlines() if '"' in line)
+    total = uses(header.read_text(errors="replace"))
     for target in FEATURED:
         code, said, count = compiled(target, source, header, cuda, folder)
         if code:
@@ -209,37 +223,37 @@ def numbers(header, cuda, folder):
 
 def elsewhere(header, folder):
     """Other sources in which a plain target sees the instruction, or one with its features does not."""
-    for path in sorted((TREE / "csrc").rglob("*.cu*")):
+    for path in sorted(path for path in (TREE / "csrc").rglob("*") if path.suffix in CODE and path != header):
         text = path.read_text(errors="replace")
-        asm = [line for line in text.splitlines() if INSTRUCTION.search(line) and line.lstrip().startswith(('"', "asm"))]
-        if path == header or not asm:
+        total = uses(text)
+        if not total:
             continue
         bare = "\n".join("" if line.lstrip().startswith("#include") else line for line in text.splitlines())
         (folder / "bare.cpp").write_text(bare)
-        defined = ["-D__CUDA_ARCH__=1210", "-DCUDART_VERSION=13000", "-D__CUDACC__"]
-        family = ["-D__CUDA_ARCH_SPECIFIC__=1210", "-D__CUDA_ARCH_FAMILY_SPECIFIC__=1210"]
-        for more, wanted in (([], 0), (family, len(asm))):
-            code, said = run(["g++", "-E", "-P", "-x", "c++", *defined, *more, "bare.cpp"], folder)
+        for target, macros in PREDEFINED.items():
+            argv = ["g++", "-E", "-P", "-x", "c++", "-DCUDART_VERSION=13000", "-D__CUDACC__", *macros, "bare.cpp"]
+            code, said = run(argv, folder)
             if code:
                 raise Untold(f"{path.name} does not preprocess: {last(said)}")
-            if len(INSTRUCTION.findall(said)) != wanted:
-                yield f"{path.name}: {'a target with its features' if more else 'plain sm_121'} sees the wrong conversion"
+            seen, wanted = len(INSTRUCTION.findall(said)), 0 if target == "sm_121" else total
+            if seen != wanted:
+                yield f"{path.name}: {target} sees the instruction {seen} times, not {wanted}"
 
 
 def main():
     """Exit 0, 1 or 3, with one sentence."""
-    cuda = pathlib.Path(os.environ.get("IMAGEFACTORY_CUDA") or "/nonexistent")
+    cuda = pathlib.Path(os.environ.get("IMAGEFACTORY_CUDA") or "/nonexistent").resolve()
     header = next((path for path in HEADERS if path.is_file()), None)
     try:
         if header is None:
             raise Untold("nvfp4_utils.cuh is in none of the places that it has been in")
-        if not (cuda / "bin/nvcc").exists() or not shutil.which("g++"):
+        if not os.access(cuda / "bin/nvcc", os.X_OK) or not shutil.which("g++"):
             raise Untold("needs g++, and a CUDA toolchain in IMAGEFACTORY_CUDA")
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             faults = [*elsewhere(header, folder), *targets(header, cuda, folder)]
             faults = faults or list(numbers(header, cuda, folder))
-    except Untold as reason:
+    except (Untold, OSError) as reason:
         print(f"cannot be told: {reason}")
         return UNTOLD
     print("; ".join(faults) or "plain sm_121 and sm_120 convert in software to the same bits; with features, in hardware")
