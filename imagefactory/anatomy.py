@@ -6,19 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: What a layer is for, by what its history says; the last word that is found wins.
-PURPOSES = {
-    "from=toolchain": "compilers",
-    "from=layer-cuda-torch": "CUDA and torch",
-    "from=layer-dependencies": "other dependencies",
-    "from=layer-vllm": "vLLM and FlashInfer",
-    "from=belt": "forced torch, where it differed",
-    "from=patched": "patches",
-    "from=metadata": "manifest and entrypoint",
-    "apt-get": "distribution packages",
-    "venv": "Python environment",
-    "WORKDIR": "folder",
-}
+#: What a layer is for, by a word of the step that made it.
+STEPS = {"apt-get": "distribution packages", "venv": "Python environment", "WORKDIR": "folder"}
+#: The same for the layers that are copied from other stages, whose steps all look alike; by the manifest's group names.
+GROUPS = {"cuda-torch": "CUDA and torch", "dependencies": "other dependencies", "vllm": "vLLM and FlashInfer"}
+LAST = ("forced torch, where it differed", "patches", "manifest and entrypoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,21 +90,31 @@ class Difference:
         return {**asdict(self), "bytes_moved": self.bytes_moved}
 
 
-def layers_of(digests: Sequence[str], history: Sequence[tuple[str, int]]) -> tuple[Layer, ...]:
+def copies(manifest: Mapping[str, Any]) -> list[str]:
+    """What is copied into an image of imagefactory's, in order."""
+    groups = [GROUPS.get(layer["group"], layer["group"]) for layer in manifest.get("layers", ())]
+    return [*(["compilers"] if manifest.get("toolchain") else []), *groups, *LAST] if groups else []
+
+
+def layers_of(
+    digests: Sequence[str], history: Sequence[tuple[str, int]], copied: Sequence[str] = ()
+) -> tuple[Layer, ...]:
     """Layers with what they are for; ``history`` is (what made it, bytes) from the bottom up, layers only.
 
-    Where the two do not match, as after a squash, nothing is claimed about purposes and sizes.
+    ``copied`` names the copied layers in order. Where the counts do not match, as after a squash, nothing is claimed.
     """
     if len(digests) != len(history):
         return tuple(Layer(digest=digest, purpose="", size=0) for digest in digests)
+    from_stages = sum(made.startswith("COPY") for made, _ in history)
+    names = iter(copied if from_stages == len(copied) else [""] * from_stages)
     return tuple(
-        Layer(digest=digest, purpose=_purpose(made), size=size)
+        Layer(digest=digest, purpose=next(names) if made.startswith("COPY") else _purpose(made), size=size)
         for digest, (made, size) in zip(digests, history, strict=True)
     )
 
 
 def _purpose(made: str) -> str:
-    return next((purpose for word, purpose in PURPOSES.items() if word in made), "base")
+    return next((purpose for word, purpose in STEPS.items() if word in made), "base")
 
 
 def compare(old: Anatomy, new: Anatomy, *, pin_prefix: str) -> Difference:

@@ -31,7 +31,7 @@ def look(engine: Engine, ref: str) -> Anatomy:
         platform=image.platform,
         labels=image.labels,
         env=image.env,
-        layers=anatomy.layers_of(image.layers, engine.history(ref)),
+        layers=anatomy.layers_of(image.layers, engine.history(ref), anatomy.copies(manifest)),
         packages={wheel["name"]: wheel["version"] for wheel in manifest.get("wheels", ())},
         patches={patch["name"]: patch["state"] for patch in manifest.get("patches", ())},
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.anatomy import Anatomy, Change, Layer, compare, layers_of
+from imagefactory.anatomy import Anatomy, Change, Layer, compare, copies, layers_of
 
 PIN = "io.imagefactory.pin."
 OLD = Anatomy(
@@ -51,19 +51,32 @@ def test_every_kind_of_change_is_told_with_both_sides() -> None:
     assert found.as_dict()["bytes_moved"] == 30
 
 
-def test_a_layer_is_named_by_what_made_it() -> None:
-    history = [("ADD rootfs.tar / # buildkit", 5), ("COPY --from=layer-cuda-torch /layer/ / # buildkit", 7)]
-    assert [(layer.purpose, layer.size) for layer in layers_of(("a", "b"), history)] == [
-        ("base", 5),
-        ("CUDA and torch", 7),
+MANIFEST = {"toolchain": {"nvcc": "13"}, "layers": [{"group": "cuda-torch"}, {"group": "vllm"}]}
+
+
+def test_a_layer_is_named_by_the_step_that_made_it_and_a_copied_one_by_its_place() -> None:
+    history = [("", 5), ("RUN apt-get update", 6), *(("COPY /layer/ / # buildkit", n) for n in range(6))]
+    found = layers_of([str(n) for n in range(8)], history, copies(MANIFEST))
+    assert [layer.purpose for layer in found] == [
+        "base",
+        "distribution packages",
+        "compilers",
+        "CUDA and torch",
+        "vLLM and FlashInfer",
+        "forced torch, where it differed",
+        "patches",
+        "manifest and entrypoint",
     ]
+    assert [layer.size for layer in found] == [5, 6, 0, 1, 2, 3, 4, 5]
 
 
 def test_where_history_and_layers_do_not_match_nothing_is_claimed() -> None:
-    assert layers_of(("a", "b"), [("COPY x", 5)]) == (
-        Layer(digest="a", purpose="", size=0),
-        Layer(digest="b", purpose="", size=0),
-    )
+    assert [layer.purpose for layer in layers_of(("a", "b"), [("COPY x", 5)])] == ["", ""]
+    assert [layer.purpose for layer in layers_of(("a", "b"), [("RUN x", 5), ("COPY x", 5)], ["one", "two"])] == [
+        "base",
+        "",
+    ]
+    assert copies({}) == []
 
 
 packages = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2"]))
