@@ -33,6 +33,7 @@ def test_states_are_as_published(name: str, version: str, state: str) -> None:
     [
         (GEMMA, "0.19.0", 'r"_weight\\.(\\w+)$"', 'r"_weight\\.(input_scale)$"', "KeyError"),
         (GEMMA, "0.19.0", '"scale" in moe_name or ', "", "AssertionError"),
+        (GEMMA, "0.19.0", "   moe_name,", '   weight_name + ".weight",', "do not arrive"),
         (GEMMA, "0.19.0", '.moe.experts.\\1."', '.moe.experts.0."', "do not arrive"),
         (NEMOTRON, "0.16.0", '"NemotronV3ReasoningParser"', '"OtherParser"', "which is not in"),
         (NEMOTRON, "0.16.0", "return None, reasoning", "return reasoning, content", "is read as"),

@@ -47,8 +47,10 @@ class Parameter:
     def __init__(self, name, arrived):
         self.name, self.arrived = name, arrived
 
-    def weight_loader(self, _parameter, _tensor, _name=None, shard_id=None, expert_id=None, **_more):
-        self.arrived.append((self.name, shard_id, expert_id))
+    def weight_loader(self, _parameter, _tensor, name="", shard_id=None, expert_id=None, **_more):
+        # the fused layer tells by the name that it is given what kind of tensor it loads
+        told = name.endswith(self.name.partition("_")[2])
+        self.arrived.append((self.name if told else f"{self.name} as {name}", shard_id, expert_id))
 
 
 def functions():
@@ -74,7 +76,7 @@ def functions():
         "logger": mock.MagicMock(),
         "WeightsMapper": mock.MagicMock(),
         "AutoWeightsLoader": lambda inner, **_: types.SimpleNamespace(load_weights=inner.hand_on),
-        # the table that the fused layer makes, as (parameter, name in the checkpoint, expert, shard)
+        # a table of the shape that the fused layer makes: (parameter, name in the checkpoint, expert, shard)
         "fused_moe_make_expert_params_mapping": lambda *_, **__: table(),
     }
     exec(compile(ast.fix_missing_locations(module), "vllm", "exec"), space)
