@@ -23,6 +23,16 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """What one rule left out of one install layer: number of files and their bytes."""
+
+    layer: str
+    rule: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
     """What is known of one image.
 
@@ -35,6 +45,7 @@ class Anatomy:
         layers: from the bottom up.
         packages: name -> version of every wheel in it; empty for an image that imagefactory did not make.
         patches: name -> state of every patch of its series.
+        dropped: what the wheels have and the image has not, for nobody uses it.
     """
 
     ref: str
@@ -45,6 +56,7 @@ class Anatomy:
     layers: tuple[Layer, ...]
     packages: Mapping[str, str]
     patches: Mapping[str, str]
+    dropped: tuple[Dropped, ...] = ()
 
     @property
     def size(self) -> int:
@@ -94,6 +106,14 @@ def copies(manifest: Mapping[str, Any]) -> list[str]:
     """What is copied into an image of imagefactory's, in order."""
     groups = [GROUPS.get(layer["group"], layer["group"]) for layer in manifest.get("layers", ())]
     return [*(["compilers"] if manifest.get("toolchain") else []), *groups, *LAST] if groups else []
+
+
+def dropped_of(manifest: Mapping[str, Any]) -> tuple[Dropped, ...]:
+    """What was left out of an image of imagefactory's."""
+    return tuple(
+        Dropped(layer=GROUPS.get(row["layer"], row["layer"]), rule=row["rule"], files=row["files"], size=row["bytes"])
+        for row in manifest.get("dropped", ())
+    )
 
 
 def layers_of(

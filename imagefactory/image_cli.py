@@ -34,6 +34,7 @@ def look(engine: Engine, ref: str) -> Anatomy:
         layers=anatomy.layers_of(image.layers, engine.history(ref), anatomy.copies(manifest)),
         packages={wheel["name"]: wheel["version"] for wheel in manifest.get("wheels", ())},
         patches={patch["name"]: patch["state"] for patch in manifest.get("patches", ())},
+        dropped=anatomy.dropped_of(manifest),
     )
 
 
@@ -59,6 +60,9 @@ def inspect_command(
     _facts(found, verified)
     _layers("layers", found.layers)
     lock = workspace.lock if workspace.lock_file.exists() else None
+    if found.dropped:
+        shown = [[one.layer, one.rule, str(one.files), _gb(one.size)] for one in found.dropped]
+        ui.table("left out", ["layer", "what", "files", "bytes"], shown)
     rows = _biggest(found, lock)
     if rows:
         ui.table("biggest wheels", ["package", "version", "compressed"], rows)

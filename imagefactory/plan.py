@@ -196,7 +196,7 @@ def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
 
 
 def _program_files() -> dict[str, bytes]:
-    names = ("belt.py", "identity.py", "manifest.py", "overlay.py", "toolchain.py")
+    names = ("belt.py", "identity.py", "manifest.py", "overlay.py", "toolchain.py", "trim.py")
     return {f"factory/{name}": (INBUILD / name).read_bytes() for name in names}
 
 

@@ -30,21 +30,21 @@ def layers(root: Path, **torch: str | None) -> list[Path]:
 def test_the_belt_is_empty_when_nothing_swapped_torch(tmp_path: Path) -> None:
     fresh, first, second = layers(tmp_path, fresh=CUDA, first=CUDA, second=None)
     (fresh / SITE / "fresh.py").unlink()
-    assert belt.main(fresh, tmp_path / "out", [first, second]) == 0
+    assert belt.main(fresh, tmp_path / "out", tmp_path / "dropped", [first, second]) == 0
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_the_belt_puts_back_a_torch_that_a_later_layer_swapped_for_a_cpu_build(tmp_path: Path) -> None:
     fresh, first, second = layers(tmp_path, fresh=CUDA, first=CUDA, second=CPU)
     (fresh / SITE / "fresh.py").unlink()
-    assert belt.main(fresh, tmp_path / "out", [first, second]) == 0
+    assert belt.main(fresh, tmp_path / "out", tmp_path / "dropped", [first, second]) == 0
     assert (tmp_path / "out" / SITE / "torch" / "version.py").read_text() == CUDA
 
 
 def test_a_stranger_in_torchs_folder_stops_the_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fresh, first = layers(tmp_path, fresh=CUDA, first=CUDA)
     write(first / SITE / "torch" / "extra.py", "")
-    assert belt.main(fresh, tmp_path / "out", [first]) == 1
+    assert belt.main(fresh, tmp_path / "out", tmp_path / "dropped", [first]) == 1
     assert "extra.py" in capsys.readouterr().err
 
 

@@ -58,6 +58,24 @@ def answers_with(image: Good, kind: str, *, text: str, status: int | None = 200)
 
 
 FAULTS: list[tuple[str, str, Callable[[Good], object], str]] = [
+    (
+        "files-complete",
+        "a file that a RECORD names is not there",
+        lambda image: image.inside["contents"].update(missing=["numpy/core.py"]),
+        "numpy/core.py is missing",
+    ),
+    (
+        "files-complete",
+        "a link to a compiler that is not there",
+        lambda image: image.inside["contents"].update(dangling=["/site/triton/ptxas"]),
+        "/site/triton/ptxas leads nowhere",
+    ),
+    (
+        "nothing-unused",
+        "an installer's cache",
+        lambda image: image.inside["contents"].update(unused=["/root/.cache/pip/http"]),
+        "1 files that nobody uses: /root/.cache/pip/http",
+    ),
     ("probe", "python does not run", lambda i: setattr(i, "facts", None), "no Python at all"),
     (
         "torch-identity",

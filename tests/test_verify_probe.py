@@ -126,6 +126,29 @@ def test_every_installed_distribution_is_listed_by_normalized_name(image: Image)
     assert found == [{"name": "numpy", "version": "2.0"}, {"name": "some-thing-x", "version": "1.0"}]
 
 
+def test_what_is_missing_unused_or_leads_nowhere_is_named(image: Image) -> None:
+    image.distribution("numpy", "2.0", {"numpy/here.py": 4, "numpy/gone.py": 4, "../../../bin/gone": 1})
+    image.write("numpy/here.py", "1234")
+    image.write("numpy/__pycache__/here.cpython-313.pyc", "")
+    image.write("numpy/lib/libnpymath.a", "")
+    image.write("nvidia/nvshmem/lib/libnvshmem_device.a", "")
+    (image.site / "numpy" / "ptxas").symlink_to("/nowhere/ptxas")
+    contents = image.facts()["contents"]
+    assert contents["missing"] == ["../../../bin/gone", "numpy/gone.py"]
+    assert [Path(name).name for name in contents["unused"] if name.startswith(str(image.site))] == [
+        "here.cpython-313.pyc",
+        "libnpymath.a",
+    ]
+    assert contents["dangling"] == [str(image.site / "numpy" / "ptxas")]
+
+
+def test_a_link_in_the_compilers_folder_that_leads_nowhere_is_named(image: Image, tmp_path: Path) -> None:
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "lib64").symlink_to("lib")
+    found = image.facts(CUDA_HOME=str(tmp_path / "cuda"))["contents"]
+    assert found["dangling"] == [str(tmp_path / "cuda" / "lib64")]
+
+
 def test_files_of_torch_that_are_not_as_installed_are_named(image: Image) -> None:
     image.torch()
     good = image.write("torch/good.txt", "1234")

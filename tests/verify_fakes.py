@@ -111,8 +111,10 @@ def facts(locked: Resolution) -> dict[str, Any]:
                 {"group": "vllm", "torch": torch},
             ],
             "toolchain": {"nvidia-cuda-nvcc": "13.0.88"} if torch["cuda"] else None,
+            "dropped": [{"layer": "cuda-torch", "rule": "tests", "why": "", "files": 2, "bytes": 3_000_000}],
             "patches": [{"name": PATCH, "files": {FILE: "11" * 32}, "created": []}],
         },
+        "contents": {"unused": [], "dangling": [], "missing": [], "seconds": 2.0},
         "torch": {
             **torch,
             "arch_flags": ["sm_120"] if torch["cuda"] else [],

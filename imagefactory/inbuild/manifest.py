@@ -1,8 +1,9 @@
 """Writes ``manifest.json`` of an image and puts the proofs beside it. Standard library only: it runs in the builder.
 
-    python manifest.py PLANNED LAYERS PATCHED SERIES OUT
+    python manifest.py PLANNED LAYERS PATCHED DROPPED SERIES OUT
 
-PLANNED is what the plan knew; LAYERS and PATCHED are what the build saw (identity.py, overlay.py).
+PLANNED is what the plan knew; LAYERS, PATCHED and the files in DROPPED, one a layer, are what the build saw
+(identity.py, overlay.py, trim.py).
 """
 
 from __future__ import annotations
@@ -13,19 +14,31 @@ import sys
 from pathlib import Path
 
 
-def main(planned: Path, layers: Path, patched: Path, series: Path, out: Path) -> None:
-    """Join the three records, and copy every proof to ``OUT/proofs/<project>/<name>/proof.py``."""
+def main(planned: Path, layers: Path, patched: Path, dropped: Path, series: Path, out: Path) -> None:
+    """Join the records, and copy every proof to ``OUT/proofs/<project>/<name>/proof.py``.
+
+    The manifest tells how much was dropped by which rule; ``OUT/dropped.json`` names every file.
+    """
     manifest = json.loads(planned.read_text(encoding="utf-8"))
     manifest["layers"] = json.loads(layers.read_text(encoding="utf-8"))
     manifest["patches"] = json.loads(patched.read_text(encoding="utf-8"))
+    rows = [
+        {"layer": file.stem, **row}
+        for file in sorted(dropped.glob("*.json"))
+        for row in json.loads(file.read_text(encoding="utf-8"))
+    ]
+    manifest["dropped"] = [
+        {**row, "files": len(row["files"]), "bytes": sum(size for _, size in row["files"])} for row in rows
+    ]
     out.mkdir(parents=True, exist_ok=True)
+    (out / "dropped.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    rows = json.loads((series / "series.json").read_text(encoding="utf-8"))
-    for row in (row for row in rows if not row.get("exempt")):
+    steps = json.loads((series / "series.json").read_text(encoding="utf-8"))
+    for row in (row for row in steps if not row.get("exempt")):
         proof = out / "proofs" / row["name"] / "proof.py"
         proof.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(series / row["proof"], proof)
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:6]))
+    main(*(Path(argument) for argument in sys.argv[1:7]))

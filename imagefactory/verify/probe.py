@@ -45,14 +45,20 @@ __global__ void k(const float2* in, __nv_fp4x2_storage_t* out) {
   out[threadIdx.x] = __nv_cvt_float2_to_fp4x2(in[threadIdx.x], __NV_E2M1, cudaRoundNearest);
 }
 """
+#: Files without a use at run time, wherever they lie in site-packages, but for libraries that kernels are linked with.
+UNUSED = (".pyc", ".pyo", ".whl", ".a")
+LINKED = ("libnvshmem_device.a", "libcudadevrt.a", "libcudart_static.a")
+#: What installers leave behind.
+CACHES = ("/root/.cache/pip", "/root/.cache/uv", "/var/lib/apt/lists")
 #: Functions of the CUDA driver, as opposed to those of the CUDA runtime (`cudaMalloc`) and of cuBLAS (`cublasCreate`).
 DRIVER_SYMBOL = re.compile(r"\bU (cu[A-Z]\w*)")
 
 
 def probe(home: Path, site: Path) -> Facts:
     """All facts about this image."""
-    # Before torch: its import may change what is on the module path.
-    distributions = installed()
+    # Before torch: its import may change what is on the module path, and leaves compiled Python for the next one.
+    distributions, contents = installed(), contents_facts(site, Path(os.environ.get("CUDA_HOME") or site))
+    sys.dont_write_bytecode = False
     manifest = read_manifest(home / "manifest.json")
     torch = torch_facts(site)
     shared = shared_objects(site)
@@ -61,6 +67,7 @@ def probe(home: Path, site: Path) -> Facts:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "distributions": distributions,
+        "contents": contents,
         "manifest": manifest,
         "torch": torch,
         "extensions": extension_facts(site, shared, cuda=bool(torch.get("cuda"))),
@@ -80,6 +87,29 @@ def installed() -> list[Facts]:
         for distribution in importlib.metadata.distributions()
     ]
     return sorted(found, key=lambda fact: (fact["name"], fact["version"]))
+
+
+def contents_facts(site: Path, cuda_home: Path) -> Facts:
+    """What is in the image and should not be, and what is not in it and should be."""
+    began = time.monotonic()
+    unused, dangling = [], []
+    for root in dict.fromkeys((site, cuda_home)):
+        for folder, _, names in os.walk(root):
+            for name in names:
+                path = os.path.join(folder, name)  # noqa: PTH118 - a path object for each of 60,000 files takes seconds
+                if name.endswith(UNUSED) and root == site and name not in LINKED:
+                    unused.append(path)
+                elif os.path.islink(path) and not os.path.exists(path):  # noqa: PTH110, PTH114
+                    dangling.append(path)
+    unused += [str(path) for cache in CACHES for path in Path(cache).glob("*")]
+    missing = [
+        file
+        for distribution in importlib.metadata.distributions()
+        for file in recorded(distribution)
+        if not os.path.lexists(site / file)
+    ]
+    seconds = round(time.monotonic() - began, 1)
+    return {"unused": sorted(unused), "dangling": sorted(dangling), "missing": sorted(missing), "seconds": seconds}
 
 
 def read_manifest(path: Path) -> Facts | None:

@@ -110,7 +110,8 @@ def run_probe(engine: Engine, image: ImageInfo) -> Probed:
     try:
         done = engine.run(
             image.ref,
-            ["-P", "-"],  # -P: nothing in the working directory is taken for a module
+            # -P: nothing in the working directory is a module; -B: nothing is compiled before the probe has looked
+            ["-B", "-P", "-"],
             platform=image.platform,
             entrypoint=PYTHON,
             stdin=source,

@@ -35,7 +35,7 @@ RUN printf '%s\\n' '#!/opt/venv/bin/python' \\
 SWAPPED = """\
 RUN cd /opt/venv/lib/python3.11/site-packages \\
  && sed -i "s/^__version__ = .*/__version__ = '2.10.0+cu128'/" torch/version.py \\
- && rm -r vllm-0.32.0+cpu.dist-info
+ && rm -r vllm-0.32.0+cpu.dist-info idna/py.typed && touch left.whl
 LABEL io.imagefactory.pin.vllm=0.31.0
 """
 
@@ -125,6 +125,8 @@ def test_a_swapped_torch_a_lost_patch_and_a_wrong_label_are_all_seen(
         "patches-effective",
         "server-starts",
         "labels-true",
+        "files-complete",
+        "nothing-unused",
     ):
         assert seen[name] == "fail", name
     assert "2.10.0+cu128" in done.err

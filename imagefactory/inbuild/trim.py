@@ -1,0 +1,197 @@
+"""Takes out of an install layer what nobody uses at run time, and writes down what. Standard library only.
+
+    python trim.py SITE_PACKAGES OUT [CUDA_HOME]
+
+OUT becomes a JSON list of ``{"rule", "why", "files": [[path, bytes], ...]}``, a row for each rule that found something.
+Every RECORD is kept true. CUDA_HOME is where the image has compilers: those that wheels bring become links to them.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import filecmp
+import io
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Static libraries that kernels compiled at run time are linked with: by FlashInfer, numba and nvcc.
+LINKED = ("libnvshmem_device.a", "libcudadevrt.a", "libcudart_static.a")
+COMPILERS = re.compile(
+    r"(?:^|/)(?:nvidia/cu\d+|backends/nvidia)/(?P<place>(?:nvvm/)?bin)/"
+    r"(?P<name>nvcc|ptxas|nvlink|cicc|cudafe\+\+|fatbinary)(?:-blackwell)?$"
+)
+_TEST_FILE = re.compile(r"(?:test_.*|.*_tests?|conftest)\.py")
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+_TESTS = re.compile(rb"\btests?\b")
+_STRING = re.compile(rb"""["']((?:\w+\.)+tests?(?:\.\w+)*)["']""")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An install layer: its site-packages, the files in it (relative names), where the image has compilers."""
+
+    site: Path
+    files: tuple[str, ...]
+    cuda_home: str | None
+
+
+#: What a rule found: a file, and None if it goes or what it becomes a link to.
+Found = Iterator[tuple[str, str | None]]
+Row = dict[str, Any]
+
+
+def tests(layer: Layer) -> Found:
+    """Folders of tests, but those that a module outside of them imports or names: NumPy and numba use theirs."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for name in layer.files:
+        folder = _tests_folder(name)
+        if folder:
+            folders[folder].append(name)
+    real = {folder: names for folder, names in folders.items() if any(map(_is_test, names))}
+    used = _imported(layer) if real else set()
+    for folder, names in real.items():
+        if not any(module == folder or module.startswith(f"{folder}/") for module in used):
+            yield from ((name, None) for name in names)
+
+
+def _is_test(name: str) -> bool:
+    return _TEST_FILE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def _tests_folder(name: str) -> str | None:
+    """The outermost folder of tests that ``name`` is in, below a package's own."""
+    parts = name.split("/")[:-1]
+    place = next((i for i, part in enumerate(parts) if i and part in ("test", "tests")), None)
+    return "/".join(parts[: place + 1]) if place else None
+
+
+def _imported(layer: Layer) -> set[str]:
+    """Modules with ``test`` or ``tests`` in their names that modules outside of tests use, as paths."""
+    found: set[str] = set()
+    for name in layer.files:
+        if not name.endswith(".py") or _tests_folder(name):
+            continue
+        data = (layer.site / name).read_bytes()
+        if not _TESTS.search(data):
+            continue
+        found |= {text.decode().replace(".", "/") for text in _STRING.findall(data)}
+        if any(_TESTS.search(line) for line in _IMPORT.findall(data)):
+            found |= set(_imports(data, name.split("/")[:-1]))
+    return found
+
+
+def _imports(data: bytes, package: list[str]) -> Iterator[str]:
+    """Every module or name that the source ``data`` of a module in ``package`` imports, as a path."""
+    for node in ast.walk(ast.parse(data)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.replace(".", "/") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = [*above, *(node.module or "").split(".")] if node.module else above
+            yield from ("/".join([*module, alias.name]) for alias in node.names)
+
+
+def static_libraries(layer: Layer) -> Found:
+    """Static libraries that no kernel is linked with at run time."""
+    for name in layer.files:
+        if name.endswith(".a") and name.rpartition("/")[2] not in LINKED:
+            yield name, None
+
+
+def compilers(layer: Layer) -> Found:
+    """CUDA's compilers, where the image has its own set: several versions beside each other refuse to work together."""
+    for name in layer.files:
+        match = COMPILERS.search(name) if layer.cuda_home else None
+        if match and not (layer.site / name).is_symlink():
+            place = "nvvm/bin" if match["name"] == "cicc" else "bin"
+            yield name, f"{layer.cuda_home}/{place}/{match['name']}"
+
+
+def copies(layer: Layer) -> Found:
+    """A shared library under several of its version names; wheels cannot hold links."""
+    same: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for name in layer.files:
+        stem, dot, _ = name.partition(".so")
+        path = layer.site / name
+        if dot and not path.is_symlink():
+            same[stem, path.stat().st_size].append(name)
+    for names in same.values():
+        # the fullest name is the library's own, as an installer outside of Python would leave it
+        real, *others = sorted(names, key=lambda name: (-len(name), name))
+        for name in others:
+            if filecmp.cmp(layer.site / real, layer.site / name, shallow=False):
+                yield name, real.rpartition("/")[2]
+
+
+def leftovers(layer: Layer) -> Found:
+    """Compiled Python (made again at the first start, and not in an image's layers) and wheels in wheels."""
+    for name in layer.files:
+        if name.endswith((".pyc", ".pyo", ".whl")):
+            yield name, None
+
+
+RULES: tuple[tuple[str, Callable[[Layer], Found]], ...] = (
+    ("tests", tests),
+    ("static libraries", static_libraries),
+    ("second compilers", compilers),
+    ("copies of libraries", copies),
+    ("compiled Python and wheels", leftovers),
+)
+
+
+def trim(site: Path, cuda_home: str | None) -> list[Row]:
+    """Apply all rules to ``site``; what each of them took out, with the bytes that it saved."""
+    names = tuple(sorted(p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_symlink() or p.is_file()))
+    layer, report = Layer(site, names, cuda_home), []
+    fate: dict[str, str | None] = {}
+    for rule, find in RULES:
+        found = {name: target for name, target in find(layer) if name not in fate}
+        sizes = [[name, (site / name).lstat().st_size] for name in sorted(found)]
+        for name, target in found.items():
+            (site / name).unlink()
+            if target:
+                (site / name).symlink_to(target)
+        fate |= found
+        if found:
+            report.append({"rule": rule, "why": (find.__doc__ or "").strip(), "files": sizes})
+    _keep_records_true(site, fate)
+    _remove_empty(site, {(site / name).parent for name, target in fate.items() if target is None})
+    return report
+
+
+def _keep_records_true(site: Path, fate: dict[str, str | None]) -> None:
+    """What is gone leaves its RECORD; a link has no size there, as with any file that an installer made."""
+    for record in sorted(site.glob("*.dist-info/RECORD")) if fate else []:
+        rows = [row for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"), newline="")) if row]
+        kept = [[row[0], "", ""] if row[0] in fate else row for row in rows if row[0] not in fate or fate[row[0]]]
+        if kept != rows:
+            with record.open("w", encoding="utf-8", newline="") as out:
+                csv.writer(out, lineterminator="\n").writerows(kept)
+
+
+def _remove_empty(site: Path, folders: set[Path]) -> None:
+    for folder in sorted(folders, reverse=True):
+        place = folder
+        while place != site and place.is_dir() and not any(place.iterdir()):
+            place.rmdir()
+            place = place.parent
+
+
+def main(site: Path, out: Path, cuda_home: str | None = None) -> None:
+    """Trim, write the report and say what was saved."""
+    report = trim(site, cuda_home) if site.is_dir() else []
+    out.write_text(json.dumps(report) + "\n", encoding="utf-8")
+    for row in report:
+        size = sum(size for _, size in row["files"])
+        print(f"trim: {row['rule']}: {len(row['files'])} files, {size / 1e6:.1f} MB")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:4])
