@@ -24,6 +24,7 @@ LABEL = "io.imagefactory"
 #: Where the toolchain is in an image, and the folder that holds everything that is compiled or fetched at run time.
 CUDA_HOME, CACHE = "/opt/cuda", "/root/.cache"
 INBUILD = Path(__file__).parent / "inbuild"
+NO_KEY = "0" * 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +100,13 @@ def compose(
     files["entrypoint"] = (templates / "entrypoint").read_bytes()
     labels = _labels(cell, resolution, series, base)
     env = _environment_of(cell, toolchain)
-    text = _dockerfile(cell, resolution, templates, env=env, labels=labels)
+    # rendered once: the key is of the text that has this in the key's own place
+    text = _dockerfile(cell, resolution, templates, env=env, labels={**labels, f"{LABEL}.build-key": NO_KEY})
     base_text = render.base_dockerfile(templates, cell.flavor.base, base.reference)
     key = _key([text, base_text, base.digest, cell.platform, uv_version, {k: _sha(v) for k, v in files.items()}])
     labels = {**labels, f"{LABEL}.build-key": key}
     files["manifest.json"] = _manifest(cell, resolution, toolchain, key)
-    files["Dockerfile"] = _dockerfile(cell, resolution, templates, env=env, labels=labels).encode()
+    files["Dockerfile"] = text.replace(NO_KEY, key).encode()
     return CellPlan(
         cell=cell,
         resolution=resolution,
@@ -168,14 +170,20 @@ def _groups(resolution: Resolution) -> list[tuple[str, tuple[Wheel, ...]]]:
 
 
 def _install_files(resolution: Resolution, toolchain: LockedToolchain | None) -> dict[str, bytes]:
+    files = dict(_requirements(resolution))
+    if toolchain:
+        files["requirements/toolchain.txt"] = requirements_txt(toolchain.wheels).encode()
+    return files
+
+
+@lru_cache(maxsize=64)
+def _requirements(resolution: Resolution) -> dict[str, bytes]:
+    """What each layer installs, once for all cells that share a resolution."""
     files = {
         f"requirements/{name}.txt": requirements_txt(wheels).encode() for name, wheels in _groups(resolution) if wheels
     }
-    if toolchain:
-        files["requirements/toolchain.txt"] = requirements_txt(toolchain.wheels).encode()
     torch = resolution.wheel("torch")
-    files["requirements/torch.txt"] = requirements_txt([torch] if torch else []).encode()
-    return files
+    return {**files, "requirements/torch.txt": requirements_txt([torch] if torch else []).encode()}
 
 
 def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
@@ -186,9 +194,9 @@ def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
         if step.exempt:
             rows.append({"name": name, "exempt": step.exempt})
             continue
-        files[f"patches/{name}/proof.py"] = step.patch.proof.script.read_bytes()
+        files[f"patches/{name}/proof.py"] = _bytes(step.patch.proof.script)
         if variant:
-            files[f"patches/{name}/{variant.diff.name}"] = variant.diff.read_bytes()
+            files[f"patches/{name}/{variant.diff.name}"] = _bytes(variant.diff)
         diff = f"{name}/{variant.diff.name}" if variant else None
         rows.append({"name": name, "diff": diff, "proof": f"{name}/proof.py"})
     files["patches/series.json"] = json.dumps(rows, indent=1).encode()
@@ -197,7 +205,7 @@ def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
 
 def _program_files() -> dict[str, bytes]:
     names = ("belt.py", "identity.py", "manifest.py", "overlay.py", "toolchain.py", "trim.py")
-    return {f"factory/{name}": (INBUILD / name).read_bytes() for name in names}
+    return {f"factory/{name}": _bytes(INBUILD / name) for name in names}
 
 
 def _environment_of(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]:
@@ -251,18 +259,23 @@ def _variant_text(step: Step) -> str:
     return step.variant.diff.name if step.variant else "n/a" if step.exempt else "proof only"
 
 
-def _manifest(cell: Cell, resolution: Resolution, toolchain: LockedToolchain | None, key: str) -> bytes:
-    wheels = [
+@lru_cache(maxsize=64)
+def _rows(resolution: Resolution) -> list[dict[str, str]]:
+    rows = [
         {"name": w.name, "version": w.version, "sha256": w.sha256, "group": name}
         for name, group in _groups(resolution)
         for w in group
     ]
+    return sorted(rows, key=lambda row: row["name"])
+
+
+def _manifest(cell: Cell, resolution: Resolution, toolchain: LockedToolchain | None, key: str) -> bytes:
     manifest = {
         "cell": cell.name,
         "build_key": key,
         "axes": dict(cell.axes),
         "torch": {"version": resolution.torch.version, "cuda": resolution.torch.cuda},
-        "wheels": sorted(wheels, key=lambda w: w["name"]),
+        "wheels": _rows(resolution),
         "toolchain": {w.name: w.version for w in toolchain.wheels} if toolchain else None,
         "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
     }
@@ -270,6 +283,18 @@ def _manifest(cell: Cell, resolution: Resolution, toolchain: LockedToolchain | N
     return json.dumps(manifest).encode()
 
 
+def _bytes(path: Path) -> bytes:
+    """What is in a file; read once for all cells that have it."""
+    status = path.stat()
+    return _read(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, _mtime: int, _size: int) -> bytes:
+    return path.read_bytes()
+
+
+@lru_cache(maxsize=1024)
 def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

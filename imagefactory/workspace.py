@@ -71,6 +71,10 @@ class Workspace:
         """The lock. Raises InputError if there is none or it cannot be read."""
         return store.read(self.lock_file)
 
+    @cached_property
+    def _uv_version(self) -> str:
+        return version("uv")
+
     def bench(self, patches: Iterable[Patch], *, fresh: bool = False) -> Bench:
         """Where ``patches`` are measured; with the first toolchain of the matrix, if a proof compiles for a GPU.
 
@@ -156,7 +160,7 @@ class Workspace:
             catalog.series(patches, cell),
             found[cell.flavor.base.name, cell.platform],
             templates=self.templates,
-            uv_version=version("uv"),
+            uv_version=self._uv_version,
             toolchain=self._toolchain(cell),
         )
 

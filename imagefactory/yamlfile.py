@@ -138,9 +138,17 @@ def in_file_order(problems: list[Problem]) -> list[Problem]:
     return sorted(problems, key=line)
 
 
+def _parse(text: str) -> yaml.Node | None:
+    """libyaml where PyYAML has it, ten times as fast; PyYAML's own parser tells better what is wrong with a file."""
+    try:
+        return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+
+
 def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         fix = "run in the project's folder, or name the file"
         raise InputError(Problem(code=f"{prefix}-missing", what=f"there is no file {path}", fix=fix)) from None

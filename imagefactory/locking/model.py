@@ -81,6 +81,10 @@ class Resolution:
     torch: TorchBuild
     wheels: tuple[Wheel, ...]
 
+    def __hash__(self) -> int:
+        # what is derived from a resolution is kept by it; hashing some 200 wheels each time took longer than deriving
+        return hash((self.name, self.created, len(self.wheels)))
+
     def answers(self, request: Request) -> bool:
         """Whether this resolution was made for exactly ``request`` (reasons may be reworded)."""
         return (
