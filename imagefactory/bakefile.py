@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from imagefactory import render
 from imagefactory.errors import SetupError
@@ -17,6 +17,7 @@ from imagefactory.settings import Settings
 
 #: 1980-01-01, the first date that a wheel's files can have.
 BASE_EPOCH = "315532800"
+Uncached = Literal["none", "cells", "all"]
 
 
 def write(
@@ -27,10 +28,12 @@ def write(
     settings: Settings,
     uv: Path,
     templates: Path,
+    uncached: Uncached = "none",
 ) -> Path:
     """Write contexts and ``docker-bake.json`` below ``folder``; returns the bake file's path.
 
     ``build_bases`` is, by the name of the base, that base for the build platform (where wheels are unpacked).
+    The steps of ``uncached`` targets run whether BuildKit knows them or not.
     Raises SetupError for a wheel that was locked from a local folder and is now in no folder and at no index.
     """
     targets: dict[str, Any] = {}
@@ -44,6 +47,9 @@ def write(
         targets[plan.cell.name] = _cell_entry(
             _write_cell(folder / plan.cell.name, plan, settings), plan, builder, settings
         )
+    for name, target in targets.items():
+        if uncached == "all" or (uncached == "cells" and name in {plan.cell.name for plan in plans}):
+            target["no-cache"] = True
     group = {"default": {"targets": [plan.cell.name for plan in plans]}}
     path = folder / "docker-bake.json"
     path.write_text(json.dumps(_literal({"group": group, "target": targets}), indent=1) + "\n", encoding="utf-8")

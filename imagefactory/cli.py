@@ -42,6 +42,9 @@ app.command("inspect", epilog="Example: imagefactory inspect imagefactory/vllm:g
 app.command(
     "diff", epilog="Example: imagefactory diff imagefactory/vllm:gb10-vllm0.22.1 imagefactory/vllm:gb10-vllm0.33.0"
 )(image_cli.diff_command)
+app.command("rebuild", epilog="Example: imagefactory rebuild --diff imagefactory/vllm:cpu-vllm0.32.0")(
+    image_cli.rebuild_command
+)
 app.command("build", epilog="Example: imagefactory build --matrix --select flavor=cpu")(build_cli.build_command)
 app.command("verify", epilog="Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml")(
     build_cli.verify_command

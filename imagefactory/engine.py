@@ -6,11 +6,14 @@ import json
 import os
 import secrets
 import socket
+import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from python_on_whales import DockerClient
 from python_on_whales.exceptions import DockerException, NoSuchImage
@@ -188,6 +191,24 @@ class Engine:
                 return target.read_text(encoding="utf-8") if target.is_file() else None
         finally:
             shell.run([*self.docker, "rm", "--force", name], quiet=True)
+
+    @contextmanager
+    def export(self, ref: str) -> Iterator[IO[bytes]]:
+        """All files of an image as one tar stream; nothing of the image is run."""
+        name = _container_name()
+        made = shell.run([*self.docker, "create", "--name", name, "--pull", "never", ref, "true"], quiet=True)
+        if not made.ok:
+            raise fail(CheckFailedError, "image-missing", f"{ref}: {made.err.strip()}", fix="imagefactory plan")
+        try:
+            with shell.pipe([*self.docker, "export", name]) as stream:
+                yield stream
+        finally:
+            shell.run([*self.docker, "rm", "--force", name], quiet=True)
+
+    def blobs(self, ref: str) -> dict[str, int]:
+        """Digest -> bytes of everything that a push of ``ref`` sends: layers as they are compressed, and its config."""
+        with shell.pipe([*self.docker, "save", ref]) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            return {m.name.rpartition("/")[2]: m.size for m in archive if m.isreg() and m.name.startswith("blobs/")}
 
     def run(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,6 +107,35 @@ def stream(
         yield process
     finally:
         stop(process)
+
+
+@contextmanager
+def pipe(argv: Sequence[str]) -> Iterator[IO[bytes]]:
+    """Run ``argv`` with its output as a stream of bytes. Raises SetupError if it fails while it is read to the end."""
+    ui.command(show(argv))
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+        except FileNotFoundError:
+            raise _missing(argv[0]) from None
+        with process:
+            try:
+                yield _readable(process.stdout)
+                while _readable(process.stdout).read(1 << 20):  # what comes after the part that the reader wanted
+                    pass
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            said.seek(0)
+            text = said.read().decode(errors="replace").strip()
+            raise fail(SetupError, "command-failed", f"{show(argv)}: {text}", fix="run it by hand to see why")
+
+
+def _readable(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise ValueError("the process was started without a pipe")
+    return stream
 
 
 def stop(process: subprocess.Popen[str], grace: float = 10.0) -> None:

@@ -208,7 +208,15 @@ class Workspace:
             for (name, platform), base in wanted.items()
         }
 
-    def write_bake(self, folder: Path, plans: Sequence[CellPlan], found: Found, native: str) -> Path:
+    def write_bake(
+        self,
+        folder: Path,
+        plans: Sequence[CellPlan],
+        found: Found,
+        native: str,
+        *,
+        uncached: bakefile.Uncached = "none",
+    ) -> Path:
         """Write what Buildx reads below ``folder``; returns the bake file. ``native`` is the build platform."""
         return bakefile.write(
             folder,
@@ -217,6 +225,7 @@ class Workspace:
             settings=self.settings,
             uv=Path(uv.find_uv_bin()),
             templates=self.templates,
+            uncached=uncached,
         )
 
 
