@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from imagefactory import render
 from imagefactory.errors import SetupError
-from imagefactory.locking import places
+from imagefactory.locking import places, wheelhouse
 from imagefactory.plan import BaseImage, CellPlan
 from imagefactory.settings import Settings
 
@@ -34,7 +34,8 @@ def write(
 
     ``build_bases`` is, by the name of the base, that base for the build platform (where wheels are unpacked).
     The steps of ``uncached`` targets run whether BuildKit knows them or not.
-    Raises SetupError for a wheel that was locked from a local folder and is now in no folder and at no index.
+    Raises SetupError for a wheel that was locked from a local folder and is now in no folder and at no index, or that
+    was locked by an address which has another file now.
     """
     targets: dict[str, Any] = {}
     for plan in plans:
@@ -113,7 +114,7 @@ def _write_cell(folder: Path, plan: CellPlan, settings: Settings) -> Path:
     (folder / "wheels").mkdir()
     elsewhere = []
     for wheel in plan.local_wheels:
-        found = places.local(wheel, settings.find_links)
+        found = wheelhouse.of(wheel, settings) if wheel.has_address else places.local(wheel, settings.find_links)
         if found:
             _link(found, folder / "wheels" / wheel.filename)
         else:

@@ -60,7 +60,7 @@ class CellPlan:
         build_key: hash of everything that decides the content.
         labels: the image's labels, the build key among them.
         files: build context: relative path -> bytes.
-        local_wheels: wheels that were locked from a local folder.
+        local_wheels: wheels that are at no index: from a local folder, or by their address.
         toolchain: the compilers that the image carries, or None.
     """
 
@@ -115,7 +115,7 @@ def compose(
         build_key=key,
         labels=labels,
         files=files,
-        local_wheels=tuple(wheel for wheel in resolution.wheels if wheel.is_local),
+        local_wheels=tuple(wheel for wheel in resolution.wheels if wheel.is_local or wheel.has_address),
         toolchain=toolchain,
     )
 

@@ -20,7 +20,8 @@ class Wheel:
         filename: the wheel's file name; its tags are in it.
         sha256: hex digest.
         size: bytes.
-        index: the simple index it was found at, or ``find-links`` for a local folder (its path is the machine's).
+        index: the simple index it was found at, ``find-links`` for a local folder (its path is the machine's), or for a
+            wheel that the matrix names by its address, that address.
     """
 
     name: str
@@ -39,6 +40,11 @@ class Wheel:
     def is_local(self) -> bool:
         """Whether it was found in a local folder when it was locked."""
         return self.index == FIND_LINKS
+
+    @property
+    def has_address(self) -> bool:
+        """Whether the matrix names it by its address, so that no index has it."""
+        return self.index.endswith(".whl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,9 +66,27 @@ def local(wheel: Wheel, folders: Sequence[Path]) -> Path | None:
     return None
 
 
+def _answers(address: str) -> bool:
+    try:
+        return requests.head(address, timeout=60, allow_redirects=True).ok
+    except requests.RequestException:
+        return False
+
+
 def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
     """A problem for every wheel that no place has. An index that is down matters only to a hash no other place has."""
     wanted = {wheel.sha256: wheel for wheel in wheels}
+    named = [wheel for wheel in wanted.values() if wheel.has_address and not _answers(wheel.index)]
+    gone = [
+        Problem(
+            code="wheel-unreachable",
+            where=wheel.filename,
+            what=f"{wheel.index} does not answer",
+            fix="name another address in matrix.yaml, and run imagefactory lock",
+        )
+        for wheel in named
+    ]
+    wanted = {sha: wheel for sha, wheel in wanted.items() if not wheel.has_address}
     left = {sha: wheel for sha, wheel in wanted.items() if local(wheel, settings.find_links) is None}
     down: dict[str, str] = {}
     for index in settings.indexes:
@@ -82,7 +100,7 @@ def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
         left = {sha: wheel for sha, wheel in left.items() if sha not in served}
     asked = ", ".join([*settings.indexes, *(str(folder) for folder in settings.find_links)])
     note = "; ".join(f"{index} did not answer ({why})" for index, why in down.items())
-    return [
+    return gone + [
         Problem(
             code="wheel-unreachable" if down else "wheel-gone",
             where=wheel.filename,

@@ -120,7 +120,8 @@ def _failure(request: Request, text: str) -> Exception:
 
 def _best(package: dict[str, Any], tags: dict[Tag, int], request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
     ranked = []
-    for entry in package.get("wheels", ()):
+    named = [package["archive"]] if "archive" in package else []
+    for entry in (*package.get("wheels", ()), *named):
         ranks = [tags[tag] for tag in parse_wheel_filename(_filename(entry))[3] if tag in tags]
         if ranks:
             ranked.append((min(ranks), entry))
@@ -148,7 +149,6 @@ def _size(session: requests.Session, entry: dict[str, Any]) -> int:
 
 
 def _wheel(package: dict[str, Any], entry: dict[str, Any], size: int, indexes: Sequence[str]) -> Wheel:
-    is_local = entry["url"].startswith("file:")
     filename = _filename(entry)
     return Wheel(
         name=canonicalize_name(package["name"]),
@@ -156,8 +156,14 @@ def _wheel(package: dict[str, Any], entry: dict[str, Any], size: int, indexes: S
         filename=filename,
         sha256=entry["hashes"]["sha256"],
         size=size,
-        index=FIND_LINKS if is_local else _index_of(entry["url"], indexes),
+        index=_place(package, entry, indexes),
     )
+
+
+def _place(package: dict[str, Any], entry: dict[str, Any], indexes: Sequence[str]) -> str:
+    if "archive" in package:
+        return str(entry["url"]).partition("#")[0]
+    return FIND_LINKS if entry["url"].startswith("file:") else _index_of(entry["url"], indexes)
 
 
 def _index_of(url: str, indexes: Sequence[str]) -> str:
@@ -175,6 +181,6 @@ def _as_pylock(previous: Resolution) -> str:
             "wheels": [{"url": f"{wheel.index}/{wheel.filename}", "hashes": {"sha256": wheel.sha256}}],
         }
         for wheel in previous.wheels
-        if not wheel.is_local
+        if not wheel.is_local and not wheel.has_address
     ]
     return tomli_w.dumps({"lock-version": "1.0", "created-by": "uv", "packages": packages})

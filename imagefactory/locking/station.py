@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from imagefactory import __version__, ui
 from imagefactory.cell import Cell, Request, Toolchain, request_of
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
-from imagefactory.locking import metadata, places, resolve, store, torchid
+from imagefactory.locking import metadata, places, resolve, store, torchid, wheelhouse
 from imagefactory.locking.model import Lock, LockedOverride, LockedToolchain, Resolution
 from imagefactory.locking.toolchains import compilers_of, uncovered
 from imagefactory.matrix.rules import pin_conflicts
@@ -136,6 +136,9 @@ def _one(
     near = None if upgrade or not lock else old or _nearest(lock, request)
     with ui.step(f"resolving {name}"):
         found = resolve.resolve(request, settings, previous=near, refresh=upgrade, upgrade_packages=packages)
+    for wheel in found:
+        if wheel.has_address:  # uv takes the hash in an address on trust
+            wheelhouse.of(wheel, settings)
     torch = next((wheel for wheel in found if wheel.name == "torch"), None)
     where = str(cell.sources["torch"])
     if torch is None:

@@ -22,6 +22,8 @@ PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 #: but not PTX compiled by it, which is what JIT compilers hand over (vLLM #47397: cudaErrorUnsupportedPtxVersion).
 DRIVERS = {"13.0": "580.65.06", "13.1": "590.44.01", "13.2": "595.45.04"}
 NEEDED = ("flavor", "platform", "python", "channel", "torch", "vllm")
+#: The address of a wheel, with the hash of what is meant.
+_ADDRESS = re.compile(r"[^#]+\.whl#sha256=[0-9a-f]{64}")
 #: Values of the axes that are no versions, to try a requirement's placeholders with.
 _SAMPLES = {"flavor": "gb10", "platform": "linux/arm64", "channel": "cu130"}
 _SHORT = re.compile(r"\d+\.\d+")
@@ -106,7 +108,10 @@ def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
 
 def _requirement(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
     try:
-        Requirement(re.sub(r"\{([a-z_]+)\}", lambda found: _SAMPLES.get(found[1], "1"), text))
+        asked = Requirement(re.sub(r"\{([a-z_]+)\}", lambda found: _SAMPLES.get(found[1], "1"), text))
+        if asked.url and not _ADDRESS.fullmatch(asked.url):
+            what = f"{text!r} names a file without saying which: its hash is missing"
+            yield _problem("no-hash", loc, what, "write it as name @ https://host/name-1.0-….whl#sha256=…", positions)
     except InvalidRequirement as error:
         what = f"{text!r} is no requirement: {str(error).splitlines()[0]}"
         yield _problem("bad-requirement", loc, what, "write it as in PEP 508: name==version", positions)

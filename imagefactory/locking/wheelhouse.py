@@ -1,0 +1,64 @@
+"""Files by their hash, kept below the cache: what is at no index, and what imagefactory builds itself."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import requests
+import stamina
+from filelock import FileLock
+
+from imagefactory import ui
+from imagefactory.errors import SetupError, fail
+from imagefactory.locking.model import Wheel
+from imagefactory.settings import Settings
+
+CHUNK = 1 << 20
+
+
+def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
+    """The file with that hash, downloaded the first time; what was cut off is never taken for it.
+
+    Raises SetupError if the address does not answer, or has another file by now.
+    """
+    target = settings.cache / "wheelhouse" / sha256 / filename
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.parent.with_name(f"{sha256}.lock")):
+        if not target.is_file():
+            with ui.step(f"fetching {filename}"):
+                _download(url, sha256, target)
+    return target
+
+
+def _download(url: str, sha256: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        part = Path(folder) / target.name
+        try:
+            found = _save(url, part)
+        except requests.RequestException as error:
+            fix = "check the address and the network: imagefactory doctor"
+            raise fail(SetupError, "wheel-unreachable", f"{url}: {error}", fix=fix) from None
+        if found != sha256:
+            what = f"{url} is {found}, not {sha256}"
+            fix = "somebody replaced the file: ask who keeps it; or lock the new one by its hash in matrix.yaml"
+            raise fail(SetupError, "wheel-changed", what, fix=fix)
+        part.rename(target)
+
+
+@stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)
+def _save(url: str, path: Path) -> str:
+    """Download ``url`` to ``path``; the SHA-256 of what came."""
+    digest = hashlib.sha256()
+    with requests.get(url, stream=True, timeout=60) as answer, path.open("wb") as file:
+        answer.raise_for_status()
+        for chunk in answer.iter_content(CHUNK):
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
+
+
+def of(wheel: Wheel, settings: Settings) -> Path:
+    """The file of a wheel that is locked by its address. Raises SetupError if it cannot be had."""
+    return fetch(wheel.index, wheel.sha256, wheel.filename, settings)
