@@ -107,16 +107,17 @@ def _write_base(folder: Path, image: BaseImage, *, uv: Path, templates: Path) ->
 
 
 def _write_cell(folder: Path, plan: CellPlan, settings: Settings) -> Path:
-    if folder.exists():
-        shutil.rmtree(folder)
-    for name, data in plan.files.items():
-        _write_file(folder / name, data)
+    write_files(folder, plan.files)
     (folder / "wheels").mkdir()
     elsewhere = []
     for wheel in plan.local_wheels:
-        found = wheelhouse.of(wheel, settings) if wheel.has_address else places.local(wheel, settings.find_links)
+        found = (
+            wheelhouse.of(wheel, settings)
+            if wheel.is_built or wheel.has_address
+            else places.local(wheel, settings.find_links)
+        )
         if found:
-            _link(found, folder / "wheels" / wheel.filename)
+            link(found, folder / "wheels" / wheel.filename)
         else:
             elsewhere.append(wheel)
     gone = places.missing(elsewhere, settings) if elsewhere else []
@@ -125,12 +126,53 @@ def _write_cell(folder: Path, plan: CellPlan, settings: Settings) -> Path:
     return folder
 
 
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a build context anew."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name, data in files.items():
+        _write_file(folder / name, data)
+
+
+def write_wheel(
+    folder: Path,
+    context: Path,
+    archive: Path,
+    builder: BaseImage,
+    *,
+    settings: Settings,
+    uv: Path,
+    templates: Path,
+    uncached: bool,
+) -> Path:
+    """Write a bake file for one wheel, whose context is written; what is made goes to ``archive``, a tar file."""
+    name = _base_target(builder, "builder")
+    base = _write_base(folder / name, builder, uv=uv, templates=templates)
+    targets = {
+        name: _base_entry(base, builder, "builder", settings),
+        "wheel": {
+            "context": str(context),
+            "contexts": {"builder": f"target:{name}"},
+            "target": "wheel",
+            "no-cache": uncached,
+            "output": [f"type=tar,dest={archive}"],
+            "args": {"UV_DEFAULT_INDEX": settings.indexes[0], "UV_INDEX": " ".join(settings.indexes[1:])},
+            "attest": ["type=provenance,disabled=true"],
+            **_secrets(settings),
+        },
+    }
+    path = context.with_suffix(".bake.json")
+    path.write_text(json.dumps(_literal({"target": targets}), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
 def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """Put a file into a build context, without a copy where the file system can."""
     try:
         os.link(source, target)
     except OSError:

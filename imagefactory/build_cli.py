@@ -35,6 +35,8 @@ def build_command(
     workspace = workspace_of(path)
     engine = engine_of(workspace.settings)
     cells = workspace.cells(select or [])
+    if not dry_run:
+        workspace.make_wheels(cells, engine)
     workspace.plans(cells, workspace.look_everywhere(cells, engine))  # what is wrong is told before anything is made
     found = workspace.look_everywhere(cells, engine) if dry_run else workspace.ensure(cells, engine)
     rows = decide(workspace.plans(cells, found), engine)
@@ -169,3 +171,28 @@ def verify_command(
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     _judge([], receipts)
+
+
+def wheel_command(
+    file: File = HERE,
+    select: Select = None,
+    again: Annotated[bool, typer.Option("--again", help="Make them anew, whatever is locked.")] = False,
+    json: Json = False,
+) -> None:
+    """Make the wheels of vLLM that flavors with `build` ask for, from its sources with the patches in them."""
+    workspace = workspace_of(file)
+    cells = [cell for cell in workspace.cells(select or []) if cell.flavor.build]
+    made = workspace.make_wheels(cells, engine_of(workspace.settings), again=again) if cells else []
+    if json:
+        ui.emit_json([one.as_dict() for one in made])
+        return
+    if not made:
+        ui.say("no selected cell has a flavor with `build`: all take vLLM's wheel from an index")
+        return
+    rows = [
+        [one.built.key[:12], "made" if one.fresh else "kept", one.built.wheel.sha256, str(one.path)] for one in made
+    ]
+    ui.table("wheels", ["key", "", "sha256", "file"], rows)
+    for one in made:
+        rows = [[patch["name"], patch["state"], ui.escape(patch["detail"])] for patch in one.patches]
+        ui.table(f"patches in {one.built.wheel.filename}", ["patch", "state", "seen"], rows)

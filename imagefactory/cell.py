@@ -86,6 +86,21 @@ class Toolchain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceBuild:
+    """That a flavor's vLLM is a wheel made from its sources, with the flavor's patches in it.
+
+    Attributes:
+        binaries: where its compiled parts come from: ``official``, the wheel of the same release.
+        tools: name of the toolchain that holds setuptools and what else its build asks for.
+        source: where it stands.
+    """
+
+    binaries: str
+    tools: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
     """A named choice of base, wheels, patches and runtime settings.
 
@@ -99,6 +114,7 @@ class Flavor:
         serve_args: arguments that ``serve`` passes to vLLM unless the user's own arguments name the same option.
         driver: NVIDIA driver version that the machines of this flavor have; None for CPU flavors.
         toolchain: name of the toolchain that its images carry for what is compiled at run time, or None.
+        build: how its vLLM is built from its sources; None if it is taken from the index.
         source: where it stands.
         places: where each variable of ``env`` and each argument of ``serve_args`` stands.
     """
@@ -114,6 +130,7 @@ class Flavor:
     toolchain: str | None
     source: Source
     places: Mapping[str, Source] = field(default_factory=dict)
+    build: SourceBuild | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

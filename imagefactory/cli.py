@@ -46,6 +46,7 @@ app.command("rebuild", epilog="Example: imagefactory rebuild --diff imagefactory
     image_cli.rebuild_command
 )
 app.command("build", epilog="Example: imagefactory build --matrix --select flavor=cpu")(build_cli.build_command)
+app.command("wheel", epilog="Example: imagefactory wheel --select flavor=gb10-wheel")(build_cli.wheel_command)
 app.command("verify", epilog="Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml")(
     build_cli.verify_command
 )

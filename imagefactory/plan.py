@@ -60,7 +60,7 @@ class CellPlan:
         build_key: hash of everything that decides the content.
         labels: the image's labels, the build key among them.
         files: build context: relative path -> bytes.
-        local_wheels: wheels that are at no index: from a local folder, or by their address.
+        local_wheels: wheels that are at no index: from a local folder, by their address, or built.
         toolchain: the compilers that the image carries, or None.
     """
 
@@ -96,14 +96,14 @@ def compose(
     toolchain: LockedToolchain | None = None,
 ) -> CellPlan:
     """Plan one cell. Raises InputError if a value cannot stand in a Dockerfile."""
-    files = {**_install_files(resolution, toolchain), **_patch_files(series), **_program_files()}
+    files = {**_install_files(resolution, toolchain), **patch_files(series, _in_wheel(cell)), **_program_files()}
     files["entrypoint"] = (templates / "entrypoint").read_bytes()
     labels = _labels(cell, resolution, series, base)
     env = _environment_of(cell, toolchain)
     # rendered once: the key is of the text that has this in the key's own place
     text = _dockerfile(cell, resolution, templates, env=env, labels={**labels, f"{LABEL}.build-key": NO_KEY})
     base_text = render.base_dockerfile(templates, cell.flavor.base, base.reference)
-    key = _key([text, base_text, base.digest, cell.platform, uv_version, {k: _sha(v) for k, v in files.items()}])
+    key = key_of([text, base_text, base.digest, cell.platform, uv_version, {k: sha(v) for k, v in files.items()}])
     labels = {**labels, f"{LABEL}.build-key": key}
     files["manifest.json"] = _manifest(cell, resolution, toolchain, key)
     files["Dockerfile"] = text.replace(NO_KEY, key).encode()
@@ -115,7 +115,7 @@ def compose(
         build_key=key,
         labels=labels,
         files=files,
-        local_wheels=tuple(wheel for wheel in resolution.wheels if wheel.is_local or wheel.has_address),
+        local_wheels=tuple(w for w in resolution.wheels if w.is_local or w.is_built or w.has_address),
         toolchain=toolchain,
     )
 
@@ -186,7 +186,13 @@ def _requirements(resolution: Resolution) -> dict[str, bytes]:
     return {**files, "requirements/torch.txt": requirements_txt([torch] if torch else []).encode()}
 
 
-def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
+def _in_wheel(cell: Cell) -> str:
+    """The project whose patches are in its own wheel; empty if the cell takes all wheels as they are."""
+    return toolchains.BUILT if cell.flavor.build else ""
+
+
+def patch_files(series: Sequence[Step], built: str = "") -> dict[str, bytes]:
+    """Diffs, proofs, and ``series.json`` with their order; ``built`` is a project whose wheel has its patches in it."""
     files: dict[str, bytes] = {}
     rows: list[dict[str, str | None]] = []
     for step in series:
@@ -198,7 +204,8 @@ def _patch_files(series: Sequence[Step]) -> dict[str, bytes]:
         if variant:
             files[f"patches/{name}/{variant.diff.name}"] = _bytes(variant.diff)
         diff = f"{name}/{variant.diff.name}" if variant else None
-        rows.append({"name": name, "diff": diff, "proof": f"{name}/proof.py"})
+        inside = {"in_wheel": "yes"} if step.patch.project == built else {}
+        rows.append({"name": name, "diff": diff, "proof": f"{name}/proof.py", **inside})
     files["patches/series.json"] = json.dumps(rows, indent=1).encode()
     return files
 
@@ -295,9 +302,11 @@ def _read(path: Path, _mtime: int, _size: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _sha(data: bytes) -> str:
+def sha(data: bytes) -> str:
+    """SHA-256 of ``data``, as hex."""
     return hashlib.sha256(data).hexdigest()
 
 
-def _key(parts: object) -> str:
-    return _sha(json.dumps(parts, sort_keys=True).encode())
+def key_of(parts: object) -> str:
+    """The key of whatever has these ``parts``, plain JSON values."""
+    return sha(json.dumps(parts, sort_keys=True).encode())

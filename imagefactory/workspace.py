@@ -11,12 +11,12 @@ from pathlib import Path
 
 import uv
 
-from imagefactory import bakefile, bases, knobs, matrix, plan, toolchain, ui
+from imagefactory import bakefile, bases, knobs, matrix, plan, toolchain, ui, wheelplan, wheels
 from imagefactory.cell import Cell, request_of
 from imagefactory.engine import Engine, ImageInfo
-from imagefactory.errors import FactoryError, InputError, Problem, SetupError
+from imagefactory.errors import FactoryError, InputError, Problem, SetupError, fail
 from imagefactory.locking import store
-from imagefactory.locking.model import Lock, LockedToolchain
+from imagefactory.locking.model import Lock, LockedToolchain, Resolution
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, check, sources
 from imagefactory.patching.measure import Bench
@@ -154,15 +154,66 @@ class Workspace:
                     fix="imagefactory lock",
                 )
             )
+        series = catalog.series(patches, cell)
         return plan.compose(
             cell,
-            resolution,
-            catalog.series(patches, cell),
+            self._with_wheel(cell, resolution, series),
+            series,
             found[cell.flavor.base.name, cell.platform],
             templates=self.templates,
             uv_version=self._uv_version,
             toolchain=self._toolchain(cell),
         )
+
+    def wheel(self, cell: Cell) -> wheelplan.WheelPlan | None:
+        """The wheel that is to be made for ``cell``; None if it takes all from indexes. Raises InputError."""
+        resolution = self.lock.find(request_of(cell))
+        if resolution is None or cell.flavor.build is None:
+            return None
+        series = catalog.series(catalog.load(self.settings.project / "patches"), cell)
+        return self._wheel(cell, resolution, series)
+
+    def _wheel(self, cell: Cell, resolution: Resolution, series: Sequence[Step]) -> wheelplan.WheelPlan | None:
+        return wheelplan.compose(
+            cell, resolution, series, self.lock, templates=self.templates, uv_version=self._uv_version
+        )
+
+    def _with_wheel(self, cell: Cell, resolution: Resolution, series: Sequence[Step]) -> Resolution:
+        """``resolution`` with the cell's own wheel of vLLM. Raises InputError if that was not made of these inputs."""
+        wanted = self._wheel(cell, resolution, series)
+        if wanted is None:
+            return resolution
+        built = self.lock.built_for(wanted.key)
+        if built is None:
+            what = f"the wheel of vLLM {cell.axes['vllm']} that {cell.name} asks for was not made of these patches yet"
+            fix = f"imagefactory wheel --select {cell.name}"
+            raise fail(InputError, "wheel-not-made", what, where=str(cell.sources["vllm"]), fix=fix)
+        return resolution.with_built(built)
+
+    def make_wheels(self, cells: Sequence[Cell], engine: Engine, *, again: bool = False) -> list[wheels.Made]:
+        """The wheels of ``cells``, made where they are not here; the lock's file learns of them.
+
+        Raises CheckFailedError if one cannot be made, or comes out as other bytes than are locked.
+        """
+        made: dict[str, wheels.Made] = {}
+        for cell in cells:
+            wanted = self.wheel(cell)
+            if wanted is None or wanted.key in made:
+                continue
+            place = wheels.Place(
+                folder=self.contexts,
+                builder=self.ensure([cell], engine)[cell.flavor.base.name, engine.platform],
+                engine=engine,
+                settings=self.settings,
+                uv=Path(uv.find_uv_bin()),
+                templates=self.templates,
+            )
+            made[wanted.key] = wheels.ensure(wanted, self.lock, place, again=again)
+        new = wheels.with_built(self.lock, list(made.values()))
+        if new != self.lock:
+            store.write(self.lock_file, new)
+            del self.lock
+        return list(made.values())
 
     def _toolchain(self, cell: Cell) -> LockedToolchain | None:
         """The compilers that the cell's flavor carries. Raises InputError if the lock does not have them."""

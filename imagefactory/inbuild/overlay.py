@@ -143,13 +143,27 @@ def apply_series(
     return done
 
 
+def _settled(tree: Path, series: Path, row: dict[str, str]) -> Applied | None:
+    """A patch that is not applied here: exempt, or in the wheel already, where its proof must hold."""
+    if row.get("exempt"):
+        return Applied(row["name"], "n/a", row["exempt"])
+    if not row.get("in_wheel"):
+        return None
+    code, saw = prove(series / row["proof"], tree)
+    if code == SYMPTOM:
+        return Applied(row["name"], "broken", f"the wheel should have it, and its proof fails: {saw}")
+    names = [name for name in touched(series / row["diff"]) if (tree / name).is_file()] if row["diff"] else []
+    hashes = {name: hashlib.sha256((tree / name).read_bytes()).hexdigest() for name in names}
+    return Applied(row["name"], "in the wheel", saw, [], hashes)
+
+
 def main(tree: Path, series: Path, out: Path) -> int:
     """Apply the series and write the overlay; exit 1 with every reason if a patch conflicts or is broken."""
     rows = json.loads((series / "series.json").read_text(encoding="utf-8"))
-    wanted = [row for row in rows if not row.get("exempt")]
+    wanted = [row for row in rows if not row.get("exempt") and not row.get("in_wheel")]
     steps = [(row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"]) for row in wanted]
     applied = iter(apply_series(tree, steps))
-    done = [Applied(row["name"], "n/a", row["exempt"]) if row.get("exempt") else next(applied) for row in rows]
+    done = [_settled(tree, series, row) or next(applied) for row in rows]
     for patch in done:
         print(f"patch {patch.name}: {patch.state}: {patch.detail}")  # noqa: T201
         for line in patch.offsets:
@@ -157,7 +171,8 @@ def main(tree: Path, series: Path, out: Path) -> int:
     if any(patch.state in ("conflict", "broken") for patch in done):
         return 1
     out.mkdir(parents=True, exist_ok=True)
-    for name in sorted({n for patch in done for n in patch.files}):
+    inside = {row["name"] for row in rows if row.get("in_wheel")}
+    for name in sorted({n for patch in done if patch.name not in inside for n in patch.files}):
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(tree / name, target)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagefactory.cell import Cell, Request, Toolchain, request_of
 
 FIND_LINKS = "find-links"
+#: The ``index`` of a wheel that imagefactory made.
+WHEELHOUSE = "wheelhouse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +22,8 @@ class Wheel:
         filename: the wheel's file name; its tags are in it.
         sha256: hex digest.
         size: bytes.
-        index: the simple index it was found at, ``find-links`` for a local folder (its path is the machine's), or for a
-            wheel that the matrix names by its address, that address.
+        index: the simple index it was found at; ``find-links`` for a local folder (its path is the machine's),
+            ``wheelhouse`` for one that imagefactory made, the address for one that the matrix names by it.
     """
 
     name: str
@@ -40,6 +42,11 @@ class Wheel:
     def is_local(self) -> bool:
         """Whether it was found in a local folder when it was locked."""
         return self.index == FIND_LINKS
+
+    @property
+    def is_built(self) -> bool:
+        """Whether imagefactory made it."""
+        return self.index == WHEELHOUSE
 
     @property
     def has_address(self) -> bool:
@@ -103,6 +110,11 @@ class Resolution:
             == tuple((o.requirement, o.drop) for o in request.overrides)
         )
 
+    def with_built(self, built: BuiltWheel) -> Resolution:
+        """The same with a wheel that was built in the place of the one that it replaces."""
+        wheels = tuple(built.wheel if wheel.sha256 == built.replaces else wheel for wheel in self.wheels)
+        return replace(self, name=f"{self.name}-{built.key[:12]}", wheels=wheels)
+
     def wheel(self, name: str) -> Wheel | None:
         """The wheel of the project ``name`` (normalized), or None."""
         return next((wheel for wheel in self.wheels if wheel.name == name), None)
@@ -123,6 +135,35 @@ class LockedToolchain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockedSource:
+    """The sdist of one release, which wheels are made from; fields as those of a wheel."""
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltWheel:
+    """A wheel that imagefactory made.
+
+    Attributes:
+        key: hash of everything that decides its content.
+        platform: OCI platform that it is for.
+        replaces: SHA-256 of the wheel in the resolution that it is installed instead of.
+        wheel: the wheel; whoever builds the same key again gets the same bytes.
+    """
+
+    key: str
+    platform: str
+    replaces: str
+    wheel: Wheel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A whole ``wheels.lock``: tool versions, date, resolutions and toolchains sorted by name."""
 
@@ -130,6 +171,24 @@ class Lock:
     tools: tuple[tuple[str, str], ...]
     resolutions: tuple[Resolution, ...]
     toolchains: tuple[LockedToolchain, ...] = ()
+    sources: tuple[LockedSource, ...] = ()
+    built: tuple[BuiltWheel, ...] = ()
+
+    def source(self, name: str, version: str) -> LockedSource | None:
+        """The sdist of that release, or None."""
+        return next((s for s in self.sources if (s.name, s.version) == (name, version)), None)
+
+    def built_for(self, key: str) -> BuiltWheel | None:
+        """The wheel that was built for ``key``, or None."""
+        return next((built for built in self.built if built.key == key), None)
+
+    def installable(self) -> Iterator[Resolution]:
+        """Every resolution, and every one with a wheel that was built in the place of its own."""
+        for resolution in self.resolutions:
+            yield resolution
+            for built in self.built:
+                if any(wheel.sha256 == built.replaces for wheel in resolution.wheels):
+                    yield resolution.with_built(built)
 
     def toolchain(self, name: str, platform: str) -> LockedToolchain | None:
         """The wheels of the toolchain ``name`` for ``platform``, or None."""

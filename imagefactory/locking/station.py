@@ -15,7 +15,7 @@ from imagefactory.cell import Cell, Request, Toolchain, request_of
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
 from imagefactory.locking import metadata, places, resolve, store, torchid, wheelhouse
 from imagefactory.locking.model import Lock, LockedOverride, LockedToolchain, Resolution
-from imagefactory.locking.toolchains import compilers_of, uncovered
+from imagefactory.locking.toolchains import compilers_of, sources_of, uncovered
 from imagefactory.matrix.rules import pin_conflicts
 from imagefactory.settings import Settings
 
@@ -74,6 +74,10 @@ def update(
             compilers += compilers_of(lock, toolchain, settings, upgrade=upgrade)
         except FactoryError as error:
             errors.append(error)
+    try:
+        sources = sources_of(lock, cells, settings, upgrade=upgrade)
+    except FactoryError as error:
+        errors.append(error)
     if errors:
         problems = list(dict.fromkeys(problem for error in errors for problem in error.problems))
         kinds = {type(error) for error in errors}
@@ -86,6 +90,11 @@ def update(
         tools=tools,
         resolutions=tuple(sorted(made, key=lambda r: r.name)),
         toolchains=tuple(sorted(compilers, key=lambda t: (t.name, t.platform))),
+        sources=tuple(sorted(sources, key=lambda s: (s.name, s.version))),
+        # whether a key is still asked for is known to the plan; what no resolution has a place for is of no use
+        built=tuple(b for b in lock.built if any(w.sha256 == b.replaces for r in made for w in r.wheels))
+        if lock
+        else (),
     )
     if lock and store.undated(lock) == store.undated(new):
         return lock, []

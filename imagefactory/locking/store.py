@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ HEADER = """\
 # One [[resolution]] is all wheels of one (platform, Python, pins); cells may share it. `torch` is what the wheel itself
 # says it is (torch/version.py), `override` what was decided against upstream's metadata and why. A wheel is its sha256;
 # `index` only says where it was found ("find-links": in a local folder, whose place is a matter of the machine).
-# A [[toolchain]] is a compiler set for one platform; it is installed into a prefix of its own.
+# A [[toolchain]] is a compiler set for one platform; it is installed into a prefix of its own. A [[source]] is what
+# wheels are made from, a [[built]] what was made of it (`imagefactory wheel`), by the hash of all that decides it.
 """
 _ADAPTER = TypeAdapter(Lock)
 
@@ -52,6 +53,8 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
                 "tools": tuple(data["tools"].items()),
                 "resolutions": tuple(_resolution(row) for row in data.get("resolution", ())),
                 "toolchains": tuple(_toolchain(row) for row in data.get("toolchain", ())),
+                "sources": tuple(data.get("source", ())),
+                "built": tuple(_built(row) for row in data.get("built", ())),
             }
         )
     except ValidationError as error:
@@ -73,6 +76,11 @@ def _toolchain(row: dict[str, Any]) -> dict[str, Any]:
     # tags are for readers: the file name decides
     wheels = tuple({key: value for key, value in wheel.items() if key != "tags"} for wheel in row["wheel"])
     return {**{key: value for key, value in row.items() if key != "wheel"}, "wheels": wheels}
+
+
+def _built(row: dict[str, Any]) -> dict[str, Any]:
+    (wheel,) = _toolchain({**row, "wheel": [row["wheel"]]})["wheels"]
+    return {**row, "wheel": wheel}
 
 
 def write(path: Path, lock: Lock) -> None:
@@ -100,7 +108,18 @@ def dumps(lock: Lock) -> str:
             }
             for toolchain in sorted(lock.toolchains, key=lambda t: (t.name, t.platform))
         ],
+        "source": [asdict(source) for source in sorted(lock.sources, key=lambda s: (s.name, s.version))],
+        "built": [
+            {
+                "key": built.key,
+                "platform": built.platform,
+                "replaces": built.replaces,
+                "wheel": _wheel_rows([built.wheel])[0],
+            }
+            for built in sorted(lock.built, key=lambda b: b.key)
+        ],
     }
+    data = {name: rows for name, rows in data.items() if rows or name not in ("source", "built")}
     return HEADER + "\n" + tomli_w.dumps(data)
 
 

@@ -1,19 +1,23 @@
-"""Toolchains in the lock: resolved like anything else, installed into a prefix of their own."""
+"""Toolchains and sources in the lock: resolved like anything else; toolchains get a prefix of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import requests
+
 from imagefactory import ui
-from imagefactory.cell import Request, Toolchain
-from imagefactory.errors import FactoryError, Problem
-from imagefactory.locking import resolve
-from imagefactory.locking.model import Lock, LockedToolchain
+from imagefactory.cell import Cell, Request, Toolchain
+from imagefactory.errors import FactoryError, Problem, SetupError, fail
+from imagefactory.locking import places, resolve
+from imagefactory.locking.model import Lock, LockedSource, LockedToolchain
 from imagefactory.settings import Settings
 
 #: NVIDIA's compiler wheels are for any Python 3 and for a glibc older than any that the bases have.
 PYTHON, GLIBC = "3.11", "2.28"
+#: The project whose wheels can be made from its sources.
+BUILT = "vllm"
 
 
 def compilers_of(
@@ -48,6 +52,34 @@ def _resolved(toolchain: Toolchain, platform: str, settings: Settings, *, refres
         raise type(error)(placed) from None
     wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
     return LockedToolchain(name=toolchain.name, platform=platform, requirements=toolchain.requirements, wheels=wheels)
+
+
+def sources_of(lock: Lock | None, cells: Sequence[Cell], settings: Settings, *, upgrade: bool) -> list[LockedSource]:
+    """The sdists that the wheels of ``cells`` are made from. Raises SetupError if no index has one."""
+    found = {}
+    for cell in cells:
+        version = cell.axes["vllm"]
+        if cell.flavor.build and version not in found:
+            old = lock.source(BUILT, version) if lock and not upgrade else None
+            found[version] = old or _sdist(version, settings, where=str(cell.flavor.build.source))
+    return list(found.values())
+
+
+def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
+    for index in settings.indexes:
+        for file in places.pages(index, [BUILT])[BUILT].files:
+            if file.package_type == "sdist" and file.version == version and "sha256" in file.digests:
+                size = file.size or int(requests.head(file.url, timeout=60).headers.get("content-length", 0))
+                return LockedSource(
+                    name=BUILT,
+                    version=version,
+                    filename=file.filename,
+                    sha256=file.digests["sha256"],
+                    size=size,
+                    url=file.url.partition("#")[0],
+                )
+    what = f"no index has the sources of {BUILT} {version}"
+    raise fail(SetupError, "sources-unreachable", what, where=where, fix="imagefactory doctor checks the indexes")
 
 
 def uncovered(lock: Lock, toolchains: Sequence[Toolchain]) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from filelock import FileLock
 
 from imagefactory import ui
 from imagefactory.errors import SetupError, fail
+from imagefactory.locking import places
 from imagefactory.locking.model import Wheel
 from imagefactory.settings import Settings
 
@@ -23,7 +25,7 @@ def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
 
     Raises SetupError if the address does not answer, or has another file by now.
     """
-    target = settings.cache / "wheelhouse" / sha256 / filename
+    target = place(sha256, filename, settings)
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.parent.with_name(f"{sha256}.lock")):
         if not target.is_file():
@@ -59,6 +61,38 @@ def _save(url: str, path: Path) -> str:
     return digest.hexdigest()
 
 
+def place(sha256: str, filename: str, settings: Settings) -> Path:
+    """Where the file with that hash is kept, be it there or not."""
+    return settings.cache / "wheelhouse" / sha256 / filename
+
+
 def of(wheel: Wheel, settings: Settings) -> Path:
-    """The file of a wheel that is locked by its address. Raises SetupError if it cannot be had."""
+    """The file of a wheel that is locked by its address, or that was built. Raises SetupError if it cannot be had."""
+    if wheel.is_built:
+        path = place(wheel.sha256, wheel.filename, settings)
+        if not path.is_file():
+            what = f"{wheel.filename} ({wheel.sha256[:16]}) was built elsewhere"
+            raise fail(SetupError, "wheel-not-here", what, fix="imagefactory wheel builds it here, to the same bytes")
+        return path
     return fetch(wheel.index, wheel.sha256, wheel.filename, settings)
+
+
+def from_index(wheel: Wheel, settings: Settings) -> Path:
+    """The file of a locked wheel, from the first place that has its hash. Raises SetupError if none has."""
+    here = places.local(wheel, settings.find_links)
+    if here:
+        return here
+    for index in settings.indexes:
+        for file in places.pages(index, [wheel.name])[wheel.name].files:
+            if file.digests.get("sha256") == wheel.sha256:
+                return fetch(file.url.partition("#")[0], wheel.sha256, wheel.filename, settings)
+    raise SetupError(places.missing([wheel], settings))
+
+
+def keep(path: Path, *files: Path) -> None:
+    """Put files beside each other where ``path`` is, which is the first of them and comes last: there or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for file in reversed(files):
+        part = path.parent / f".{file.name}.part"
+        shutil.copyfile(file, part)
+        part.rename(path.parent / file.name)

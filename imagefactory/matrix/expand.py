@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.cell import AXES, Base, Cell, Flavor, Override, Source, Toolchain
+from imagefactory.cell import AXES, Base, Cell, Flavor, Override, Source, SourceBuild, Toolchain
 from imagefactory.errors import Problem
 from imagefactory.matrix.schema import BaseEntry, FlavorEntry, MatrixFile, OverrideEntry
 from imagefactory.yamlfile import Loc, Positions
@@ -183,6 +183,13 @@ def _flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
         driver=entry.driver,
         toolchain=entry.toolchain,
         source=positions.source(("flavors", name), "flavors"),
+        build=SourceBuild(
+            binaries=entry.build.binaries,
+            tools=entry.build.tools,
+            source=positions.source(("flavors", name, "build"), "flavors"),
+        )
+        if entry.build
+        else None,
         places={
             **{key: positions.source(("flavors", name, "env", key), "flavors") for key in entry.env},
             **{

@@ -54,10 +54,13 @@ def _flavors(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
             yield _problem(
                 "unknown-base", ("flavors", name, "base"), f"there is no base {flavor.base!r}", fix, positions
             )
-        if flavor.toolchain is not None and flavor.toolchain not in file.toolchains:
-            fix = f"write one of {', '.join(file.toolchains)}" if file.toolchains else "declare it under `toolchains`"
-            what = f"there is no toolchain {flavor.toolchain!r}"
-            yield _problem("unknown-toolchain", ("flavors", name, "toolchain"), what, fix, positions)
+        tools = {("toolchain",): flavor.toolchain, ("build", "tools"): flavor.build.tools if flavor.build else None}
+        for loc, wanted in tools.items():
+            if wanted is not None and wanted not in file.toolchains:
+                known = ", ".join(file.toolchains)
+                fix = f"write one of {known}" if known else "declare it under `toolchains`"
+                what = f"there is no toolchain {wanted!r}"
+                yield _problem("unknown-toolchain", ("flavors", name, *loc), what, fix, positions)
         if flavor.driver is not None and not _is_version(flavor.driver):
             what, fix = f"{flavor.driver!r} is no driver version", 'write what nvidia-smi says, such as "580.95"'
             yield _problem("bad-driver", ("flavors", name, "driver"), what, fix, positions)

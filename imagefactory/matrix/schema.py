@@ -26,6 +26,13 @@ class BaseEntry(Strict):
     packages: Annotated[list[Text], Field(description="Debian packages that every image on it has")]
 
 
+class BuildEntry(Strict):
+    """A wheel of vLLM from the release's sources, with the flavor's patches in it."""
+
+    binaries: Annotated[Literal["official"], Field(description="compiled parts: those of the release's own wheel")]
+    tools: Annotated[Text, Field(description="a key of `toolchains`: setuptools and what else its build asks for")]
+
+
 class FlavorEntry(Strict):
     """A named choice of base, wheels, patches and runtime settings."""
 
@@ -36,6 +43,7 @@ class FlavorEntry(Strict):
     env: dict[str, Text] = {}
     serve_args: Annotated[list[Text], Field(description="what `serve` passes to vLLM by default")] = []
     toolchain: Annotated[Text | None, Field(description="a key of `toolchains`, for what compiles at run time")] = None
+    build: Annotated[BuildEntry | None, Field(description="make vLLM's wheel from its sources")] = None
     driver: Annotated[Text | None, Field(description="NVIDIA driver of the machines, such as 580.95")] = None
 
 

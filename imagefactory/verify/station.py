@@ -99,7 +99,7 @@ def observe(
 def find_resolution(lock: Lock | None, image: ImageInfo) -> Resolution | None:
     """The resolution that the image's label names, if ``lock`` (still) has it."""
     wanted = image.labels.get(f"{LABEL}.lock-digest")
-    resolutions = lock.resolutions if lock else ()
+    resolutions = lock.installable() if lock else ()
     return next((resolution for resolution in resolutions if lock_digest(resolution) == wanted), None)
 
 

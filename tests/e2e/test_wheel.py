@@ -1,0 +1,166 @@
+"""A wheel of vLLM from its real sources, with patches in it, for a platform that is not this machine's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, factory
+
+from imagefactory.inbuild import overlay
+from imagefactory.locking import store
+from imagefactory.options import workspace_of
+
+pytestmark = pytest.mark.e2e
+
+FLAVOR = "gb10-wheel"
+PATCHES = ("vllm/mtp-exclusion", "vllm/nvfp4-routing-sm121", "vllm/gpu-memory-utilization-gb")
+TEXT = f"""\
+  {FLAVOR}:
+    summary: a wheel of its own
+    base: trixie
+    requirements: ["vllm=={{vllm}}", "torch=={{torch}}", "flashinfer-python=={{flashinfer}}"]
+    patches: [{", ".join(PATCHES)}]
+    driver: "580.95"
+    env: {{TORCH_CUDA_ARCH_LIST: 12.1a}}
+    build: {{binaries: official, tools: vllm-build}}
+
+# Compilers, each"""
+TOOLS = """\
+    platforms: [linux/amd64, linux/arm64]
+  vllm-build:
+    requirements: [setuptools==80.9.0, setuptools-rust==1.12.0, setuptools-scm==9.2.2, wheel==0.45.1, packaging==25.0]
+    platforms: [linux/amd64]
+
+defaults"""
+CELL = (
+    f"  - {{flavor: {FLAVOR}, platform: linux/arm64, python: '3.13', cuda: '13.0', channel: cu130, torch: '2.11.0', "
+    "vllm: '0.22.1', flashinfer: '0.6.12'}\n\nexclude: []"
+)
+#: What the release's own build wrote, and lists of files with their hashes.
+OWN = ("vllm/_version.py", "vllm-0.22.1.dist-info/RECORD", "vllm-0.22.1.dist-info/WHEEL")
+
+
+def declare(project: Path) -> None:
+    """Give the project a flavor whose vLLM is built."""
+    file = project / "matrix.yaml"
+    text = file.read_text()
+    for old, new in {
+        "# Compilers, each": TEXT,
+        "    platforms: [linux/amd64, linux/arm64]\n\ndefaults": TOOLS,
+        "exclude: []": CELL,
+        'when: {flavor: gb10, vllm: "0.22.1"}': f'when: {{flavor: [gb10, {FLAVOR}], vllm: "0.22.1"}}',
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def made(project: Path, *options: str) -> dict[str, Any]:
+    done = factory("wheel", "--select", f"flavor={FLAVOR}", "--json", *options, cwd=project)
+    assert done.code == 0, done.err
+    (row,) = done.json
+    found: dict[str, Any] = row
+    return found
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel") / "project"
+    for name in ("templates", "patches", "scripts"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("matrix.yaml", "wheels.lock"):
+        shutil.copy(ROOT / name, folder / name)
+    declare(folder)
+    done = factory("lock", cwd=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+def test_before_it_is_made_a_plan_says_what_to_do(project: Path) -> None:
+    done = factory("plan", "--select", f"flavor={FLAVOR}", cwd=project)
+    assert done.code == 2
+    assert "wheel-not-made" in done.err
+    assert "imagefactory wheel --select" in done.err
+
+
+def test_it_is_the_official_wheel_but_for_the_patches(project: Path, engine: object, tmp_path: Path) -> None:
+    row = made(project)
+    assert row["patches"] == dict.fromkeys(PATCHES, "needed")
+    built = contents(Path(row["wheel"]))
+    replaced = store.read(project / "wheels.lock").built[0].replaces
+    (official,) = (Path(row["wheel"]).parents[1] / replaced).glob("*.whl")
+    before = contents(official)
+    assert built.keys() == before.keys()
+    changed = {name for name in built if built[name] != before[name]} - set(OWN)
+    assert changed
+    for name in changed:
+        assert name.endswith(".py")
+    with zipfile.ZipFile(official) as archive:
+        archive.extractall(tmp_path / "tree")
+    assert plan_route(project, tmp_path / "tree") == {name: built[name] for name in changed}
+
+
+def plan_route(project: Path, tree: Path) -> dict[str, bytes]:
+    """What the overlay route makes of the official wheel's tree, with the series as the wheel's build got it."""
+    assert overlay.main(tree, context_of(project) / "patches", tree.with_name("changed")) == 0
+    root = tree.with_name("changed")
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def context_of(project: Path) -> Path:
+    workspace = workspace_of(project / "matrix.yaml")
+    (cell,) = (cell for cell in workspace.cells([]) if cell.flavor.name == FLAVOR)
+    wanted = workspace.wheel(cell)
+    assert wanted is not None
+    return workspace.contexts / f"wheel-{wanted.key[:12]}"
+
+
+def test_made_again_without_any_cache_it_is_the_same_bytes(project: Path) -> None:
+    first = made(project)
+    again = made(project, "--again")
+    assert (first["built"], again["built"], again["sha256"]) == (False, True, first["sha256"])
+
+
+def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project: Path, tmp_path: Path) -> None:
+    assert factory("plan", "--select", f"flavor={FLAVOR}", cwd=project).code == 0
+    out = tmp_path / "out"
+    assert factory("render", "--select", f"flavor={FLAVOR}", "--out", str(out), cwd=project).code == 0
+    (context,) = (path for path in out.iterdir() if path.name.startswith(FLAVOR))
+    (wheel,) = (context / "wheels").glob("vllm-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "tree")
+    assert overlay.main(tmp_path / "tree", context / "patches", tmp_path / "changed") == 0
+    assert list((tmp_path / "changed").iterdir()) == []
+    rows = json.loads((tmp_path / "changed.json").read_text())
+    assert {row["name"]: row["state"] for row in rows} == dict.fromkeys(PATCHES, "in the wheel")
+    assert all(row["files"] for row in rows)
+    pristine = store.read(project / "wheels.lock").built[0].replaces
+    (official,) = (Path(made(project)["wheel"]).parents[1] / pristine).glob("*.whl")
+    with zipfile.ZipFile(official) as archive:
+        archive.extractall(tmp_path / "pristine")
+    assert overlay.main(tmp_path / "pristine", context / "patches", tmp_path / "none") == 1
+
+
+def test_a_patch_that_does_not_apply_stops_the_wheel_and_nothing_is_locked(project: Path) -> None:
+    before = (project / "wheels.lock").read_bytes()
+    kept = {path: path.read_text() for path in (project / "patches/vllm/mtp-exclusion").glob("*.diff")}
+    try:
+        for path, text in kept.items():
+            path.write_text(text.replace("\n     ", "\n     #"))
+        done = factory("wheel", "--select", f"flavor={FLAVOR}", cwd=project)
+        assert done.code == 1
+        assert "patch vllm/mtp-exclusion: conflict" in done.err
+    finally:
+        for path, text in kept.items():
+            path.write_text(text)
+    assert (project / "wheels.lock").read_bytes() == before
