@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status port-drift compiler
+.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status port-drift bench compiler
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -71,6 +71,10 @@ verify: engine ## verify what was built
 
 push: engine ## push what was verified
 	@$(BIN)/imagefactory push $(if $(SELECT),--select '$(SELECT)') $(if $(TO),--to '$(TO)')
+
+# CELL names it as --select does; BENCH may hold further options, such as --together 'flavor=gb10'
+bench: engine ## measure a cell against other ways of making it, and write docs/benchmarks.md
+	@$(BIN)/python benchmarks/images.py --select '$(or $(CELL),$(DEMO))' --markdown docs/benchmarks.md $(BENCH)
 
 down: ## stop the private engine, if there is one
 	@scripts/engine down

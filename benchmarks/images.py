@@ -1,0 +1,239 @@
+"""What an image costs, made by imagefactory and in the ways it is made elsewhere, from the same locked wheels.
+
+    python benchmarks/images.py [--select CELL] [--together CELLS] [--also PLATFORM] [--markdown PAGE]
+
+Every way starts from nothing on the same base, which is made anew each time; only downloaded wheels are there, for all
+alike, after one round that warms their caches and is not measured. Rivals are Dockerfiles with Docker's own settings
+(gzip layers). "Changed" is one line of one patched Python file. "Moved" are the bytes that a real registry, which has
+the image, gets when the changed one is pushed. Ratios are to ours, in this one run; seconds depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import rivals
+import scratch
+from measure import REPOSITORY, ROOT, Files, bake, files_of, machine, registry, remove_images, surplus
+from report import Cost, Goal, Report
+
+from imagefactory import ui
+from imagefactory.cell import Cell, request_of
+from imagefactory.engine import Engine
+from imagefactory.errors import FactoryError
+from imagefactory.plan import CellPlan
+from imagefactory.settings import from_environment
+from imagefactory.workspace import Workspace
+
+ROUNDS = 3
+OTHER = {"linux/amd64": "linux/arm64", "linux/arm64": "linux/amd64"}
+TITLES = {"ours": "imagefactory", "plain": "plain pip Dockerfile", "single": "single-layer image"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """One cell, ready to be made in every way."""
+
+    engine: Engine
+    project: scratch.Project
+    plan: CellPlan
+    ours: Path
+    rivals: Path
+
+    @property
+    def tag(self) -> str:
+        """The name of our image."""
+        return self.plan.cell.tags[0]
+
+    def forget(self) -> None:
+        """Take our image's names away; what its steps made stays in the build cache."""
+        for tag in self.plan.cell.tags:
+            self.engine.untag(tag)
+
+
+def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
+    """Copy the project, render the first of ``cells`` and write its rivals; all of it goes when ``stack`` unwinds."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
+    project = scratch.copy(folder, (cell.flavor.name for cell in cells))
+    plans, found = project.plan(project.workspace.cells([cells[0].name]), engine)
+    ours = project.bakefile(plans, found, engine, "ours")
+    theirs = rivals.write(folder / "rivals", plans[0], ours, project.settings, engine.platform)
+    stack.callback(remove_images, engine)
+    stack.callback(bake, engine, theirs, "sweep")
+    return Bench(engine=engine, project=project, plan=plans[0], ours=ours, rivals=theirs)
+
+
+def warm(bench: Bench) -> tuple[int, int]:
+    """Download all wheels into every cache; bytes of the base's files, and of the files that the wheels hold."""
+    for target in ("sizes", "builder"):
+        bake(bench.engine, bench.rivals, target, cold=True)
+    bake(bench.engine, bench.ours, bench.plan.cell.name)
+    bake(bench.engine, bench.rivals, "basefs")
+    base = files_of(bench.engine, f"{REPOSITORY}:basefs", bench.plan.cell.platform)
+    return base.total, int((bench.rivals.parent / "sum").read_text(encoding="utf-8"))
+
+
+def measure(
+    bench: Bench, tag: str, cold: float, change: Callable[[], float], between: Callable[[], None] = lambda: None
+) -> Cost:
+    """Push the image ``tag``, change it, push it again; ``between`` runs before the change."""
+    platform = bench.plan.cell.platform
+    with registry(bench.engine) as store:
+        store.push(bench.engine, tag, "first")
+        first = files_of(bench.engine, tag, platform)
+        between()
+        changed = change()
+        moved = store.push(bench.engine, tag, "changed")
+        images: list[Files] = [first, files_of(bench.engine, tag, platform)]
+        sizes = [store.size("first"), store.size("changed")]
+        return Cost(
+            cold=cold,
+            changed=changed,
+            moved=moved,
+            compressed=sizes[0],
+            unpacked=first.total,
+            surplus=surplus(store.stored(), sizes, images),
+        )
+
+
+def measure_ours(bench: Bench, report: Report) -> Cost:
+    """Ours: cold as rendered; then what `imagefactory build` adds to the same bake; then the changed patch."""
+    name = bench.plan.cell.name
+    cold = bake(bench.engine, bench.ours, name, cold=True)
+    cell = [bench.plan.cell]
+
+    def overhead() -> None:
+        baked, built = [], []
+        for _ in range(ROUNDS):
+            bench.forget()
+            baked.append(bake(bench.engine, bench.ours, name))
+            bench.forget()
+            built.append(bench.project.build(cell))
+        by_hand, by_us = statistics.median(baked), statistics.median(built)
+        extra = by_us - by_hand
+        unchanged = statistics.median(bench.project.build(cell) for _ in range(ROUNDS))
+        report.goals += [
+            Goal(
+                "`imagefactory build` over a hand-written bake of the same files, cold",
+                f"{(cold + extra) / cold:.3f} ({extra:+.1f} s on {cold:.0f} s)",
+                1.05,
+                (cold + extra) / cold,
+            ),
+            Goal("the same with every step cached", f"{by_us:.1f} s, by hand {by_hand:.1f} s (median of {ROUNDS})"),
+            Goal("`build --matrix` with nothing changed", f"{unchanged:.1f} s (median of {ROUNDS})"),
+        ]
+
+    def change() -> float:
+        bench.project.change(2)
+        return bench.project.build(cell)
+
+    return measure(bench, bench.tag, cold, change, overhead)
+
+
+def measure_rival(bench: Bench, name: str) -> Cost:
+    """A rival: cold, then with another file to copy."""
+    rivals.change(bench.rivals.parent, 1)
+    cold = bake(bench.engine, bench.rivals, name, cold=True)
+
+    def change() -> float:
+        rivals.change(bench.rivals.parent, 2)
+        return bake(bench.engine, bench.rivals, name)
+
+    return measure(bench, f"{REPOSITORY}:{name}", cold, change)
+
+
+def other_platform(bench: Bench, platform: str, cold: float) -> Goal:
+    """The same cell cold for another platform, if the lock has it."""
+    cell = bench.plan.cell
+    what = f"cold for {platform} over {cell.platform}, same pins"
+    name = f"{cell.name}-also-{platform.partition('/')[2]}"
+    other = replace(cell, name=name, axes={**cell.axes, "platform": platform}, tags=(f"{REPOSITORY}:also",))
+    resolution = bench.project.workspace.lock.find(request_of(other))
+    if platform == cell.platform or resolution is None:
+        return Goal(what, f"not measured: the lock has no resolution for {cell.name} on {platform}")
+    try:
+        plans, found = bench.project.plan([other], bench.engine)
+    except FactoryError as error:
+        return Goal(what, f"not measured: {error.problems[0].what}")
+    file = bench.project.bakefile(plans, found, bench.engine, "also")
+    bake(bench.engine, file, name)
+    seconds = bake(bench.engine, file, name, cold=True)
+    remove_images(bench.engine)
+    return Goal(what, f"{seconds / cold:.2f} ({seconds:.0f} s, {cold:.0f} s)")
+
+
+def together(bench: Bench, expressions: Sequence[str]) -> Goal:
+    """All selected cells in one registry."""
+    cells = bench.project.workspace.cells(expressions)
+    what = f"registry bytes of {len(cells)} cells over their distinct content"
+    if len(cells) < 2:
+        return Goal("registry bytes of several cells over their distinct content", "not measured: one cell is selected")
+    with registry(bench.engine) as store:
+        images = []
+        for number, cell in enumerate(cells):
+            bench.project.build([cell])
+            store.push(bench.engine, cell.tags[0], f"cell{number}")
+            images.append(files_of(bench.engine, cell.tags[0], cell.platform))
+            for tag in cell.tags:
+                bench.engine.untag(tag)
+        sizes = [store.size(f"cell{number}") for number in range(len(cells))]
+        ratio = surplus(store.stored(), sizes, images)
+        return Goal(what, f"{ratio:.3f} ({store.stored() / 1e9:.2f} GB stored)", 1.10, ratio)
+
+
+def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
+    """Measure everything, the cheapest to be wrong first."""
+    engine = Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
+    remove_images(engine)
+    real = Workspace(ROOT / "matrix.yaml", from_environment(os.environ, ROOT))
+    selected, several = real.cells([asked.select]), asked.together or [asked.select]
+    facts = machine(engine)
+    bench = prepare(stack, engine, [*selected, *real.cells(several)])
+    cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
+    facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"))
+    base, unpacked = warm(bench)
+    facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {unpacked / 1e6:.0f} MB unpacked"))
+    report = Report(facts=facts, titles=TITLES, floor=base + unpacked)
+    report.costs["ours"] = measure_ours(bench, report)
+    remove_images(engine)
+    for name in ("plain", "single"):
+        report.costs[name] = measure_rival(bench, name)
+        engine.untag(f"{REPOSITORY}:{name}")
+    report.goals.append(together(bench, several))
+    report.goals.append(other_platform(bench, asked.also or OTHER[cell.platform], report.costs["ours"].cold))
+    return report
+
+
+def main() -> None:
+    """Measure, then print the tables; or write them as a page too."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--select", default="flavor=cpu", metavar="CELL", help="the cell; the first of several")
+    parser.add_argument("--together", action="append", metavar="CELLS", help="cells that share a registry; repeatable")
+    parser.add_argument("--also", metavar="PLATFORM", help="a platform to make the same cell for (default: the other)")
+    parser.add_argument("--markdown", type=Path, metavar="PAGE")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, partial(sys.exit))
+    try:
+        with ExitStack() as stack:
+            report = run(asked, stack)
+    except FactoryError as error:
+        ui.failure(error)
+        sys.exit(error.exit_code)
+    report.show()
+    if asked.markdown:
+        rerun = "make bench" + (f" CELL='{asked.select}'" if asked.select != "flavor=cpu" else "")
+        asked.markdown.write_text(report.page((__doc__ or "").split("\n\n", 2)[2], rerun), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

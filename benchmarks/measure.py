@@ -1,0 +1,163 @@
+"""What the image benchmark measures with: a clock, a registry whose bytes are counted, the files of an image."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import requests
+
+from imagefactory import shell, ui
+from imagefactory.engine import Engine
+from imagefactory.errors import SetupError, fail
+
+ROOT = Path(__file__).parents[1]
+#: Every image that a benchmark makes has a name in here, so that all of them can be taken away.
+REPOSITORY = "imagefactory/bench"
+_MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The regular files of an image, merged over its layers: bytes of all, and sha256 -> bytes of the distinct ones."""
+
+    total: int
+    distinct: Mapping[str, int]
+
+
+def clock(work: Callable[[], object]) -> float:
+    """The wall seconds of ``work``."""
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def must(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    """Run ``argv``; what it wrote. Raises SetupError if it fails."""
+    done = shell.run(argv, env=env, cwd=cwd, join=True)
+    if not done.ok:
+        told = "\n".join(done.out.strip().splitlines()[-25:])
+        raise fail(SetupError, "bench-step", f"exit {done.code}: {shell.show(argv)}\n{told}", fix="run it by hand")
+    return done.out
+
+
+def bake(engine: Engine, file: Path, target: str, *, cold: bool = False) -> float:
+    """The wall seconds of one bake, as somebody would type it; ``cold`` takes no step from the cache."""
+    argv = [*engine.docker, "buildx", "bake", "--file", str(file), "--progress=plain", *["--no-cache"] * cold, target]
+    # the docker driver would otherwise write an image of every linked target, that is, of the bases
+    return clock(lambda: must(argv, env={**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}))
+
+
+def files_of(engine: Engine, image: str, platform: str) -> Files:
+    """The files of ``image``, from an export; nothing of the image is run."""
+    name = f"imagefactory-bench-{secrets.token_hex(6)}"
+    must([*engine.docker, "create", "--name", name, "--pull", "never", "--platform", platform, image, "true"])
+    try:
+        export = shlex.join([*engine.docker, "export", name])
+        reader = shlex.join([sys.executable, str(Path(__file__).with_name("tarfiles.py"))])
+        lines = must(["bash", "-o", "pipefail", "-c", f"{export} | {reader}"]).splitlines()
+    finally:
+        shell.run([*engine.docker, "rm", "--force", name], quiet=True)
+    rows = [(digest, int(size)) for digest, size in (line.split() for line in lines)]
+    return Files(total=sum(size for _, size in rows), distinct=dict(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A real registry on loopback that began empty; every byte in it was pushed by this run."""
+
+    address: str
+    store: Path
+
+    def stored(self) -> int:
+        """Bytes of all blobs: layers, configurations and manifests."""
+        return sum(path.stat().st_size for path in self.store.glob("docker/registry/v2/blobs/*/*/*/data"))
+
+    def push(self, engine: Engine, image: str, tag: str) -> int:
+        """Push ``image``; the bytes that the registry did not have before."""
+        reference, before = f"{self.address}/bench:{tag}", self.stored()
+        engine.tag(image, reference)
+        try:
+            must([*engine.docker, "push", "--quiet", reference], env=engine.environment)
+        finally:
+            engine.untag(reference)
+        return self.stored() - before
+
+    def size(self, tag: str) -> int:
+        """Compressed bytes of one image, whatever it shares with others."""
+        answer = requests.get(
+            f"http://{self.address}/v2/bench/manifests/{tag}", headers={"Accept": _MANIFESTS}, timeout=30
+        )
+        answer.raise_for_status()
+        told = answer.json()
+        if "manifests" in told:
+            return len(answer.content) + sum(self.size(one["digest"]) for one in told["manifests"])
+        return len(answer.content) + int(told["config"]["size"]) + sum(int(layer["size"]) for layer in told["layers"])
+
+
+@contextmanager
+def registry(engine: Engine) -> Iterator[Registry]:
+    """An empty registry, gone with all that it holds on any way out."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    script = str(ROOT / "scripts" / "engine")
+    with tempfile.TemporaryDirectory(prefix="imagefactory-bench-") as store:
+        try:
+            must([script, "registry-up", port, store], env=engine.environment)
+            yield Registry(f"127.0.0.1:{port}", Path(store))
+        finally:
+            shell.run([script, "registry-down", port], env=engine.environment, quiet=True)
+
+
+def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float:
+    """How much more a registry stores than the distinct content of its images: 1.0 is none.
+
+    The share of the compressed bytes that it had to store, over the share of the file bytes that differ by SHA-256.
+    """
+    distinct: dict[str, int] = {}
+    for one in images:
+        distinct |= one.distinct
+    return stored / sum(sizes) / (sum(distinct.values()) / sum(one.total for one in images))
+
+
+def remove_images(engine: Engine) -> None:
+    """Take away what benchmarks made, by name: an image of equal content may be somebody's."""
+    argv = [*engine.docker, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter"]
+    for name in shell.run([*argv, f"reference={REPOSITORY}:*"], quiet=True).out.split():
+        engine.untag(name)
+
+
+def machine(engine: Engine) -> list[tuple[str, str]]:
+    """What the seconds depend on."""
+    cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(":")[2].strip() for line in cpu if line.startswith("model name")), os.uname().machine)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    server, buildx = engine.version
+    return [
+        ("machine", f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB memory"),
+        ("load before", " ".join(f"{load:.2f}" for load in os.getloadavg())),
+        ("free disk", f"{shutil.disk_usage('/').free / 1e9:.0f} GB"),
+        ("engine", f"Docker {server} on {engine.platform}, {' '.join(buildx.split()[:2])}"),
+        ("date", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
+    ]
+
+
+def told(rows: Sequence[tuple[str, str]]) -> None:
+    """Facts, one a line."""
+    for name, value in rows:
+        ui.out.print(f"{name + ':':<13} {ui.escape(value)}")

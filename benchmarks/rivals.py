@@ -1,0 +1,163 @@
+"""How the same wheels become an image elsewhere: Dockerfiles as people write them, baked on the same base.
+
+``plain``: `pip install` in the image itself, pip's cache and bytecode left in it; emulated for a foreign architecture.
+``single``: a builder stage installs with uv, then one `COPY --from=builder /opt/venv` makes one layer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import uv
+from measure import REPOSITORY, must
+
+from imagefactory.errors import SetupError, fail
+from imagefactory.locking.requirements import requirements_txt
+from imagefactory.plan import CellPlan
+from imagefactory.render import SITE
+from imagefactory.settings import Settings
+
+#: The file that "a one-line change of a patch" changes, in every way of making the image.
+CHANGED = "vllm/imagefactory_bench.py"
+
+_SETUP = """--mount=type=bind,from=tools,target=/tools \\
+    --mount=type=bind,from=wheels,target=/wheels \\
+    --mount=type=secret,id=ca,required=false \\
+    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca; fi \\
+ && """
+_PIP = "PYTHONPATH=/tools/pip /opt/venv/bin/python -m pip --disable-pip-version-check"
+_LOCKED = "--require-hashes --no-deps --only-binary :all: --find-links /wheels"
+_UV = f"/tools/uv pip install --python /opt/venv/bin/python {_LOCKED} --index-strategy unsafe-best-match"
+_SUM = (
+    "import glob, zipfile; "
+    "print(sum(i.file_size for w in glob.glob('/got/*/*') for i in zipfile.ZipFile(w).infolist()))"
+)
+
+
+def _dockerfile(site: str, pip_cache: str, uv_cache: str, *, toolchain: bool) -> str:
+    args = "ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_DEFAULT_INDEX UV_INDEX\nCOPY *.txt /requirements/"
+    warm = f"RUN --mount=type=cache,id={pip_cache},target=/root/.cache/pip {_SETUP}"
+    uv_mount = f"RUN --mount=type=cache,id={uv_cache},target=/root/.cache/uv {_SETUP}"
+    names = ["wheels", *["toolchain"] * toolchain]
+    where = {"wheels": "", "toolchain": " --target /opt/cuda"}
+    downloads = " \\\n && ".join(
+        f"{_PIP} download {_LOCKED} -d /got/{name} -r /requirements/{name}.txt" for name in names
+    )
+    pips = " \\\n && ".join(f"{_PIP} install {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names)
+    uvs = " \\\n && ".join(f"{_UV}{where[name]} --link-mode copy -r /requirements/{name}.txt" for name in names)
+    copy_cuda = "\nCOPY --from=builder /opt/cuda /opt/cuda" if toolchain else ""
+    return f"""
+FROM base AS basefs
+
+# fills pip's download cache, and adds up what the wheels hold
+FROM base AS warm
+{args}
+{warm}{downloads} \\
+ && python3 -c "{_SUM}" > /sum && rm -rf /got
+FROM scratch AS sizes
+COPY --from=warm /sum /
+
+FROM base AS sweep
+RUN --mount=type=cache,id={pip_cache},target=/warm find /warm -mindepth 1 -delete
+
+# pip finds a copy of a warm cache where it would download, and leaves in the image what it would have left
+FROM base AS plain
+{args}
+RUN --mount=type=cache,id={pip_cache},target=/warm {_SETUP}mkdir -p /root/.cache && cp -a /warm /root/.cache/pip \\
+ && {pips}
+COPY changed.py /{site}/{CHANGED}
+
+FROM base AS builder
+{args}
+{uv_mount}{uvs}
+FROM builder AS patched
+COPY changed.py /{site}/{CHANGED}
+FROM base AS single
+COPY --from=patched /opt/venv /opt/venv{copy_cuda}
+"""
+
+
+def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, native: str) -> Path:
+    """Write contexts and a bake file below ``folder``, on the base of ``bakefile``, which imagefactory rendered."""
+    rendered = json.loads(bakefile.read_text(encoding="utf-8"))["target"]
+    entry = rendered[plan.cell.name]
+    base = entry["contexts"]["base"].removeprefix("target:")
+    # the cache of the rendered steps, so that it is warm (or cold) for all alike
+    shared = re.search(r"id=([^,]+),target=/root/\.cache/uv", plan.dockerfile)
+    caches = [f"imagefactory-bench-{kind}-{plan.cell.name}" for kind in ("pip", "uv")]
+    site = SITE.format(python=plan.cell.python)
+    context = folder / "context"
+    context.mkdir(parents=True)
+    text = _dockerfile(site, caches[0], shared[1] if shared else caches[1], toolchain=plan.toolchain is not None)
+    (context / "Dockerfile").write_text(text.lstrip(), encoding="utf-8")
+    (context / "wheels.txt").write_text(requirements_txt(plan.resolution.wheels), encoding="utf-8")
+    if plan.toolchain:
+        (context / "toolchain.txt").write_text(requirements_txt(plan.toolchain.wheels), encoding="utf-8")
+    change(folder, 1)
+    _write_tools(folder / "tools", plan.cell.platform, native)
+    targets: dict[str, Any] = {base: rendered[base]}
+    for name in ("basefs", "plain", "single"):
+        targets[name] = {**_entry(folder, entry, base, name, settings), "tags": [f"{REPOSITORY}:{name}"]}
+        targets[name]["output"] = ["type=image"]
+    for name, output in {"sizes": f"type=local,dest={folder}", "builder": "type=cacheonly"}.items():
+        targets[name] = {**_entry(folder, entry, base, name, settings), "output": [output]}
+    targets["sweep"] = {**_entry(folder, entry, base, "sweep", settings), "output": ["type=cacheonly"]}
+    targets["sweep"]["no-cache-filter"] = ["sweep"]
+    path = folder / "docker-bake.json"
+    path.write_text(json.dumps({"target": targets}, indent=1), encoding="utf-8")
+    return path
+
+
+def _entry(folder: Path, entry: dict[str, Any], base: str, name: str, settings: Settings) -> dict[str, Any]:
+    return {
+        "context": str(folder / "context"),
+        "target": name,
+        "contexts": {
+            "base": f"target:{base}",
+            "wheels": f"{entry['context']}/wheels",
+            "tools": str(folder / "tools"),
+        },
+        "platforms": entry["platforms"],
+        "args": {
+            "PIP_INDEX_URL": settings.indexes[0],
+            "PIP_EXTRA_INDEX_URL": " ".join(settings.indexes[1:]),
+            "UV_DEFAULT_INDEX": settings.indexes[0],
+            "UV_INDEX": " ".join(settings.indexes[1:]),
+        },
+        "attest": ["type=provenance,disabled=true"],
+        **({"secret": entry["secret"]} if "secret" in entry else {}),
+    }
+
+
+def change(folder: Path, number: int) -> None:
+    """What the patched file says."""
+    (folder / "context" / "changed.py").write_text(f"LINE = {number}\n", encoding="utf-8")
+
+
+def _write_tools(folder: Path, platform: str, native: str) -> None:
+    """pip (this environment's own, it is Python only) and the uv of the target platform."""
+    found = importlib.util.find_spec("pip")
+    if found is None or found.origin is None:
+        raise fail(SetupError, "bench-no-pip", "this Python has no pip to measure", fix="make clean, then make bench")
+    shutil.copytree(Path(found.origin).parent, folder / "pip" / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+    if platform == native:
+        shutil.copy2(uv.find_uv_bin(), folder / "uv")
+        return
+    machine = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}[platform]
+    tags = [word for glibc in ("2_17", "2_28") for word in ("--platform", f"manylinux_{glibc}_{machine}")]
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", *tags, "--dest", str(folder)]
+    must([sys.executable, "-m", "pip", "download", *options, f"uv=={version('uv')}"])
+    wheel = next(folder.glob("uv-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("/bin/uv"))
+        (folder / "uv").write_bytes(archive.read(name))
+    (folder / "uv").chmod(0o755)
+    wheel.unlink()

@@ -1,0 +1,116 @@
+"""A copy of the project for a benchmark: names of its own for images, and one more patch, whose line can be changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from measure import REPOSITORY, ROOT, clock, must
+from rivals import CHANGED
+from ruamel.yaml import YAML
+
+from imagefactory.cell import Cell
+from imagefactory.engine import Engine
+from imagefactory.plan import CellPlan
+from imagefactory.settings import Settings, from_environment
+from imagefactory.workspace import Found, Workspace
+
+_PATCH = "vllm/bench-line"
+_YAML = """summary: Adds a module with one line
+purpose: The benchmark changes this line and measures what that costs.
+symptom: the module is not there
+evidence: [benchmarks/images.py]
+remove_when: never; it exists only while the benchmark runs
+stage: installed
+variants:
+  - versions: ">=0"
+    diff: 0.diff
+findings: Needed by the benchmark alone.
+proof:
+  run: proof.py
+  kind: static
+"""
+_PROOF = f'''"""Is the module there?"""
+
+import pathlib
+import sys
+
+there = pathlib.Path(sys.argv[1], "{CHANGED}").is_file()
+print("it is there" if there else "it is not there")
+sys.exit(0 if there else 1)
+'''
+
+
+@dataclass(frozen=True)
+class Project:
+    """The copy, in ``folder``; its builds share every cache with the real project but the contexts."""
+
+    folder: Path
+    environ: dict[str, str]
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of a command that runs in the copy."""
+        return from_environment(self.environ, self.folder / "project")
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The copy as the stations see it."""
+        return Workspace(self.settings.project / "matrix.yaml", self.settings)
+
+    def change(self, number: int) -> None:
+        """Write the patch so that its line says ``number``."""
+        diff = f"diff --git a/{CHANGED} b/{CHANGED}\nnew file mode 100644\n--- /dev/null\n+++ b/{CHANGED}\n"
+        target = self.settings.project / "patches" / _PATCH / "0.diff"
+        target.write_text(f"{diff}@@ -0,0 +1 @@\n+LINE = {number}\n", encoding="utf-8")
+
+    def build(self, cells: Iterable[Cell]) -> float:
+        """The wall seconds of ``imagefactory build`` for ``cells``, verification left out."""
+        selects = [word for cell in cells for word in ("--select", cell.name)]
+        argv = [sys.executable, "-m", "imagefactory", "build", "--matrix", str(self.workspace.file), *selects]
+        return clock(lambda: must([*argv, "--no-verify"], env=self.environ, cwd=ROOT))
+
+    def plan(self, cells: Iterable[Cell], engine: Engine) -> tuple[list[CellPlan], Found]:
+        """Plans with their bases, which are made where they are missing."""
+        wanted = list(cells)
+        found = self.workspace.ensure(wanted, engine)
+        return self.workspace.plans(wanted, found), found
+
+    def bakefile(self, plans: list[CellPlan], found: Found, engine: Engine, name: str) -> Path:
+        """What ``imagefactory render`` writes for ``plans``."""
+        return self.workspace.write_bake(self.folder / name, plans, found, engine.platform)
+
+
+def copy(folder: Path, flavors: Iterable[str]) -> Project:
+    """A copy of the project in ``folder``, with the benchmark's patch in ``flavors``."""
+    target = folder / "project"
+    for name in ("templates", "patches", "scripts"):
+        shutil.copytree(ROOT / name, target / name)
+    shutil.copy2(ROOT / "wheels.lock", target)
+    yaml = YAML()
+    matrix = yaml.load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
+    matrix["repository"] = REPOSITORY
+    for flavor in set(flavors):
+        matrix["flavors"][flavor].setdefault("patches", []).append(_PATCH)
+    with (target / "matrix.yaml").open("w", encoding="utf-8") as file:
+        yaml.dump(matrix, file)
+    entry = target / "patches" / _PATCH
+    entry.mkdir(parents=True)
+    (entry / "patch.yaml").write_text(_YAML, encoding="utf-8")
+    (entry / "proof.py").write_text(_PROOF, encoding="utf-8")
+    # contexts go into a cache of their own: somebody may be building this very cell; everything else is shared
+    real = from_environment(os.environ, ROOT).cache
+    real.mkdir(parents=True, exist_ok=True)
+    cache = folder / "cache" / "imagefactory"
+    cache.mkdir(parents=True)
+    for name in ("knobs", "metadata", "proofs", "sources", "toolchains"):
+        (real / name).mkdir(exist_ok=True)
+        (cache / name).symlink_to(real / name)
+    project = Project(folder, {**os.environ, "XDG_CACHE_HOME": str(cache.parent)})
+    project.change(1)
+    return project
