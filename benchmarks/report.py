@@ -116,6 +116,6 @@ class Report:
 
 DISTINCT = (
     "Unpacked is what an export holds: regular files, hard links once. Base and wheels: the base's files, and what the "
-    "wheels' zip directories say. Distinct content is measured by files: the share of the images' compressed bytes that "
-    "the registry stores, over the share of their unpacked file bytes that are distinct by SHA-256."
+    "wheels' zip directories say. Distinct content is measured by files: the share of the images' compressed bytes "
+    "that the registry stores, over the share of their unpacked file bytes that are distinct by SHA-256."
 )

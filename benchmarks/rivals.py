@@ -157,7 +157,7 @@ def _write_tools(folder: Path, platform: str, native: str) -> None:
     must([sys.executable, "-m", "pip", "download", *options, f"uv=={version('uv')}"])
     wheel = next(folder.glob("uv-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if name.endswith("/bin/uv"))
+        name = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
         (folder / "uv").write_bytes(archive.read(name))
     (folder / "uv").chmod(0o755)
     wheel.unlink()
