@@ -56,9 +56,8 @@ class Bench:
         return self.plan.cell.tags[0]
 
     def forget(self) -> None:
-        """Take our image's names away; what its steps made stays in the build cache."""
-        for tag in self.plan.cell.tags:
-            self.engine.untag(tag)
+        """Give our image's name to another one. It keeps one of its own: the engine deletes layers without a name."""
+        self.engine.tag(f"{REPOSITORY}:basefs", self.tag)
 
 
 def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
@@ -77,7 +76,8 @@ def warm(bench: Bench) -> tuple[int, int]:
     """Download all wheels into every cache; bytes of the base's files, and of the files that the wheels hold."""
     for target in ("sizes", "builder"):
         bake(bench.engine, bench.rivals, target, cold=True)
-    bake(bench.engine, bench.ours, bench.plan.cell.name)
+    if not rivals.uv_cache(bench.plan):
+        bake(bench.engine, bench.ours, bench.plan.cell.name, cold=True)
     bake(bench.engine, bench.rivals, "basefs")
     base = files_of(bench.engine, f"{REPOSITORY}:basefs", bench.plan.cell.platform)
     return base.total, int((bench.rivals.parent / "sum").read_text(encoding="utf-8"))
@@ -114,6 +114,7 @@ def measure_ours(bench: Bench, report: Report) -> Cost:
 
     def overhead() -> None:
         baked, built = [], []
+        bench.engine.tag(bench.tag, f"{REPOSITORY}:kept")
         for _ in range(ROUNDS):
             bench.forget()
             baked.append(bake(bench.engine, bench.ours, name))
@@ -184,8 +185,6 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
             bench.project.build([cell])
             store.push(bench.engine, cell.tags[0], f"cell{number}")
             images.append(files_of(bench.engine, cell.tags[0], cell.platform))
-            for tag in cell.tags:
-                bench.engine.untag(tag)
         sizes = [store.size(f"cell{number}") for number in range(len(cells))]
         ratio = surplus(store.stored(), sizes, images)
         return Goal(what, f"{ratio:.3f} ({store.stored() / 1e9:.2f} GB stored)", 1.10, ratio)

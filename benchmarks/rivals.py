@@ -90,13 +90,11 @@ def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, nati
     rendered = json.loads(bakefile.read_text(encoding="utf-8"))["target"]
     entry = rendered[plan.cell.name]
     base = entry["contexts"]["base"].removeprefix("target:")
-    # the cache of the rendered steps, so that it is warm (or cold) for all alike
-    shared = re.search(r"id=([^,]+),target=/root/\.cache/uv", plan.dockerfile)
     caches = [f"imagefactory-bench-{kind}-{plan.cell.name}" for kind in ("pip", "uv")]
     site = SITE.format(python=plan.cell.python)
     context = folder / "context"
     context.mkdir(parents=True)
-    text = _dockerfile(site, caches[0], shared[1] if shared else caches[1], toolchain=plan.toolchain is not None)
+    text = _dockerfile(site, caches[0], uv_cache(plan) or caches[1], toolchain=plan.toolchain is not None)
     (context / "Dockerfile").write_text(text.lstrip(), encoding="utf-8")
     (context / "wheels.txt").write_text(requirements_txt(plan.resolution.wheels), encoding="utf-8")
     if plan.toolchain:
@@ -114,6 +112,12 @@ def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, nati
     path = folder / "docker-bake.json"
     path.write_text(json.dumps({"target": targets}, indent=1), encoding="utf-8")
     return path
+
+
+def uv_cache(plan: CellPlan) -> str | None:
+    """The cache in which the rendered steps keep their wheels; one for all, so that it is warm for all alike."""
+    found = re.search(r"id=([^,]+),target=/root/\.cache/uv", plan.dockerfile)
+    return found[1] if found else None
 
 
 def _entry(folder: Path, entry: dict[str, Any], base: str, name: str, settings: Settings) -> dict[str, Any]:
