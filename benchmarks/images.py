@@ -24,10 +24,10 @@ from pathlib import Path
 
 import rivals
 import scratch
-from measure import REPOSITORY, ROOT, Files, bake, files_of, machine, registry, remove_images, surplus
+from measure import REPOSITORY, ROOT, Files, bake, files_of, machine, registry, remove_images, room, surplus
 from report import Cost, Goal, Report
 
-from imagefactory import ui
+from imagefactory import disk, ui
 from imagefactory.cell import Cell, request_of
 from imagefactory.engine import Engine
 from imagefactory.errors import FactoryError
@@ -36,6 +36,8 @@ from imagefactory.settings import from_environment
 from imagefactory.workspace import Workspace
 
 ROUNDS = 3
+#: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to a local registry.
+PEAK = 3.5
 OTHER = {"linux/amd64": "linux/arm64", "linux/arm64": "linux/amd64"}
 TITLES = {"ours": "imagefactory", "plain": "plain pip Dockerfile", "single": "single-layer image"}
 
@@ -200,12 +202,15 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     bench = prepare(stack, engine, [*selected, *real.cells(several)])
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"))
+    room(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
     base, unpacked = warm(bench)
     facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {unpacked / 1e6:.0f} MB unpacked"))
     report = Report(facts=facts, titles=TITLES, floor=base + unpacked)
+    room(engine, PEAK * unpacked)
     report.costs["ours"] = measure_ours(bench, report)
     remove_images(engine)
     for name in ("plain", "single"):
+        room(engine, PEAK * unpacked)
         report.costs[name] = measure_rival(bench, name)
         engine.untag(f"{REPOSITORY}:{name}")
     report.goals.append(together(bench, several))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import requests
 
-from imagefactory import shell, ui
+from imagefactory import disk, shell, ui
 from imagefactory.engine import Engine
 from imagefactory.errors import SetupError, fail
 
@@ -133,6 +133,19 @@ def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float
     for one in images:
         distinct |= one.distinct
     return stored / sum(sizes) / (sum(distinct.values()) / sum(one.total for one in images))
+
+
+def room(engine: Engine, size: float, patience: float = 300.0) -> None:
+    """Wait until the engine's disk has ``size`` bytes free: it deletes unused steps by itself, a while after a build.
+
+    Raises SetupError if it has not within ``patience`` seconds.
+    """
+    until = time.monotonic() + patience
+    while (free := disk.free(engine.data_root)) is not None and free < size:
+        if time.monotonic() > until:
+            what = f"{free / 1e9:.1f} GB are free at {engine.data_root}, the next image needs {size / 1e9:.1f} GB"
+            raise fail(SetupError, "bench-room", what, fix="docker buildx prune, or a bigger disk")
+        time.sleep(5)
 
 
 def remove_images(engine: Engine) -> None:
