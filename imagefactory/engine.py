@@ -42,6 +42,16 @@ class ImageInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRecord:
+    """A record of BuildKit's cache: id, bytes, what made it, and whether it can go."""
+
+    id: str
+    size: int
+    description: str
+    reclaimable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningContainer:
     """A container that runs in the background; ``host_port`` is on 127.0.0.1."""
 
@@ -277,6 +287,30 @@ class Engine:
             )
         return RunningContainer(docker=self.docker, id=done.out.strip(), host_port=port)
 
+    def names(self, repository: str) -> list[str]:
+        """Every reference in ``repository``."""
+        argv = [*self.docker, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter"]
+        done = shell.run([*argv, f"reference={repository}:*"], quiet=True)
+        return [line for line in done.out.split() if not line.endswith(":<none>")]
+
+    def used_images(self) -> set[str]:
+        """Digests of the images that containers, running or not, were made from."""
+        listed = shell.run([*self.docker, "ps", "--all", "--no-trunc", "--quiet"], quiet=True).out.split()
+        if not listed:
+            return set()
+        done = shell.run([*self.docker, "container", "inspect", "--format", "{{.Image}}", *listed], quiet=True)
+        return set(done.out.split())
+
+    def cache_records(self) -> list[CacheRecord]:
+        """BuildKit's cache, record by record."""
+        done = shell.run([*self.docker, "buildx", "du", "--verbose"], quiet=True)
+        return [_record(block) for block in done.out.split("\n\n") if block.startswith("ID:")]
+
+    def forget_cache(self, records: Sequence[str]) -> None:
+        """Take these records away; those in use, or that others stand on, stay."""
+        for name in records:  # the filter takes one value
+            shell.run([*self.docker, "buildx", "prune", "--all", "--force", "--filter", f"id={name}"], quiet=True)
+
     def tag(self, source: str, target: str) -> None:
         """Give the image ``source`` the further name ``target``."""
         self.client.image.tag(source, target)
@@ -315,6 +349,24 @@ def _info(ref: str, row: Mapping[str, object]) -> ImageInfo:
         env={name: value for name, _, value in pairs},
         size=int(str(row["Size"])),
     )
+
+
+def _record(block: str) -> CacheRecord:
+    """A record as ``buildx du`` shows it: a field a line."""
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
+    return CacheRecord(
+        id=fields["ID"].rstrip("*"),
+        size=_bytes(fields.get("Size", "0B")),
+        description=fields.get("Description", ""),
+        reclaimable=fields.get("Reclaimable") == "true",
+    )
+
+
+def _bytes(text: str) -> int:
+    """What Docker calls ``2.223GB``."""
+    number = text.rstrip("*BkMGTK")
+    unit = text.rstrip("*").removeprefix(number)
+    return int(float(number) * {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit])
 
 
 def _container_name() -> str:
