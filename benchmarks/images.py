@@ -1,6 +1,6 @@
 """What an image costs, made by imagefactory and in the ways it is made elsewhere, from the same locked wheels.
 
-    python benchmarks/images.py [--select CELL] [--together CELLS] [--also PLATFORM] [--markdown PAGE]
+    python benchmarks/images.py [--select CELL] [--together CELLS] [--also PLATFORM] [--ours] [--markdown PAGE]
 
 Every way starts from nothing on the same base, which is made anew each time; only downloaded wheels are there, for all
 alike, after one round that warms their caches and is not measured. Rivals are Dockerfiles with Docker's own settings
@@ -24,11 +24,11 @@ from pathlib import Path
 
 import rivals
 import scratch
-from measure import REPOSITORY, ROOT, Files, bake, files_of, machine, registry, remove_images, room, surplus
+from measure import REPOSITORY, ROOT, Files, bake, files_of, machine, registry, remove_images, room, surplus, unpacked
 from report import Cost, Goal, Report
 
 from imagefactory import disk, ui
-from imagefactory.cell import Cell, request_of
+from imagefactory.cell import Cell
 from imagefactory.engine import Engine
 from imagefactory.errors import FactoryError
 from imagefactory.plan import CellPlan
@@ -74,15 +74,15 @@ def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
     return Bench(engine=engine, project=project, plan=plans[0], ours=ours, rivals=theirs)
 
 
-def warm(bench: Bench) -> tuple[int, int]:
+def warm(bench: Bench, *, ours: bool) -> tuple[int, int]:
     """Download all wheels into every cache; bytes of the base's files, and of the files that the wheels hold."""
-    for target in ("sizes", "builder"):
+    for target in () if ours else ("sizes", "builder"):
         bake(bench.engine, bench.rivals, target, cold=True)
-    if not rivals.uv_cache(bench.plan):
+    if ours or not rivals.uv_cache(bench.plan):
         bake(bench.engine, bench.ours, bench.plan.cell.name, cold=True)
     bake(bench.engine, bench.rivals, "basefs")
     base = files_of(bench.engine, f"{REPOSITORY}:basefs", bench.plan.cell.platform)
-    return base.total, int((bench.rivals.parent / "sum").read_text(encoding="utf-8"))
+    return base.total, unpacked(bench.plan, bench.project.settings)
 
 
 def measure(
@@ -155,24 +155,30 @@ def measure_rival(bench: Bench, name: str) -> Cost:
     return measure(bench, f"{REPOSITORY}:{name}", cold, change)
 
 
-def other_platform(bench: Bench, platform: str, cold: float) -> Goal:
-    """The same cell cold for another platform, if the lock has it."""
+def other_platform(bench: Bench, platform: str) -> Goal:
+    """The steps of the cell itself, the base standing already, for another platform and for its own."""
     cell = bench.plan.cell
-    what = f"cold for {platform} over {cell.platform}, same pins"
-    name = f"{cell.name}-also-{platform.partition('/')[2]}"
-    other = replace(cell, name=name, axes={**cell.axes, "platform": platform}, tags=(f"{REPOSITORY}:also",))
-    resolution = bench.project.workspace.lock.find(request_of(other))
-    if platform == cell.platform or resolution is None:
-        return Goal(what, f"not measured: the lock has no resolution for {cell.name} on {platform}")
+    what = f"steps of the cell for {cell.platform} over the same pins for {platform}"
+    arch = platform.partition("/")[2]
+    other = replace(
+        cell, name=f"{cell.name}-also-{arch}", axes={**cell.axes, "platform": platform}, tags=(f"{REPOSITORY}:also",)
+    )
     try:
-        plans, found = bench.project.plan([other], bench.engine)
+        bench.project.lock([*bench.project.workspace.matrix.cells, other])
+        plans, found = bench.project.plan([cell, other], bench.engine)
     except FactoryError as error:
         return Goal(what, f"not measured: {error.problems[0].what}")
+    seconds = {}
     file = bench.project.bakefile(plans, found, bench.engine, "also")
-    bake(bench.engine, file, name)
-    seconds = bake(bench.engine, file, name, cold=True)
-    remove_images(bench.engine)
-    return Goal(what, f"{seconds / cold:.2f} ({seconds:.0f} s, {cold:.0f} s)")
+    for one in (cell, other):
+        bake(bench.engine, file, one.name)  # the base and the downloads
+    file = bench.project.bakefile(plans, found, bench.engine, "also", uncached="cells")
+    for one in (cell, other):
+        seconds[one.platform] = bake(bench.engine, file, one.name)
+        remove_images(bench.engine)
+    own, theirs = seconds[cell.platform], seconds[platform]
+    bound = 1.15 if cell.platform == "linux/arm64" else None
+    return Goal(what, f"{own / theirs:.2f} ({own:.0f} s, {theirs:.0f} s)", bound, own / theirs)
 
 
 def together(bench: Bench, expressions: Sequence[str]) -> Goal:
@@ -203,18 +209,19 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"))
     room(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
-    base, unpacked = warm(bench)
-    facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {unpacked / 1e6:.0f} MB unpacked"))
-    report = Report(facts=facts, titles=TITLES, floor=base + unpacked)
-    room(engine, PEAK * unpacked)
+    base, held = warm(bench, ours=asked.ours)
+    facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {held / 1e6:.0f} MB unpacked"))
+    report = Report(facts=facts, titles=TITLES, floor=base + held)
+    room(engine, PEAK * held)
     report.costs["ours"] = measure_ours(bench, report)
     remove_images(engine)
-    for name in ("plain", "single"):
-        room(engine, PEAK * unpacked)
+    for name in () if asked.ours else ("plain", "single"):
+        room(engine, PEAK * held)
         report.costs[name] = measure_rival(bench, name)
         engine.untag(f"{REPOSITORY}:{name}")
     report.goals.append(together(bench, several))
-    report.goals.append(other_platform(bench, asked.also or OTHER[cell.platform], report.costs["ours"].cold))
+    room(engine, PEAK * held)
+    report.goals.append(other_platform(bench, asked.also or OTHER[cell.platform]))
     return report
 
 
@@ -223,6 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--select", default="flavor=cpu", metavar="CELL", help="the cell; the first of several")
     parser.add_argument("--together", action="append", metavar="CELLS", help="cells that share a registry; repeatable")
+    parser.add_argument("--ours", action="store_true", help="leave the rivals out")
     parser.add_argument("--also", metavar="PLATFORM", help="a platform to make the same cell for (default: the other)")
     parser.add_argument("--markdown", type=Path, metavar="PAGE")
     asked = parser.parse_args()

@@ -10,17 +10,24 @@ import socket
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import requests
+from remotezip import RemoteZip
 
 from imagefactory import disk, shell, ui
 from imagefactory.engine import Engine
 from imagefactory.errors import SetupError, fail
+from imagefactory.locking import places
+from imagefactory.locking.model import Wheel
+from imagefactory.plan import CellPlan
+from imagefactory.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 #: Every image that a benchmark makes has a name in here, so that all of them can be taken away.
@@ -133,6 +140,23 @@ def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float
     for one in images:
         distinct |= one.distinct
     return stored / sum(sizes) / (sum(distinct.values()) / sum(one.total for one in images))
+
+
+def unpacked(plan: CellPlan, settings: Settings) -> int:
+    """Bytes of all files in the wheels of a cell and of its toolchain, as the wheels' own directories say."""
+    wheels = [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
+    urls: dict[str, str] = {}
+    for index in settings.indexes:
+        for page in places.pages(index, {wheel.name for wheel in wheels}).values():
+            urls |= {file.digests.get("sha256", ""): file.url for file in page.files}
+
+    def held(wheel: Wheel) -> int:
+        here = places.local(wheel, settings.find_links)
+        with zipfile.ZipFile(here) if here else RemoteZip(urls[wheel.sha256]) as archive:
+            return sum(member.file_size for member in archive.infolist())
+
+    with ThreadPoolExecutor(8) as pool:
+        return sum(pool.map(held, wheels))
 
 
 def room(engine: Engine, size: float, patience: float = 300.0) -> None:

@@ -14,8 +14,10 @@ from measure import REPOSITORY, ROOT, clock, must
 from rivals import CHANGED
 from ruamel.yaml import YAML
 
+from imagefactory.bakefile import Uncached
 from imagefactory.cell import Cell
 from imagefactory.engine import Engine
+from imagefactory.locking import station, store
 from imagefactory.plan import CellPlan
 from imagefactory.settings import Settings, from_environment
 from imagefactory.workspace import Found, Workspace
@@ -81,9 +83,18 @@ class Project:
         found = self.workspace.ensure(wanted, engine)
         return self.workspace.plans(wanted, found), found
 
-    def bakefile(self, plans: list[CellPlan], found: Found, engine: Engine, name: str) -> Path:
+    def bakefile(
+        self, plans: list[CellPlan], found: Found, engine: Engine, name: str, uncached: Uncached = "none"
+    ) -> Path:
         """What ``imagefactory render`` writes for ``plans``."""
-        return self.workspace.write_bake(self.folder / name, plans, found, engine.platform)
+        return self.workspace.write_bake(self.folder / name, plans, found, engine.platform, uncached=uncached)
+
+    def lock(self, cells: Iterable[Cell]) -> None:
+        """Lock what ``cells`` ask for and the copy's lock lacks."""
+        workspace = self.workspace
+        new, _ = station.update(workspace.lock, list(cells), self.settings, toolchains=workspace.matrix.toolchains)
+        store.write(workspace.lock_file, new)
+        del workspace.lock
 
 
 def copy(folder: Path, flavors: Iterable[str]) -> Project:

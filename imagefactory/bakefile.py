@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from imagefactory import render
+from imagefactory import builders, render
 from imagefactory.errors import SetupError
 from imagefactory.locking import places, wheelhouse
 from imagefactory.plan import BaseImage, CellPlan
@@ -29,10 +29,14 @@ def write(
     uv: Path,
     templates: Path,
     uncached: Uncached = "none",
+    elsewhere: Mapping[str, str] | None = None,
+    cache: str | None = None,
 ) -> Path:
     """Write contexts and ``docker-bake.json`` below ``folder``; returns the bake file's path.
 
     ``build_bases`` is, by the name of the base, that base for the build platform (where wheels are unpacked).
+    For a builder that does not see the engine's images ``elsewhere`` is, by image, what it can have instead (empty if
+    there is none of them to see); its images are loaded into the engine. ``cache`` is a repository for cache refs.
     The steps of ``uncached`` targets run whether BuildKit knows them or not.
     Raises SetupError for a wheel that was locked from a local folder and is now in no folder and at no index, or that
     was locked by an address which has another file now.
@@ -51,10 +55,26 @@ def write(
     for name, target in targets.items():
         if uncached == "all" or (uncached == "cells" and name in {plan.cell.name for plan in plans}):
             target["no-cache"] = True
+    for name, refs in builders.caches(cache, targets).items() if cache else ():
+        targets[name] |= refs
+    if elsewhere is not None:
+        _for_elsewhere(targets, elsewhere)
     group = {"default": {"targets": [plan.cell.name for plan in plans]}}
     path = folder / "docker-bake.json"
     path.write_text(json.dumps(_literal({"group": group, "target": targets}), indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def _for_elsewhere(targets: Mapping[str, Any], images: Mapping[str, str]) -> None:
+    """Let a builder with a store of its own have the images that it asks for, and give its own to the engine."""
+    for target in targets.values():
+        contexts = target.get("contexts", {})
+        for name, swap in contexts.items():
+            contexts[name] = images.get(swap.removeprefix(builders.SWAPPED), swap)
+        if "tags" in target:
+            target["output"] = [
+                "type=docker,compression=zstd,compression-level=1,force-compression=true,oci-mediatypes=true"
+            ]
 
 
 def _base_target(image: BaseImage, stage: str) -> str:

@@ -40,17 +40,20 @@ class BuildResult:
         return {**asdict(self), "seconds": round(self.seconds, 1), "log": str(self.log)}
 
 
-def bake(engine: Engine, plans: Sequence[CellPlan], bakefile: Path, logs: Path) -> list[BuildResult]:
+def bake(
+    engine: Engine, plans: Sequence[CellPlan], bakefile: Path, logs: Path, *, builder: str | None = None
+) -> list[BuildResult]:
     """Build ``plans`` in one bake; cells that a failure cancelled are baked again without the failed ones.
 
-    Bake cancels every target at the first error, but finished steps stay in the cache for the next round.
+    ``builder`` is a buildx builder, the engine's own if it is not said. Bake cancels every target at the first error,
+    but finished steps stay in the cache for the next round.
     """
     logs.mkdir(parents=True, exist_ok=True)
     left = {plan.cell.name: plan for plan in plans}
     results: list[BuildResult] = []
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, list(left), bakefile, logs)
+        code, progress = _round(engine, list(left), bakefile, logs, builder)
         failed = _blame(left, progress) if code else {}
         ended = set(left) if not code else set(failed) or set(left)
         for name in [name for name in left if name in ended]:
@@ -62,7 +65,7 @@ def bake(engine: Engine, plans: Sequence[CellPlan], bakefile: Path, logs: Path) 
                     seconds=time.monotonic() - began,
                     log=logs / f"{name}.log",
                     error=failed.get(name, "" if code == 0 else _last(progress)),
-                    reproduce=shell.show(_command(engine, [name], bakefile, "plain")),
+                    reproduce=shell.show(_command(engine, [name], bakefile, "plain", builder)),
                 )
             )
         if left:
@@ -70,13 +73,16 @@ def bake(engine: Engine, plans: Sequence[CellPlan], bakefile: Path, logs: Path) 
     return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
 
 
-def _command(engine: Engine, names: Sequence[str], bakefile: Path, progress: str) -> list[str]:
-    return [*engine.docker, "buildx", "bake", "--file", str(bakefile), f"--progress={progress}", *names]
+def _command(engine: Engine, names: Sequence[str], bakefile: Path, progress: str, builder: str | None) -> list[str]:
+    on = ["--builder", builder] if builder else []
+    return [*engine.docker, "buildx", "bake", *on, "--file", str(bakefile), f"--progress={progress}", *names]
 
 
-def _round(engine: Engine, names: Sequence[str], bakefile: Path, logs: Path) -> tuple[int, Progress]:
+def _round(
+    engine: Engine, names: Sequence[str], bakefile: Path, logs: Path, builder: str | None
+) -> tuple[int, Progress]:
     progress = Progress(targets=tuple(names))
-    command = _command(engine, names, bakefile, "rawjson")
+    command = _command(engine, names, bakefile, "rawjson", builder)
     # the docker driver would otherwise write an image of every linked target, that is, of the bases
     env = {**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
     with shell.stream(command, env=env) as process, _Logs(logs, names) as files, View(names) as view:

@@ -9,15 +9,13 @@ from typing import Annotated
 import typer
 
 from imagefactory import build as building
-from imagefactory import disk, receipt, ui
+from imagefactory import builders, disk, receipt, ui
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, InputError, Problem, SetupError, fail
 from imagefactory.options import HERE, File, Json, Select, engine_of, show_plan, workspace_of
 from imagefactory.patching.model import State
 from imagefactory.plan import CellPlan
-from imagefactory.verify import junit
-from imagefactory.verify import station as verifying
-from imagefactory.workspace import Row, Workspace, decide
+from imagefactory.workspace import Found, Row, Workspace, decide
 
 
 def build_command(
@@ -26,19 +24,31 @@ def build_command(
     select: Select = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; build nothing.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Leave out the verification at the end.")] = False,
+    builder: Annotated[
+        str | None,
+        typer.Option("--builder", metavar="NAME", envvar="BUILDX_BUILDER", help="Build on this buildx builder."),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option("--cache", metavar="REPOSITORY", help="Read and write build caches there, a tag for each target."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Build what changed, in one bake, and verify it."""
     if not matrix:
         fix = "imagefactory build --matrix [FILE] [--select EXPR]"
         raise fail(InputError, "build-what", "say what to build", fix=fix)
+    if cache:
+        builders.cache_ref(cache, "")  # told before anything is built
     workspace = workspace_of(path)
     engine = engine_of(workspace.settings)
     cells = workspace.cells(select or [])
     if not dry_run:
         workspace.make_wheels(cells, engine)
     workspace.plans(cells, workspace.look_everywhere(cells, engine))  # what is wrong is told before anything is made
-    found = workspace.look_everywhere(cells, engine) if dry_run else workspace.ensure(cells, engine)
+    there = builders.find(engine, builder) if builder and not dry_run else None
+    native = there.platform if there else engine.platform
+    found = workspace.look_everywhere(cells, engine) if dry_run else workspace.ensure(cells, engine, native=native)
     rows = decide(workspace.plans(cells, found), engine)
     if not json:
         show_plan(rows)
@@ -52,8 +62,9 @@ def build_command(
     results: list[building.BuildResult] = []
     if plans:
         _mind_the_disk(plans, engine)
-        bakefile = workspace.write_bake(workspace.contexts, plans, found, engine.platform)
-        results = building.bake(engine, plans, bakefile, workspace.settings.logs)
+        images = _images_for(there, found, engine, workspace)
+        bakefile = workspace.write_bake(workspace.contexts, plans, found, native, elsewhere=images, cache=cache)
+        results = building.bake(engine, plans, bakefile, workspace.settings.logs, builder=builder)
     built = {result.cell: result for result in results}
     good = [r.plan.cell.tags[0] for r in rows if r.action == "skip" or _is_built(built.get(r.plan.cell.name))]
     receipts = [] if no_verify else _verify_all(workspace, engine, good, show=not json, unless_receipt=True)
@@ -62,6 +73,16 @@ def build_command(
     else:
         _show_results(rows, built, stopped)
     _judge(results, receipts, [problem for problems in stopped.values() for problem in problems])
+
+
+def _images_for(
+    there: builders.Builder | None, found: Found, engine: Engine, workspace: Workspace
+) -> dict[str, str] | None:
+    """What a builder elsewhere gets in place of the engine's own images; None if it sees them."""
+    if there is None or not there.is_elsewhere:
+        return None
+    images = {base.swap.removeprefix(builders.SWAPPED) for base in found.values() if base.swap}
+    return {image: builders.layout(engine, image, workspace.settings.cache) for image in sorted(images)}
 
 
 def _stopped_by_patches(workspace: Workspace, plans: list[CellPlan]) -> dict[str, tuple[Problem, ...]]:
@@ -136,6 +157,8 @@ def _verify_all(
     workspace: Workspace, engine: Engine, tags: list[str], *, show: bool, unless_receipt: bool = False
 ) -> list[receipt.Receipt]:
     """Verify images one after the other; an image whose exact digest has passed already can be left as it is."""
+    from imagefactory.verify import station as verifying  # noqa: PLC0415 - brings NumPy, which nothing else here needs
+
     lock = workspace.lock if workspace.lock_file.exists() else None
     done = []
     for tag in tags:
@@ -167,6 +190,8 @@ def verify_command(
     names = list(tags or []) or [cell.tags[0] for cell in workspace.cells(select or [])]
     receipts = _verify_all(workspace, engine, names, show=not json)
     if junit_file:
+        from imagefactory.verify import junit  # noqa: PLC0415 - as above
+
         junit.write(junit_file, *receipts)
     if json:
         ui.emit_json([one.as_dict() for one in receipts])

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
-
-from python_on_whales import DockerClient
-from python_on_whales.exceptions import DockerException, NoSuchImage
+from typing import IO, TYPE_CHECKING, Any
 
 from imagefactory import shell
 from imagefactory.errors import CheckFailedError, SetupError, fail
+
+if TYPE_CHECKING:
+    from python_on_whales import DockerClient
 
 #: Steps of a Dockerfile that make no layer.
 _NO_LAYER = ("ENV ", "LABEL ", "EXPOSE ", "ENTRYPOINT ", "CMD ", "ARG ")
@@ -89,7 +89,7 @@ class Engine:
             *(("--config", config) if config else ()),
             *(("--host", host) if host else ()),
         )
-        self.client = DockerClient(client_call=[binary], config=config, host=host)
+        self._client: dict[str, Any] = {"client_call": [binary], "config": config, "host": host}
         self.private = host is not None
         #: For programs that call docker by themselves, such as the project's scripts.
         self.environment: dict[str, str] = {
@@ -120,6 +120,13 @@ class Engine:
             "no container engine answers (a docker client alone is none)",
             fix="start Docker, or bring up a private engine with scripts/engine up; imagefactory doctor tells more",
         )
+
+    @cached_property
+    def client(self) -> DockerClient:
+        """The same through python-on-whales, whose import takes a quarter of a second: only where it is used."""
+        from python_on_whales import DockerClient  # noqa: PLC0415
+
+        return DockerClient(**self._client)
 
     def alive(self) -> bool:
         """Whether a daemon answers and Buildx is there."""
@@ -160,6 +167,8 @@ class Engine:
 
     def inspect_image(self, ref: str) -> ImageInfo:
         """The image ``ref``. Raises CheckFailedError if the engine has none of that name."""
+        from python_on_whales.exceptions import DockerException, NoSuchImage  # noqa: PLC0415 - as above
+
         try:
             data = self.client.image.inspect(ref)
         except NoSuchImage:
@@ -215,9 +224,15 @@ class Engine:
         finally:
             shell.run([*self.docker, "rm", "--force", name], quiet=True)
 
+    @contextmanager
+    def saved(self, ref: str) -> Iterator[IO[bytes]]:
+        """An image as an OCI layout in one tar stream."""
+        with shell.pipe([*self.docker, "save", ref]) as stream:
+            yield stream
+
     def blobs(self, ref: str) -> dict[str, int]:
         """Digest -> bytes of everything that a push of ``ref`` sends: layers as they are compressed, and its config."""
-        with shell.pipe([*self.docker, "save", ref]) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        with self.saved(ref) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             return {m.name.rpartition("/")[2]: m.size for m in archive if m.isreg() and m.name.startswith("blobs/")}
 
     def run(

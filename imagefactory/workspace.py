@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -249,9 +249,13 @@ class Workspace:
                 )
         return found
 
-    def ensure(self, cells: Sequence[Cell], engine: Engine) -> Found:
-        """The bases of ``cells`` for their platforms and for the engine's own, made where they are missing."""
-        wanted = {(c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, engine.platform)}
+    def ensure(self, cells: Sequence[Cell], engine: Engine, *, native: str | None = None) -> Found:
+        """The bases of ``cells`` for their platforms and for the build platform, made where they are missing.
+
+        ``native`` is the build platform, the engine's own if it is not said.
+        """
+        platforms = (native or engine.platform,)
+        wanted = {(c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, *platforms)}
         return {
             (name, platform): bases.ensure(
                 engine, base, platform, known=self.known_bases, project=self.settings.project
@@ -267,6 +271,8 @@ class Workspace:
         native: str,
         *,
         uncached: bakefile.Uncached = "none",
+        elsewhere: Mapping[str, str] | None = None,
+        cache: str | None = None,
     ) -> Path:
         """Write what Buildx reads below ``folder``; returns the bake file. ``native`` is the build platform."""
         return bakefile.write(
@@ -277,6 +283,8 @@ class Workspace:
             uv=Path(uv.find_uv_bin()),
             templates=self.templates,
             uncached=uncached,
+            elsewhere=elsewhere,
+            cache=cache,
         )
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from imagefactory.errors import InputError, fail
 from imagefactory.patching.model import Patch
 from imagefactory.patching.sources import DISTRIBUTIONS
+
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
 
 DRAFT_PROOF = '''"""Tells whether the symptom is there: exit 0 right, 1 symptom seen, 3 cannot be told here.
 
@@ -45,9 +46,7 @@ def add_variant(patch: Patch, version: str, text: str) -> Path:
         rows += [(part, variant.diff.name) for part in without(variant.versions, low, high)]
     rows.append(((low, high), diff.name))
     kept = _joined(rows)
-    data["variants"] = [
-        {"versions": DoubleQuotedScalarString(_range_text(bounds)), "diff": name} for bounds, name in kept
-    ]
+    data["variants"] = [{"versions": _quoted(_range_text(bounds)), "diff": name} for bounds, name in kept]
     if not same:
         diff.write_text(text, encoding="utf-8")
     _dump(yaml, data, file)
@@ -134,7 +133,7 @@ def write_draft(folder: Path, version: str, text: str, *, summary: str, notes: s
         "evidence": [],
         "remove_when": "say what makes it unnecessary",
         "stage": "installed" if _is_python(text) else "source",
-        "variants": [{"versions": DoubleQuotedScalarString(f">={low},<{high}"), "diff": f"{low}.diff"}],
+        "variants": [{"versions": _quoted(f">={low},<{high}"), "diff": f"{low}.diff"}],
         "findings": notes or "nothing was measured yet",
         "proof": {"run": "proof.py", "kind": "behaviour"},
     }
@@ -146,7 +145,16 @@ def _is_python(text: str) -> bool:
     return all(name.endswith((".py", ".pyi")) or name.startswith("+++ b/flashinfer/") for name in names)
 
 
+def _quoted(text: str) -> str:
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString  # noqa: PLC0415 - as below
+
+    quoted: str = DoubleQuotedScalarString(text)
+    return quoted
+
+
 def _yaml() -> YAML:
+    from ruamel.yaml import YAML  # noqa: PLC0415 - a tenth of a second, at the start of every command else
+
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096  # never fold a line anew: the file belongs to the person who wrote it

@@ -1,0 +1,110 @@
+"""Building elsewhere: the remote driver against a real BuildKit, and build caches in a real registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import factory
+
+from imagefactory.engine import Engine
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def remote(engine: Engine, tmp_path: Path) -> Iterator[str]:
+    """A builder with the remote driver. Its BuildKit is the engine's, reached as from another machine: by a socket."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(tmp_path / "buildkit.sock"))
+    server.listen()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def relay() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            argv = [*engine.docker, "buildx", "dial-stdio", "--builder", "default"]
+            pipe = connection.fileno()
+            running.append(subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL))
+            connection.close()
+
+    threading.Thread(target=relay, daemon=True).start()
+    name = f"imagefactory-test-{secrets.token_hex(4)}"
+    buildx, env = [*engine.docker, "buildx"], {**os.environ, **engine.environment}
+    create = ["create", "--name", name, "--driver", "remote", f"unix://{tmp_path}/buildkit.sock"]
+    subprocess.run([*buildx, *create], env=env, check=True, capture_output=True)
+    try:
+        yield name
+    finally:
+        subprocess.run([*buildx, "rm", "--force", name], env=env, check=True, capture_output=True)
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        for process in running:
+            process.terminate()
+            process.wait()
+
+
+@pytest.fixture
+def own(project: Path) -> Path:
+    """A project whose images have a repository of their own, and one line more, so that something is to be built."""
+    file = project / "matrix.yaml"
+    text = file.read_text().replace("repository: imagefactory/vllm", "repository: imagefactory/test")
+    file.write_text(
+        text.replace(
+            "    patches: [vllm/cpu-dist-info]",
+            "    patches: [vllm/cpu-dist-info]\n    env: {MORE: '" + secrets.token_hex(4) + "'}",
+        )
+    )
+    return project
+
+
+def test_a_remote_builder_makes_the_image_that_the_engine_makes(
+    cpu_image: str, engine: Engine, remote: str, own: Path
+) -> None:
+    tag = "imagefactory/test:cpu-vllm0.32.0"
+    far = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", "--builder", remote, cwd=own)
+    assert far.code == 0, far.err
+    there = engine.inspect_image(tag)
+    for name in (tag, f"{tag}-torch2.13.0-cpu"):
+        engine.untag(name)
+    near = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", cwd=own)
+    assert near.code == 0, near.err
+    here = engine.inspect_image(tag)
+    assert (there.layers, there.labels, there.env) == (here.layers, here.labels, here.env)
+    assert there.digest == here.digest
+
+
+def test_a_builder_that_there_is_not_is_one_clear_error(engine: Engine) -> None:
+    done = factory("build", "--matrix", "--select", "flavor=cpu", "--builder", "nowhere")
+    assert done.code == 3
+    assert "no-builder" in done.err
+    assert "default" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_every_target_writes_a_cache_of_its_own(cpu_image: str, engine: Engine, registry: str, own: Path) -> None:
+    repository = f"{registry}/team/cache"
+    done = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", "--cache", repository, cwd=own)
+    assert done.code == 0, done.err
+    with urllib.request.urlopen(f"http://{registry}/v2/team/cache/tags/list") as answer:
+        tags = json.load(answer)["tags"]
+    assert sorted(tags) == sorted(
+        [
+            "cache-base-bookworm-amd64",
+            "cache-builder-bookworm-amd64",
+            "cache-cpu-vllm0-32-0-torch2-13-0-cpu-py311-amd64",
+        ]
+    )
+    refused = factory("build", "--matrix", "--select", "flavor=cpu", "--cache", f"{repository}:x", cwd=own)
+    assert (refused.code, "cache-ref" in refused.err) == (2, True)
