@@ -3,9 +3,10 @@
     python benchmarks/images.py [--select CELL] [--together CELLS] [--also PLATFORM] [--ours] [--markdown PAGE]
 
 Every way starts from nothing on the same base, which is made anew each time; only downloaded wheels are there, for all
-alike, after one round that warms their caches and is not measured. Rivals are Dockerfiles with Docker's own settings
-(gzip layers). "Changed" is one line of one patched Python file. "Moved" are the bytes that a real registry, which has
-the image, gets when the changed one is pushed. Ratios are to ours, in this one run; seconds depend on the machine.
+alike, after one round that is not measured. Rivals are Dockerfiles with Docker's own settings (gzip layers); pip's gets
+its wheels from a folder, so that no download cache stays in the image. "Changed" is one line of one patched Python
+file. "Moved" are the bytes that a real registry, which has the image, gets when the changed one is pushed. Ratios are
+to ours, in this one run; seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import rivals
@@ -225,6 +225,11 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     return report
 
 
+def terminated(*_: object) -> None:
+    """End as Ctrl-C does, so that what was made goes."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Measure, then print the tables; or write them as a page too."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -234,13 +239,16 @@ def main() -> None:
     parser.add_argument("--also", metavar="PLATFORM", help="a platform to make the same cell for (default: the other)")
     parser.add_argument("--markdown", type=Path, metavar="PAGE")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, partial(sys.exit))
+    signal.signal(signal.SIGTERM, terminated)
     try:
         with ExitStack() as stack:
             report = run(asked, stack)
     except FactoryError as error:
         ui.failure(error)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        ui.say("interrupted; what was made is gone")
+        sys.exit(130)
     report.show()
     if asked.markdown:
         rerun = "make bench" + (f" CELL='{asked.select}'" if asked.select != "flavor=cpu" else "")

@@ -189,7 +189,7 @@ def machine(engine: Engine) -> list[tuple[str, str]]:
         ("machine", f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB memory"),
         ("load before", " ".join(f"{load:.2f}" for load in os.getloadavg())),
         ("free disk", f"{shutil.disk_usage('/').free / 1e9:.0f} GB"),
-        ("engine", f"Docker {server} on {engine.platform}, {' '.join(buildx.split()[:2])}"),
+        ("engine", f"Docker {server} on {engine.platform}, Buildx {buildx.split()[1]}"),
         ("date", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
     ]
 

@@ -51,6 +51,11 @@ def amount(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def times(ratio: float) -> str:
+    """A ratio for people."""
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+
+
 @dataclass(kw_only=True)
 class Report:
     """Everything that one run saw; ``floor`` is the bytes of the base's files and the wheels' contents."""
@@ -85,7 +90,7 @@ class Report:
     def _row(self, what: str, value: Callable[[Cost], float], shown: Callable[[float], str]) -> list[str]:
         ours = value(self.costs["ours"])
         cells = [
-            shown(value(cost)) + (f" ({value(cost) / ours:.2f}x)" if name != "ours" else "")
+            shown(value(cost)) + (f" ({times(value(cost) / ours)})" if name != "ours" else "")
             for name, cost in self.costs.items()
         ]
         return [what, *cells, ""]

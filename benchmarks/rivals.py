@@ -1,6 +1,6 @@
 """How the same wheels become an image elsewhere: Dockerfiles as people write them, baked on the same base.
 
-``plain``: `pip install` in the image itself, pip's cache and bytecode left in it; emulated for a foreign architecture.
+``plain``: `pip install` in the image itself, with the bytecode that pip makes; emulated for a foreign architecture.
 ``single``: a builder stage installs with uv, then one `COPY --from=builder /opt/venv` makes one layer.
 """
 
@@ -34,45 +34,49 @@ _SETUP = """--mount=type=bind,from=tools,target=/tools \\
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca; fi \\
  && """
 _PIP = "PYTHONPATH=/tools/pip /opt/venv/bin/python -m pip --disable-pip-version-check"
-_LOCKED = "--require-hashes --no-deps --only-binary :all: --find-links /wheels"
-_UV = f"/tools/uv pip install --python /opt/venv/bin/python {_LOCKED} --index-strategy unsafe-best-match"
+_LOCKED = "--require-hashes --no-deps --only-binary :all:"
+_UV = f"/tools/uv pip install --python /opt/venv/bin/python {_LOCKED} --find-links /wheels"
 _SUM = (
     "import glob, zipfile; "
-    "print(sum(i.file_size for w in glob.glob('/got/*/*') for i in zipfile.ZipFile(w).infolist()))"
+    "print(sum(i.file_size for w in glob.glob('/warm/*/*') for i in zipfile.ZipFile(w).infolist()))"
 )
 
 
 def _dockerfile(site: str, pip_cache: str, uv_cache: str, *, toolchain: bool) -> str:
     args = "ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_DEFAULT_INDEX UV_INDEX\nCOPY *.txt /requirements/"
-    warm = f"RUN --mount=type=cache,id={pip_cache},target=/root/.cache/pip {_SETUP}"
+    warm = f"RUN --mount=type=cache,id={pip_cache},target=/warm {_SETUP}"
     uv_mount = f"RUN --mount=type=cache,id={uv_cache},target=/root/.cache/uv {_SETUP}"
     names = ["wheels", *["toolchain"] * toolchain]
     where = {"wheels": "", "toolchain": " --target /opt/cuda"}
     downloads = " \\\n && ".join(
-        f"{_PIP} download {_LOCKED} -d /got/{name} -r /requirements/{name}.txt" for name in names
+        f"{_PIP} download {_LOCKED} --find-links /wheels -d /warm/{name} -r /requirements/{name}.txt" for name in names
     )
-    pips = " \\\n && ".join(f"{_PIP} install {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names)
-    uvs = " \\\n && ".join(f"{_UV}{where[name]} --link-mode copy -r /requirements/{name}.txt" for name in names)
+    pips = " \\\n && ".join(
+        f"{_PIP} install {_LOCKED} --no-index --find-links /warm/{name}{where[name]} -r /requirements/{name}.txt"
+        for name in names
+    )
+    options = "--index-strategy unsafe-best-match --link-mode copy"
+    uvs = " \\\n && ".join(f"{_UV} {options}{where[name]} -r /requirements/{name}.txt" for name in names)
     copy_cuda = "\nCOPY --from=builder /opt/cuda /opt/cuda" if toolchain else ""
     return f"""
 FROM base AS basefs
 
-# fills pip's download cache, and adds up what the wheels hold
+# keeps the wheels for pip, and adds up what they hold
 FROM base AS warm
 {args}
-{warm}{downloads} \\
- && python3 -c "{_SUM}" > /sum && rm -rf /got
+{warm}rm -rf /warm/* \\
+ && {downloads} \\
+ && python3 -c "{_SUM}" > /sum
 FROM scratch AS sizes
 COPY --from=warm /sum /
 
 FROM base AS sweep
 RUN --mount=type=cache,id={pip_cache},target=/warm find /warm -mindepth 1 -delete
 
-# pip finds a copy of a warm cache where it would download, and leaves in the image what it would have left
+# what pip keeps of a download depends on the index's answers: it gets a folder of wheels, and keeps nothing
 FROM base AS plain
 {args}
-RUN --mount=type=cache,id={pip_cache},target=/warm {_SETUP}mkdir -p /root/.cache && cp -a /warm /root/.cache/pip \\
- && {pips}
+{warm}{pips}
 COPY changed.py /{site}/{CHANGED}
 
 FROM base AS builder
