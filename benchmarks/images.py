@@ -2,11 +2,11 @@
 
     python benchmarks/images.py [--select CELL] [--together CELLS] [--also PLATFORM] [--ours] [--markdown PAGE]
 
-Every way starts from nothing on the same base, which is made anew each time; only downloaded wheels are there, for all
-alike, after one round that is not measured. Rivals are Dockerfiles with Docker's own settings (gzip layers); pip's gets
-its wheels from a folder, so that no download cache stays in the image. "Changed" is one line of one patched Python
-file. "Moved" are the bytes that a real registry, which has the image, gets when the changed one is pushed. Ratios are
-to ours, in this one run; seconds depend on the machine.
+Cold is from nothing: every way makes the same base anew, and downloads the same wheels from the same index, which has
+been asked for all of them once before. Rivals are Dockerfiles with Docker's own settings (gzip layers); what pip keeps
+of its downloads stays in its image, and depends on the index. "Changed" is one line of one patched Python file. "Moved"
+are the bytes that a real registry, which has the image, gets when the changed one is pushed. Ratios are to ours, in this
+one run; seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,20 @@ from pathlib import Path
 
 import rivals
 import scratch
-from measure import REPOSITORY, ROOT, Files, bake, files_of, machine, registry, remove_images, room, surplus, unpacked
+from measure import (
+    REPOSITORY,
+    ROOT,
+    Files,
+    alone,
+    bake,
+    files_of,
+    machine,
+    registry,
+    remove_images,
+    room,
+    surplus,
+    unpacked,
+)
 from report import Cost, Goal, Report
 
 from imagefactory import disk, ui
@@ -70,16 +83,13 @@ def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
     ours = project.bakefile(plans, found, engine, "ours")
     theirs = rivals.write(folder / "rivals", plans[0], ours, project.settings, engine.platform)
     stack.callback(remove_images, engine)
-    stack.callback(bake, engine, theirs, "sweep")
     return Bench(engine=engine, project=project, plan=plans[0], ours=ours, rivals=theirs)
 
 
-def warm(bench: Bench, *, ours: bool) -> tuple[int, int]:
-    """Download all wheels into every cache; bytes of the base's files, and of the files that the wheels hold."""
-    for target in () if ours else ("sizes", "builder"):
-        bake(bench.engine, bench.rivals, target, cold=True)
-    if ours or not rivals.uv_cache(bench.plan):
-        bake(bench.engine, bench.ours, bench.plan.cell.name, cold=True)
+def content(bench: Bench, *, ours: bool) -> tuple[int, int]:
+    """Download all wheels once; bytes of the base's files, and of the files that the wheels hold."""
+    if not ours:
+        bake(bench.engine, bench.rivals, "sizes", cold=True)
     bake(bench.engine, bench.rivals, "basefs")
     base = files_of(bench.engine, f"{REPOSITORY}:basefs", bench.plan.cell.platform)
     return base.total, unpacked(bench.plan, bench.project.settings)
@@ -200,16 +210,18 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
 
 def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     """Measure everything, the cheapest to be wrong first."""
-    engine = Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
+    settings = from_environment(os.environ, ROOT)
+    engine = Engine.connect(os.environ, settings.state)
+    alone(stack, settings.state / "bench.lock")
     remove_images(engine)
-    real = Workspace(ROOT / "matrix.yaml", from_environment(os.environ, ROOT))
+    real = Workspace(ROOT / "matrix.yaml", settings)
     selected, several = real.cells([asked.select]), asked.together or [asked.select]
     facts = machine(engine)
     bench = prepare(stack, engine, [*selected, *real.cells(several)])
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"))
     room(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
-    base, held = warm(bench, ours=asked.ours)
+    base, held = content(bench, ours=asked.ours)
     facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {held / 1e6:.0f} MB unpacked"))
     report = Report(facts=facts, titles=TITLES, floor=base + held)
     room(engine, PEAK * held)

@@ -13,12 +13,13 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import requests
+from filelock import FileLock, Timeout
 from remotezip import RemoteZip
 
 from imagefactory import disk, shell, ui
@@ -63,7 +64,10 @@ def must(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path
 
 
 def bake(engine: Engine, file: Path, target: str, *, cold: bool = False) -> float:
-    """The wall seconds of one bake, as somebody would type it; ``cold`` takes no step from the cache."""
+    """The wall seconds of one bake, as somebody would type it; ``cold`` takes nothing from the cache.
+
+    With --no-cache, BuildKit empties the cache mounts as well: a cold build downloads its wheels.
+    """
     argv = [*engine.docker, "buildx", "bake", "--file", str(file), "--progress=plain", *["--no-cache"] * cold, target]
     # the docker driver would otherwise write an image of every linked target, that is, of the bases
     return clock(lambda: must(argv, env={**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}))
@@ -170,6 +174,15 @@ def room(engine: Engine, size: float, patience: float = 300.0) -> None:
             what = f"{free / 1e9:.1f} GB are free at {engine.data_root}, the next image needs {size / 1e9:.1f} GB"
             raise fail(SetupError, "bench-room", what, fix="docker buildx prune, or a bigger disk")
         time.sleep(5)
+
+
+def alone(stack: ExitStack, path: Path) -> None:
+    """Hold the lock ``path`` until ``stack`` unwinds: benchmarks name images alike. SetupError if another runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        stack.enter_context(FileLock(path, timeout=0))
+    except Timeout:
+        raise fail(SetupError, "bench-running", "another benchmark runs on this engine", fix="wait for it") from None
 
 
 def remove_images(engine: Engine) -> None:

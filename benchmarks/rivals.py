@@ -1,6 +1,6 @@
 """How the same wheels become an image elsewhere: Dockerfiles as people write them, baked on the same base.
 
-``plain``: `pip install` in the image itself, with the bytecode that pip makes; emulated for a foreign architecture.
+``plain``: `pip install` in the image itself, what pip leaves included; emulated for a foreign architecture.
 ``single``: a builder stage installs with uv, then one `COPY --from=builder /opt/venv` makes one layer.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import shutil
 import sys
 import zipfile
@@ -34,54 +33,43 @@ _SETUP = """--mount=type=bind,from=tools,target=/tools \\
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca; fi \\
  && """
 _PIP = "PYTHONPATH=/tools/pip /opt/venv/bin/python -m pip --disable-pip-version-check"
-_LOCKED = "--require-hashes --no-deps --only-binary :all:"
-_UV = f"/tools/uv pip install --python /opt/venv/bin/python {_LOCKED} --find-links /wheels"
+_LOCKED = "--require-hashes --no-deps --only-binary :all: --find-links /wheels"
+_UV = "/tools/uv pip install --python /opt/venv/bin/python --index-strategy unsafe-best-match --link-mode copy"
 _SUM = (
     "import glob, zipfile; "
-    "print(sum(i.file_size for w in glob.glob('/warm/*/*') for i in zipfile.ZipFile(w).infolist()))"
+    "print(sum(i.file_size for w in glob.glob('/got/*/*') for i in zipfile.ZipFile(w).infolist()))"
 )
 
 
-def _dockerfile(site: str, pip_cache: str, uv_cache: str, *, toolchain: bool) -> str:
+def _dockerfile(site: str, *, toolchain: bool) -> str:
     args = "ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_DEFAULT_INDEX UV_INDEX\nCOPY *.txt /requirements/"
-    warm = f"RUN --mount=type=cache,id={pip_cache},target=/warm {_SETUP}"
-    uv_mount = f"RUN --mount=type=cache,id={uv_cache},target=/root/.cache/uv {_SETUP}"
     names = ["wheels", *["toolchain"] * toolchain]
     where = {"wheels": "", "toolchain": " --target /opt/cuda"}
     downloads = " \\\n && ".join(
-        f"{_PIP} download {_LOCKED} --find-links /wheels -d /warm/{name} -r /requirements/{name}.txt" for name in names
+        f"{_PIP} download {_LOCKED} -d /got/{name} -r /requirements/{name}.txt" for name in names
     )
-    pips = " \\\n && ".join(
-        f"{_PIP} install {_LOCKED} --no-index --find-links /warm/{name}{where[name]} -r /requirements/{name}.txt"
-        for name in names
-    )
-    options = "--index-strategy unsafe-best-match --link-mode copy"
-    uvs = " \\\n && ".join(f"{_UV} {options}{where[name]} -r /requirements/{name}.txt" for name in names)
+    pips = " \\\n && ".join(f"{_PIP} install {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names)
+    uvs = " \\\n && ".join(f"{_UV} {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names)
     copy_cuda = "\nCOPY --from=builder /opt/cuda /opt/cuda" if toolchain else ""
     return f"""
 FROM base AS basefs
 
-# keeps the wheels for pip, and adds up what they hold
-FROM base AS warm
+# adds up what the wheels hold
+FROM base AS got
 {args}
-{warm}rm -rf /warm/* \\
- && {downloads} \\
- && python3 -c "{_SUM}" > /sum
+RUN {_SETUP}{downloads} \\
+ && python3 -c "{_SUM}" > /sum && rm -rf /got
 FROM scratch AS sizes
-COPY --from=warm /sum /
+COPY --from=got /sum /
 
-FROM base AS sweep
-RUN --mount=type=cache,id={pip_cache},target=/warm find /warm -mindepth 1 -delete
-
-# what pip keeps of a download depends on the index's answers: it gets a folder of wheels, and keeps nothing
 FROM base AS plain
 {args}
-{warm}{pips}
+RUN {_SETUP}{pips}
 COPY changed.py /{site}/{CHANGED}
 
 FROM base AS builder
 {args}
-{uv_mount}{uvs}
+RUN --mount=type=cache,target=/root/.cache/uv {_SETUP}{uvs}
 FROM builder AS patched
 COPY changed.py /{site}/{CHANGED}
 FROM base AS single
@@ -94,11 +82,10 @@ def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, nati
     rendered = json.loads(bakefile.read_text(encoding="utf-8"))["target"]
     entry = rendered[plan.cell.name]
     base = entry["contexts"]["base"].removeprefix("target:")
-    caches = [f"imagefactory-bench-{kind}-{plan.cell.name}" for kind in ("pip", "uv")]
     site = SITE.format(python=plan.cell.python)
     context = folder / "context"
     context.mkdir(parents=True)
-    text = _dockerfile(site, caches[0], uv_cache(plan) or caches[1], toolchain=plan.toolchain is not None)
+    text = _dockerfile(site, toolchain=plan.toolchain is not None)
     (context / "Dockerfile").write_text(text.lstrip(), encoding="utf-8")
     (context / "wheels.txt").write_text(requirements_txt(plan.resolution.wheels), encoding="utf-8")
     if plan.toolchain:
@@ -109,19 +96,10 @@ def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, nati
     for name in ("basefs", "plain", "single"):
         targets[name] = {**_entry(folder, entry, base, name, settings), "tags": [f"{REPOSITORY}:{name}"]}
         targets[name]["output"] = ["type=image"]
-    for name, output in {"sizes": f"type=local,dest={folder}", "builder": "type=cacheonly"}.items():
-        targets[name] = {**_entry(folder, entry, base, name, settings), "output": [output]}
-    targets["sweep"] = {**_entry(folder, entry, base, "sweep", settings), "output": ["type=cacheonly"]}
-    targets["sweep"]["no-cache-filter"] = ["sweep"]
+    targets["sizes"] = {**_entry(folder, entry, base, "sizes", settings), "output": [f"type=local,dest={folder}"]}
     path = folder / "docker-bake.json"
     path.write_text(json.dumps({"target": targets}, indent=1), encoding="utf-8")
     return path
-
-
-def uv_cache(plan: CellPlan) -> str | None:
-    """The cache in which the rendered steps keep their wheels; one for all, so that it is warm for all alike."""
-    found = re.search(r"id=([^,]+),target=/root/\.cache/uv", plan.dockerfile)
-    return found[1] if found else None
 
 
 def _entry(folder: Path, entry: dict[str, Any], base: str, name: str, settings: Settings) -> dict[str, Any]:
