@@ -4,9 +4,9 @@
 
 Cold is from nothing: every way makes the same base anew, and downloads the same wheels from the same index, which has
 been asked for all of them once before. Rivals are Dockerfiles with Docker's own settings (gzip layers); what pip keeps
-of its downloads stays in its image, and depends on the index. "Changed" is one line of one patched Python file. "Moved"
-are the bytes that a real registry, which has the image, gets when the changed one is pushed. Ratios are to ours, in this
-one run; seconds depend on the machine.
+of its downloads stays in its image, and depends on the index. "Changed" is one line of one patched Python file.
+"Moved" are the bytes that a real registry, which has the image, gets when the changed one is pushed. Ratios are to
+ours, in this one run; seconds depend on the machine.
 """
 
 from __future__ import annotations
