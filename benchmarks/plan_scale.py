@@ -1,20 +1,29 @@
 """How long planning takes: a matrix of many cells is expanded, matched with the lock, patched, rendered and hashed.
 
-python benchmarks/plan_scale.py [CELLS]
+    python benchmarks/plan_scale.py [CELLS] [--unchanged CELLS]
+
+``--unchanged`` needs an engine: as many cells are given images that hold nothing but their labels, and ``imagefactory
+build --matrix`` is run as a user runs it, to find that there is nothing to do.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from imagefactory import bases, ui
+from imagefactory import bases, shell, ui
+from imagefactory.engine import Engine
 from imagefactory.options import workspace_of
+from imagefactory.settings import from_environment
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+NAME, ROUNDS = "imagefactory/bench-scale", 5
 
 
 def project(folder: Path, cells: int) -> Path:
@@ -33,9 +42,46 @@ def project(folder: Path, cells: int) -> Path:
     return path
 
 
+def unchanged(cells: int) -> None:
+    """Print the seconds of a build of ``cells`` that are all there."""
+    engine = Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
+    with tempfile.TemporaryDirectory() as name:
+        file = project(Path(name), cells)
+        file.write_text(
+            file.read_text(encoding="utf-8").replace("repository: imagefactory/vllm", f"repository: {NAME}")
+        )
+        workspace = workspace_of(file)
+        plans = workspace.plans(workspace.cells([]), workspace.look_everywhere(workspace.cells([]), engine))
+        try:
+            for plan in plans:
+                text = f"FROM scratch\nCOPY . /\nLABEL io.imagefactory.build-key={plan.build_key}\n"
+                (Path(name) / "image").mkdir(exist_ok=True)
+                (Path(name) / "image" / "Dockerfile").write_text(text, encoding="utf-8")
+                argv = [*engine.docker, "buildx", "build", "--quiet", "--provenance=false", "--load"]
+                shell.run([*argv, "--tag", plan.cell.tags[0], str(Path(name) / "image")], quiet=True)
+            seconds = []
+            for _ in range(ROUNDS):
+                began = time.perf_counter()
+                done = shell.run([sys.executable, "-m", "imagefactory", "build", "--matrix", str(file), "--json"])
+                seconds.append(time.perf_counter() - began)
+                if not done.ok or {row["action"] for row in json.loads(done.out)} != {"skip"}:
+                    sys.exit(f"not unchanged: {done.err}")
+        finally:
+            for tag in engine.names(NAME):
+                engine.untag(tag)
+    ui.out.print(f"build --matrix over {len(plans)} unchanged cells: {min(seconds):.2f} to {max(seconds):.2f} s")
+
+
 def main() -> None:
     """Print the seconds of each part."""
-    cells = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cells", nargs="?", type=int, default=1000, metavar="CELLS")
+    parser.add_argument("--unchanged", type=int, metavar="CELLS")
+    asked = parser.parse_args()
+    if asked.unchanged:
+        unchanged(asked.unchanged)
+        return
+    cells = asked.cells
     with tempfile.TemporaryDirectory() as name:
         workspace = workspace_of(project(Path(name), cells))
         began = time.perf_counter()
