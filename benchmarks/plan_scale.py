@@ -62,7 +62,9 @@ def unchanged(cells: int) -> None:
             seconds = []
             for _ in range(ROUNDS):
                 began = time.perf_counter()
-                done = shell.run([sys.executable, "-m", "imagefactory", "build", "--matrix", str(file), "--json"])
+                done = shell.run(
+                    [sys.executable, "-m", "imagefactory", "build", "--matrix", str(file), "--no-verify", "--json"]
+                )
                 seconds.append(time.perf_counter() - began)
                 if not done.ok or {row["action"] for row in json.loads(done.out)} != {"skip"}:
                     sys.exit(f"not unchanged: {done.err}")

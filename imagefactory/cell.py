@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from packaging.requirements import Requirement
 
@@ -46,6 +47,11 @@ class Base:
     packages: tuple[str, ...]
 
 
+@lru_cache(maxsize=1024)
+def _name_in(requirement: str) -> str:
+    return Requirement(requirement).name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
     """A decision against upstream's metadata, with its reason.
@@ -65,7 +71,7 @@ class Override:
     @property
     def package(self) -> str:
         """The package's name as written in the requirement."""
-        return Requirement(self.requirement).name
+        return _name_in(self.requirement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

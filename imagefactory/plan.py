@@ -103,7 +103,16 @@ def compose(
     # rendered once: the key is of the text that has this in the key's own place
     text = _dockerfile(cell, resolution, templates, env=env, labels={**labels, f"{LABEL}.build-key": NO_KEY})
     base_text = render.base_dockerfile(templates, cell.flavor.base, base.reference)
-    key = key_of([text, base_text, base.digest, cell.platform, uv_version, {k: sha(v) for k, v in files.items()}])
+    key = key_of(
+        [
+            sha(text.encode()),
+            sha(base_text.encode()),
+            base.digest,
+            cell.platform,
+            uv_version,
+            {k: sha(v) for k, v in files.items()},
+        ]
+    )
     labels = {**labels, f"{LABEL}.build-key": key}
     files["manifest.json"] = _manifest(cell, resolution, toolchain, key)
     files["Dockerfile"] = text.replace(NO_KEY, key).encode()

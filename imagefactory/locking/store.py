@@ -6,6 +6,7 @@ import hashlib
 import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,7 @@ def _present(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
+@lru_cache(maxsize=256)
 def digest(part: Resolution | LockedToolchain) -> str:
     """SHA-256 over what is installed: names, versions, file names and hashes, not where they came from."""
     lines = sorted(f"{w.name} {w.version} {w.filename} {w.sha256}" for w in part.wheels)
