@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from imagefactory import build as building
 from imagefactory import builders, disk, receipt, ui
+from imagefactory.cell import Cell
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, InputError, Problem, SetupError, fail
 from imagefactory.options import HERE, File, Json, Select, engine_of, show_plan, workspace_of
@@ -45,11 +47,10 @@ def build_command(
     cells = workspace.cells(select or [])
     if not dry_run:
         workspace.make_wheels(cells, engine)
-    workspace.plans(cells, workspace.look_everywhere(cells, engine))  # what is wrong is told before anything is made
     there = builders.find(engine, builder) if builder and not dry_run else None
     native = there.platform if there else engine.platform
-    found = workspace.look_everywhere(cells, engine) if dry_run else workspace.ensure(cells, engine, native=native)
-    rows = decide(workspace.plans(cells, found), engine)
+    planned, found = _planned(workspace, engine, cells, native, make=not dry_run)
+    rows = decide(planned, engine)
     if not json:
         show_plan(rows)
     plans = [row.plan for row in rows if row.action == "build"]
@@ -73,6 +74,19 @@ def build_command(
     else:
         _show_results(rows, built, stopped)
     _judge(results, receipts, [problem for problems in stopped.values() for problem in problems])
+
+
+def _planned(
+    workspace: Workspace, engine: Engine, cells: Sequence[Cell], native: str, *, make: bool
+) -> tuple[list[CellPlan], Found]:
+    """Plans and bases; what is wrong is told before a base is made."""
+    found = workspace.look_everywhere(cells, engine)
+    plans = workspace.plans(cells, found)
+    wanted = {(base.base.name, native) for base in found.values()}
+    if not make or (wanted <= found.keys() and all(base.origin != "unresolved" for base in found.values())):
+        return plans, found
+    found = workspace.ensure(cells, engine, native=native)
+    return workspace.plans(cells, found), found
 
 
 def _images_for(

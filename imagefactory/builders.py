@@ -14,6 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from imagefactory import shell
+from imagefactory.archive import unpack
 from imagefactory.engine import Engine
 from imagefactory.errors import InputError, SetupError, fail
 
@@ -61,7 +62,7 @@ def layout(engine: Engine, image: str, cache: Path) -> str:
             with tempfile.TemporaryDirectory(dir=folder.parent) as name, engine.saved(image) as stream:
                 part = Path(name) / "layout"
                 with tarfile.open(fileobj=stream, mode="r|") as archive:
-                    archive.extractall(part, filter="data")
+                    unpack(archive, part)
                 part.rename(folder)
     manifests = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
     return f"oci-layout://{folder}@{manifests[0]['digest']}"

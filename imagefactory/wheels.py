@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory import bakefile, shell, ui
+from imagefactory.archive import unpack
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.locking import wheelhouse
@@ -92,7 +93,7 @@ def _make(plan: WheelPlan, locked: BuiltWheel | None, place: Place, *, again: bo
         with ui.step(f"making a wheel of {plan.source.name} {plan.source.version} for {plan.platform}"):
             _bake(plan, place, archive, again=again)
         with tarfile.open(archive) as tar:
-            tar.extractall(name, filter="data")
+            unpack(tar, Path(name))
         (file,) = Path(name).glob("*.whl")
         built = _described(plan, file)
         if locked and locked.wheel.sha256 != built.wheel.sha256:
