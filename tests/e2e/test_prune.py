@@ -12,7 +12,8 @@ from imagefactory.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
-REPOSITORY = "imagefactory/test"
+#: Of its own: other tests leave images with our label in theirs until the end.
+REPOSITORY = "imagefactory/test-prune"
 LABELS = "LABEL io.imagefactory.build-key={key} io.imagefactory.cell=x\n"
 
 
@@ -61,7 +62,8 @@ def test_the_plan_is_shown_first_and_only_superseded_images_of_ours_go(
         assert (again.code, "nothing to remove" in again.err) == (0, True)
     finally:
         subprocess.run([*engine.docker, "rm", held], check=True, capture_output=True)
-        engine.untag(derived)
+        for name in (used, byhand, derived):
+            engine.untag(name)
 
 
 def test_the_build_cache_is_told_record_by_record(engine: Engine, cpu_image: str) -> None:
