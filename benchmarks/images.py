@@ -12,6 +12,7 @@ ours, in this one run; seconds depend on the machine.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -32,6 +33,7 @@ from measure import (
     bake,
     files_of,
     machine,
+    prune,
     registry,
     remove_images,
     room,
@@ -46,7 +48,7 @@ from imagefactory.engine import Engine
 from imagefactory.errors import FactoryError
 from imagefactory.plan import CellPlan
 from imagefactory.settings import from_environment
-from imagefactory.workspace import Workspace
+from imagefactory.workspace import Found, Workspace
 
 ROUNDS = 3
 #: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to a local registry.
@@ -176,19 +178,28 @@ def other_platform(bench: Bench, platform: str) -> Goal:
     try:
         bench.project.lock([*bench.project.workspace.matrix.cells, other])
         plans, found = bench.project.plan([cell, other], bench.engine)
+        seconds = {one.platform: _steps_of(bench, one, plans, found) for one in (cell, other)}
     except FactoryError as error:
         return Goal(what, f"not measured: {error.problems[0].what}")
-    seconds = {}
-    file = bench.project.bakefile(plans, found, bench.engine, "also")
-    for one in (cell, other):
-        bake(bench.engine, file, one.name)  # the base and the downloads
-    file = bench.project.bakefile(plans, found, bench.engine, "also", uncached="cells")
-    for one in (cell, other):
-        seconds[one.platform] = bake(bench.engine, file, one.name)
-        remove_images(bench.engine)
     own, theirs = seconds[cell.platform], seconds[platform]
     bound = 1.15 if cell.platform == "linux/arm64" else None
     return Goal(what, f"{own / theirs:.2f} ({own:.0f} s, {theirs:.0f} s)", bound, own / theirs)
+
+
+def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Found) -> float:
+    """The wall seconds of the steps of one cell, its base made and its wheels downloaded before."""
+    known = bench.project.bakefile(plans, found, bench.engine, "also")
+    bake(bench.engine, known, cell.name, keep=False)
+    prune(bench.engine)
+    for shared in json.loads(known.read_text(encoding="utf-8"))["target"]:
+        if shared.startswith(("base-", "builder-")):
+            bake(bench.engine, known, shared, keep=False)
+    anew = bench.project.bakefile(plans, found, bench.engine, "also", uncached="cells")
+    try:
+        return bake(bench.engine, anew, cell.name)
+    finally:
+        remove_images(bench.engine)
+        prune(bench.engine)
 
 
 def together(bench: Bench, expressions: Sequence[str]) -> Goal:

@@ -63,12 +63,15 @@ def must(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path
     return done.out
 
 
-def bake(engine: Engine, file: Path, target: str, *, cold: bool = False) -> float:
+def bake(engine: Engine, file: Path, target: str, *, cold: bool = False, keep: bool = True) -> float:
     """The wall seconds of one bake, as somebody would type it; ``cold`` takes nothing from the cache.
+
+    Without ``keep`` its steps run, and no image is made of them.
 
     With --no-cache, BuildKit empties the cache mounts as well: a cold build downloads its wheels.
     """
     argv = [*engine.docker, "buildx", "bake", "--file", str(file), "--progress=plain", *["--no-cache"] * cold, target]
+    argv += [] if keep else ["--set", f"{target}.output=type=cacheonly"]
     # the docker driver would otherwise write an image of every linked target, that is, of the bases
     return clock(lambda: must(argv, env={**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}))
 
@@ -183,6 +186,11 @@ def alone(stack: ExitStack, path: Path) -> None:
         stack.enter_context(FileLock(path, timeout=0))
     except Timeout:
         raise fail(SetupError, "bench-running", "another benchmark runs on this engine", fix="wait for it") from None
+
+
+def prune(engine: Engine) -> None:
+    """Empty the build cache but for what was downloaded: two large cells beside each other fill a disk."""
+    must([*engine.docker, "buildx", "prune", "--all", "--force", "--filter", "type=regular"])
 
 
 def remove_images(engine: Engine) -> None:

@@ -164,16 +164,21 @@ def write_wheel(
     uv: Path,
     templates: Path,
     uncached: bool,
+    target: str = "wheel",
+    elsewhere: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a bake file for one wheel, whose context is written; what is made goes to ``archive``, a tar file."""
+    """Write a bake file for one wheel, whose context is written; what is made goes to ``archive``, a tar file.
+
+    ``target`` is the stage of its Dockerfile to make; ``elsewhere`` is as for ``write``.
+    """
     name = _base_target(builder, "builder")
     base = _write_base(folder / name, builder, uv=uv, templates=templates)
     targets = {
         name: _base_entry(base, builder, "builder", settings),
-        "wheel": {
+        target: {
             "context": str(context),
             "contexts": {"builder": f"target:{name}"},
-            "target": "wheel",
+            "target": target,
             "no-cache": uncached,
             "output": [f"type=tar,dest={archive}"],
             "args": {"UV_DEFAULT_INDEX": settings.indexes[0], "UV_INDEX": " ".join(settings.indexes[1:])},
@@ -181,6 +186,8 @@ def write_wheel(
             **_secrets(settings),
         },
     }
+    if elsewhere is not None:
+        _for_elsewhere(targets, elsewhere)
     path = context.with_suffix(".bake.json")
     path.write_text(json.dumps(_literal({"target": targets}), indent=1) + "\n", encoding="utf-8")
     return path

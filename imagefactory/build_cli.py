@@ -45,9 +45,9 @@ def build_command(
     workspace = workspace_of(path)
     engine = engine_of(workspace.settings)
     cells = workspace.cells(select or [])
-    if not dry_run:
-        workspace.make_wheels(cells, engine)
     there = builders.find(engine, builder) if builder and not dry_run else None
+    if not dry_run:
+        workspace.make_wheels(cells, engine, there=there)
     native = there.platform if there else engine.platform
     planned, found = _planned(workspace, engine, cells, native, make=not dry_run)
     rows = decide(planned, engine)
@@ -63,7 +63,7 @@ def build_command(
     results: list[building.BuildResult] = []
     if plans:
         _mind_the_disk(plans, engine)
-        images = _images_for(there, found, engine, workspace)
+        images = workspace.images_for(there, found.values(), engine)
         bakefile = workspace.write_bake(workspace.contexts, plans, found, native, elsewhere=images, cache=cache)
         results = building.bake(engine, plans, bakefile, workspace.settings.logs, builder=builder)
     built = {result.cell: result for result in results}
@@ -87,16 +87,6 @@ def _planned(
         return plans, found
     found = workspace.ensure(cells, engine, native=native)
     return workspace.plans(cells, found), found
-
-
-def _images_for(
-    there: builders.Builder | None, found: Found, engine: Engine, workspace: Workspace
-) -> dict[str, str] | None:
-    """What a builder elsewhere gets in place of the engine's own images; None if it sees them."""
-    if there is None or not there.is_elsewhere:
-        return None
-    images = {base.swap.removeprefix(builders.SWAPPED) for base in found.values() if base.swap}
-    return {image: builders.layout(engine, image, workspace.settings.cache) for image in sorted(images)}
 
 
 def _stopped_by_patches(workspace: Workspace, plans: list[CellPlan]) -> dict[str, tuple[Problem, ...]]:
@@ -210,28 +200,3 @@ def verify_command(
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     _judge([], receipts)
-
-
-def wheel_command(
-    file: File = HERE,
-    select: Select = None,
-    again: Annotated[bool, typer.Option("--again", help="Make them anew, whatever is locked.")] = False,
-    json: Json = False,
-) -> None:
-    """Make the wheels of vLLM that flavors with `build` ask for, from its sources with the patches in them."""
-    workspace = workspace_of(file)
-    cells = [cell for cell in workspace.cells(select or []) if cell.flavor.build]
-    made = workspace.make_wheels(cells, engine_of(workspace.settings), again=again) if cells else []
-    if json:
-        ui.emit_json([one.as_dict() for one in made])
-        return
-    if not made:
-        ui.say("no selected cell has a flavor with `build`: all take vLLM's wheel from an index")
-        return
-    rows = [
-        [one.built.key[:12], "made" if one.fresh else "kept", one.built.wheel.sha256, str(one.path)] for one in made
-    ]
-    ui.table("wheels", ["key", "", "sha256", "file"], rows)
-    for one in made:
-        rows = [[patch["name"], patch["state"], ui.escape(patch["detail"])] for patch in one.patches]
-        ui.table(f"patches in {one.built.wheel.filename}", ["patch", "state", "seen"], rows)

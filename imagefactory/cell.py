@@ -96,14 +96,26 @@ class SourceBuild:
     """That a flavor's vLLM is a wheel made from its sources, with the flavor's patches in it.
 
     Attributes:
-        binaries: where its compiled parts come from: ``official``, the wheel of the same release.
+        binaries: where its compiled parts come from: ``official``, the wheel of the same release; or ``compiled``:
+            those of ``extensions`` are compiled, the others are official.
         tools: name of the toolchain that holds setuptools and what else its build asks for.
         source: where it stands.
+        ref: where vLLM's sources are in a git repository (``git+URL@ref``); None for the release's sdist.
+        extensions: CMake targets of vLLM to compile.
+        sources: what vLLM's CMake needs beside them: name of its variable (``..._SRC_DIR``) -> origin.
     """
 
     binaries: str
     tools: str
     source: Source
+    ref: str | None = None
+    extensions: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a compiler runs: on the platform of the cell, for nothing is cross-compiled."""
+        return self.binaries == "compiled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import __version__, build_cli, doctor, image_cli, port_cli, prune_cli, push, ui
+from imagefactory import __version__, build_cli, doctor, image_cli, port_cli, prune_cli, push, ui, wheel_cli
 from imagefactory.errors import CheckFailedError, FactoryError
 from imagefactory.locking import station as locking
 from imagefactory.locking import store
@@ -46,7 +46,7 @@ app.command("rebuild", epilog="Example: imagefactory rebuild --diff imagefactory
     image_cli.rebuild_command
 )
 app.command("build", epilog="Example: imagefactory build --matrix --select flavor=cpu")(build_cli.build_command)
-app.command("wheel", epilog="Example: imagefactory wheel --select flavor=gb10-wheel")(build_cli.wheel_command)
+app.command("wheel", epilog="Example: imagefactory wheel --select flavor=gb10-wheel")(wheel_cli.wheel_command)
 app.command("prune", epilog="Example: imagefactory prune --dry-run")(prune_cli.prune_command)
 app.command("verify", epilog="Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml")(
     build_cli.verify_command

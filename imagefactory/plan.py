@@ -11,14 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from imagefactory import render
-from imagefactory.cell import Base, Cell
+from imagefactory.cell import Base, Cell, SourceBuild
 from imagefactory.locking import toolchains
 from imagefactory.locking.groups import split
 from imagefactory.locking.model import LockedToolchain, Resolution, Wheel
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.resolve import uv_platform
 from imagefactory.locking.store import digest as lock_digest
-from imagefactory.patching.model import Step
+from imagefactory.patching.model import Stage, Step
 
 LABEL = "io.imagefactory"
 #: Where the toolchain is in an image, and the folder that holds everything that is compiled or fetched at run time.
@@ -96,7 +96,7 @@ def compose(
     toolchain: LockedToolchain | None = None,
 ) -> CellPlan:
     """Plan one cell. Raises InputError if a value cannot stand in a Dockerfile."""
-    files = {**_install_files(resolution, toolchain), **patch_files(series, _in_wheel(cell)), **_program_files()}
+    files = {**_install_files(resolution, toolchain), **patch_files(series, cell.flavor.build), **_program_files()}
     files["entrypoint"] = (templates / "entrypoint").read_bytes()
     labels = _labels(cell, resolution, series, base)
     env = _environment_of(cell, toolchain)
@@ -195,26 +195,29 @@ def _requirements(resolution: Resolution) -> dict[str, bytes]:
     return {**files, "requirements/torch.txt": requirements_txt([torch] if torch else []).encode()}
 
 
-def _in_wheel(cell: Cell) -> str:
-    """The project whose patches are in its own wheel; empty if the cell takes all wheels as they are."""
-    return toolchains.BUILT if cell.flavor.build else ""
+def patch_files(series: Sequence[Step], build: SourceBuild | None = None) -> dict[str, bytes]:
+    """Diffs, proofs, and ``series.json`` with their order.
 
-
-def patch_files(series: Sequence[Step], built: str = "") -> dict[str, bytes]:
-    """Diffs, proofs, and ``series.json`` with their order; ``built`` is a project whose wheel has its patches in it."""
+    With ``build`` the wheel of vLLM has its patches in it: what they changed is proven once more in the installed tree,
+    but for those that changed only what was compiled, whose sources are not there.
+    """
     files: dict[str, bytes] = {}
-    rows: list[dict[str, str | None]] = []
+    rows: list[dict[str, object]] = []
     for step in series:
         name, variant = step.patch.name, step.variant
+        inside = build is not None and step.patch.project == toolchains.BUILT
         if step.exempt:
             rows.append({"name": name, "exempt": step.exempt})
+            continue
+        if build and inside and step.patch.stage is Stage.SOURCE:
+            rows.append({"name": name, "compiled": [f"vllm/{one}*.so" for one in build.extensions]})
             continue
         files[f"patches/{name}/proof.py"] = _bytes(step.patch.proof.script)
         if variant:
             files[f"patches/{name}/{variant.diff.name}"] = _bytes(variant.diff)
         diff = f"{name}/{variant.diff.name}" if variant else None
-        inside = {"in_wheel": "yes"} if step.patch.project == built else {}
-        rows.append({"name": name, "diff": diff, "proof": f"{name}/proof.py", **inside})
+        more = {"in_wheel": "yes"} if inside else {}
+        rows.append({"name": name, "diff": diff, "proof": f"{name}/proof.py", **more})
     files["patches/series.json"] = json.dumps(rows, indent=1).encode()
     return files
 

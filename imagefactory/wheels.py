@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from imagefactory import bakefile, shell, ui
-from imagefactory.archive import unpack
+from imagefactory import archive, bakefile, shell, ui
+from imagefactory.buildview import View
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, fail
-from imagefactory.locking import wheelhouse
+from imagefactory.locking import toolchains, wheelhouse
 from imagefactory.locking.model import WHEELHOUSE, BuiltWheel, Lock, Wheel
 from imagefactory.plan import BaseImage
+from imagefactory.progress import Progress
 from imagefactory.settings import Settings
-from imagefactory.wheelplan import WheelPlan
+from imagefactory.wheelplan import Part, WheelPlan
 
 #: Lines of a build's output that tell why it ended.
-_TELLING = re.compile(r"patch \S+: (?:conflict|broken)|\bE(?:rror|RROR)\b|[a-z]Error\b")
+_TELLING = re.compile(r"patch \S+: (?:conflict|broken)|\bE: |\bE(?:rror|RROR)\b|[a-z]Error\b|\berror:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,11 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where wheels are made: build contexts, the builder, the engine, and what goes into the builder."""
+    """Where wheels are made: build contexts, the builder's base, the engine, and what goes into the builder.
+
+    ``on`` is a buildx builder, the engine's own if it is None; ``elsewhere`` is what it gets in place of images that
+    only the engine sees.
+    """
 
     folder: Path
     builder: BaseImage
@@ -57,26 +61,39 @@ class Place:
     settings: Settings
     uv: Path
     templates: Path
+    on: str | None = None
+    elsewhere: Mapping[str, str] | None = None
 
 
-def ensure(plan: WheelPlan, lock: Lock, place: Place, *, again: bool = False) -> Made:
-    """A wheel, from the wheelhouse or made now; ``again`` makes it in any case, whatever is locked.
+def with_built(lock: Lock, made: Sequence[Made], wanted: Collection[str]) -> Lock:
+    """``lock`` with these wheels, and of those that it had the ones whose keys are still ``wanted``."""
+    new = {one.built.key: one.built for one in made}
+    kept = {built.key: built for built in lock.built if built.key in wanted}
+    return replace(lock, built=tuple(sorted({**kept, **new}.values(), key=lambda built: built.key)))
 
-    Raises CheckFailedError if a patch does not hold, the build fails, or other bytes come out than are locked.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What became of units that were compiled for a look at them, and of the patches that they have in them."""
+
+    units: tuple[dict[str, Any], ...]
+    patches: tuple[dict[str, Any], ...]
+
+
+def attempt(plan: WheelPlan, place: Place) -> Tried:
+    """Compile the units of a trial.
+
+    Raises CheckFailedError if a patch does not hold, or vLLM's CMake files do not configure.
     """
-    kept = None if again else _kept(plan, lock, place.settings)
-    return kept or _make(plan, None if again else lock.built_for(plan.key), place, again=again)
+    with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
+        folder = Path(name)
+        _bake(plan, place, folder, "tried", again=False)
+        units, patches = (json.loads((folder / file).read_text("utf-8")) for file in ("report.json", "changed.json"))
+        return Tried(units=tuple(units), patches=tuple(patches))
 
 
-def with_built(lock: Lock, made: Sequence[Made]) -> Lock:
-    """``lock`` with these wheels; one of an older key for the same place goes."""
-    new = [one.built for one in made]
-    places = {built.replaces for built in new}
-    kept = [built for built in lock.built if built.replaces not in places]
-    return replace(lock, built=tuple(sorted([*kept, *new], key=lambda built: built.key)))
-
-
-def _kept(plan: WheelPlan, lock: Lock, settings: Settings) -> Made | None:
+def kept(plan: WheelPlan, lock: Lock, settings: Settings) -> Made | None:
+    """The wheel of ``plan`` if it is locked and in the wheelhouse; else None."""
     built = lock.built_for(plan.key)
     if built is None:
         return None
@@ -87,13 +104,14 @@ def _kept(plan: WheelPlan, lock: Lock, settings: Settings) -> Made | None:
     return Made(built=built, path=path, fresh=False, patches=tuple(patches))
 
 
-def _make(plan: WheelPlan, locked: BuiltWheel | None, place: Place, *, again: bool) -> Made:
+def make(plan: WheelPlan, lock: Lock, place: Place, *, again: bool = False) -> Made:
+    """Make a wheel and keep it; ``again`` does so from nothing, whatever is locked.
+
+    Raises CheckFailedError if a patch does not hold, the build fails, or other bytes come out than are locked.
+    """
+    locked = None if again else lock.built_for(plan.key)
     with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
-        archive = Path(name) / "wheel.tar"
-        with ui.step(f"making a wheel of {plan.source.name} {plan.source.version} for {plan.platform}"):
-            _bake(plan, place, archive, again=again)
-        with tarfile.open(archive) as tar:
-            unpack(tar, Path(name))
+        _bake(plan, place, Path(name), "wheel", again=again)
         (file,) = Path(name).glob("*.whl")
         built = _described(plan, file)
         if locked and locked.wheel.sha256 != built.wheel.sha256:
@@ -106,43 +124,73 @@ def _make(plan: WheelPlan, locked: BuiltWheel | None, place: Place, *, again: bo
 
 
 def _described(plan: WheelPlan, file: Path) -> BuiltWheel:
-    with file.open("rb") as stream:
-        sha = hashlib.file_digest(stream, "sha256").hexdigest()
     wheel = Wheel(
-        name=plan.source.name,
-        version=plan.source.version,
+        name=toolchains.BUILT,
+        version=plan.version,
         filename=file.name,
-        sha256=sha,
+        sha256=wheelhouse.sha_of(file),
         size=file.stat().st_size,
         index=WHEELHOUSE,
     )
     return BuiltWheel(key=plan.key, platform=plan.platform, replaces=plan.official.sha256, wheel=wheel)
 
 
-def _bake(plan: WheelPlan, place: Place, archive: Path, *, again: bool) -> None:
+def _bake(plan: WheelPlan, place: Place, folder: Path, target: str, *, again: bool) -> None:
+    """Make the stage ``target`` and unpack what is in it into ``folder``."""
     context = place.folder / f"wheel-{plan.key[:12]}"
     bakefile.write_files(context, plan.files)
-    official = wheelhouse.from_index(plan.official, place.settings)
-    sdist = wheelhouse.fetch(plan.source.url, plan.source.sha256, plan.source.filename, place.settings)
     (context / "files").mkdir()
-    for file in (official, sdist):
-        bakefile.link(file, context / "files" / file.name)
+    bakefile.link(wheelhouse.from_index(plan.official, place.settings), context / "files" / plan.official.filename)
+    for part in plan.parts:
+        _put(part, context / "files" / part.file, place.settings)
     path = bakefile.write_wheel(
         place.folder,
         context,
-        archive,
+        folder / "made.tar",
         place.builder,
         settings=place.settings,
         uv=place.uv,
         templates=place.templates,
         uncached=again,
+        target=target,
+        elsewhere=place.elsewhere,
     )
-    done = shell.run(
-        [*place.engine.docker, "buildx", "bake", "--file", str(path), "--progress=plain", "wheel"],
-        env={**place.engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"},
-        join=True,
-    )
-    if not done.ok:
-        said = [line for line in done.out.splitlines() if _TELLING.search(line)] or done.out.splitlines()[-3:]
-        what = f"the wheel of {plan.source.name} {plan.source.version} was not made: " + " / ".join(said[:4])
-        raise fail(CheckFailedError, "wheel-failed", what, fix=f"reproduce: {shell.show(done.argv)}")
+    with ui.step(f"making a wheel of vllm {plan.version} for {plan.platform}"):
+        _run(plan, place, path, target)
+    with tarfile.open(folder / "made.tar") as tar:
+        archive.unpack(tar, folder)
+
+
+def _put(part: Part, target: Path, settings: Settings) -> None:
+    if isinstance(part.origin, Path):
+        archive.pack(part.origin, target)
+    elif isinstance(part.origin, Wheel):
+        bakefile.link(wheelhouse.from_index(part.origin, settings), target)
+    else:
+        bakefile.link(wheelhouse.fetch(part.origin.url, part.sha256, part.origin.filename, settings), target)
+
+
+def _run(plan: WheelPlan, place: Place, file: Path, target: str) -> None:
+    on = ["--builder", place.on] if place.on else []
+    argv = [*place.engine.docker, "buildx", "bake", *on, "--file", str(file)]
+    progress, said = Progress(targets=(target,)), []
+    log = place.settings.logs / f"wheel-{plan.key[:12]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    env = {**place.engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
+    with (
+        shell.stream([*argv, "--progress=rawjson", target], env=env) as process,
+        log.open("w", encoding="utf-8") as kept,
+        View([target]) as view,
+    ):
+        for line in process.stdout or ():
+            for event in progress.feed(line):
+                said.append(event.text)
+                kept.write(event.text + "\n")
+                view.feed(event)
+        code = process.wait()
+    if code:
+        lines = [line for text in said for line in text.splitlines()] + progress.stray
+        telling = [line.strip() for line in lines if _TELLING.search(line)] or lines[-3:]
+        what = f"the wheel of vllm {plan.version} was not made: " + " / ".join(dict.fromkeys(telling[:4]))
+        fix = f"see {log}; reproduce: {shell.show([*argv, '--progress=plain', target])}"
+        raise fail(CheckFailedError, "wheel-failed", what, fix=fix)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uv
 
-from imagefactory import bakefile, bases, knobs, matrix, plan, toolchain, ui, wheelplan, wheels
+from imagefactory import bakefile, bases, builders, knobs, matrix, plan, toolchain, ui, wheelplan, wheels
 from imagefactory.cell import Cell, request_of
 from imagefactory.engine import Engine, ImageInfo
 from imagefactory.errors import FactoryError, InputError, Problem, SetupError, fail
@@ -165,17 +165,19 @@ class Workspace:
             toolchain=self._toolchain(cell),
         )
 
-    def wheel(self, cell: Cell) -> wheelplan.WheelPlan | None:
+    def wheel(self, cell: Cell, trial: wheelplan.Trial | None = None) -> wheelplan.WheelPlan | None:
         """The wheel that is to be made for ``cell``; None if it takes all from indexes. Raises InputError."""
         resolution = self.lock.find(request_of(cell))
         if resolution is None or cell.flavor.build is None:
             return None
         series = catalog.series(catalog.load(self.settings.project / "patches"), cell)
-        return self._wheel(cell, resolution, series)
+        return self._wheel(cell, resolution, series, trial)
 
-    def _wheel(self, cell: Cell, resolution: Resolution, series: Sequence[Step]) -> wheelplan.WheelPlan | None:
+    def _wheel(
+        self, cell: Cell, resolution: Resolution, series: Sequence[Step], trial: wheelplan.Trial | None = None
+    ) -> wheelplan.WheelPlan | None:
         return wheelplan.compose(
-            cell, resolution, series, self.lock, templates=self.templates, uv_version=self._uv_version
+            cell, resolution, series, self.lock, templates=self.templates, uv_version=self._uv_version, trial=trial
         )
 
     def _with_wheel(self, cell: Cell, resolution: Resolution, series: Sequence[Step]) -> Resolution:
@@ -190,30 +192,71 @@ class Workspace:
             raise fail(InputError, "wheel-not-made", what, where=str(cell.sources["vllm"]), fix=fix)
         return resolution.with_built(built)
 
-    def make_wheels(self, cells: Sequence[Cell], engine: Engine, *, again: bool = False) -> list[wheels.Made]:
+    def make_wheels(
+        self, cells: Sequence[Cell], engine: Engine, *, there: builders.Builder | None = None, again: bool = False
+    ) -> list[wheels.Made]:
         """The wheels of ``cells``, made where they are not here; the lock's file learns of them.
 
-        Raises CheckFailedError if one cannot be made, or comes out as other bytes than are locked.
+        ``there`` is a builder other than the engine's own. Raises CheckFailedError if one cannot be made, or comes out
+        as other bytes than are locked; SetupError if it has to be compiled on another platform.
         """
         made: dict[str, wheels.Made] = {}
         for cell in cells:
             wanted = self.wheel(cell)
-            if wanted is None or wanted.key in made:
-                continue
-            place = wheels.Place(
-                folder=self.contexts,
-                builder=self.ensure([cell], engine)[cell.flavor.base.name, engine.platform],
-                engine=engine,
-                settings=self.settings,
-                uv=Path(uv.find_uv_bin()),
-                templates=self.templates,
-            )
-            made[wanted.key] = wheels.ensure(wanted, self.lock, place, again=again)
-        new = wheels.with_built(self.lock, list(made.values()))
+            if wanted is not None and wanted.key not in made:
+                kept = None if again else wheels.kept(wanted, self.lock, self.settings)
+                made[wanted.key] = kept or wheels.make(wanted, self.lock, self._place(cell, engine, there), again=again)
+                self._keep_built(made.values())
+        return list(made.values())
+
+    def _keep_built(self, made: Iterable[wheels.Made]) -> None:
+        """Write wheels into the lock, each as soon as it is made: compiling one may take hours."""
+        wanted = {one.key for cell in self.matrix.cells if (one := self.wheel(cell))}
+        new = wheels.with_built(self.lock, list(made), wanted)
         if new != self.lock:
             store.write(self.lock_file, new)
             del self.lock
-        return list(made.values())
+
+    def try_units(
+        self, cell: Cell, engine: Engine, trial: wheelplan.Trial, *, there: builders.Builder | None = None
+    ) -> wheels.Tried:
+        """Compile units of the cell's vLLM for a look at them; no wheel is made of it.
+
+        Raises InputError if the cell compiles nothing; otherwise as ``make_wheels``.
+        """
+        wanted = self.wheel(cell, trial)
+        if wanted is None or not wanted.compiles:
+            what, fix = f"{cell.name} compiles nothing", "select a cell whose flavor has `binaries: compiled`"
+            raise fail(InputError, "compiles-nothing", what, where=str(cell.flavor.source), fix=fix)
+        return wheels.attempt(wanted, self._place(cell, engine, there))
+
+    def _place(self, cell: Cell, engine: Engine, there: builders.Builder | None) -> wheels.Place:
+        native = there.platform if there else engine.platform
+        build = cell.flavor.build
+        if build and build.compiles and native != cell.platform:
+            what = f"{cell.name} is compiled on {cell.platform}, and this builder's platform is {native}"
+            fix = f"name one that has it: --builder NAME (docs/builders.md), or run this on a {cell.platform} machine"
+            raise fail(SetupError, "builder-platform", what, where=str(build.source), fix=fix)
+        base = self.ensure([cell], engine, native=native)[cell.flavor.base.name, native]
+        return wheels.Place(
+            folder=self.contexts,
+            builder=base,
+            engine=engine,
+            settings=self.settings,
+            uv=Path(uv.find_uv_bin()),
+            templates=self.templates,
+            on=there.name if there else None,
+            elsewhere=self.images_for(there, [base], engine),
+        )
+
+    def images_for(
+        self, there: builders.Builder | None, found: Iterable[BaseImage], engine: Engine
+    ) -> dict[str, str] | None:
+        """What a builder elsewhere gets in place of the engine's own images; None if it sees them."""
+        if there is None or not there.is_elsewhere:
+            return None
+        images = {base.swap.removeprefix(builders.SWAPPED) for base in found if base.swap}
+        return {image: builders.layout(engine, image, self.settings.cache) for image in sorted(images)}
 
     def _toolchain(self, cell: Cell) -> LockedToolchain | None:
         """The compilers that the cell's flavor carries. Raises InputError if the lock does not have them."""

@@ -34,7 +34,7 @@ def main(planned: Path, layers: Path, patched: Path, dropped: Path, series: Path
     (out / "dropped.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     steps = json.loads((series / "series.json").read_text(encoding="utf-8"))
-    for row in (row for row in steps if not row.get("exempt")):
+    for row in (row for row in steps if row.get("proof")):
         proof = out / "proofs" / row["name"] / "proof.py"
         proof.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(series / row["proof"], proof)

@@ -3,7 +3,8 @@
     python overlay.py TREE SERIES OUT
 
 ``SERIES`` holds ``series.json`` (a list of ``{"name", "diff", "proof"}``, in order, paths below ``SERIES``; one with
-``exempt`` means nothing for this version and is only recorded). Every patch is judged by its proof: red before and
+``exempt`` means nothing for this version and is only recorded, as is one with ``compiled``, which the wheel's binaries
+have in them). Every patch is judged by its proof: red before and
 green after is ``needed``; green before is ``obsolete`` and left out. All patches are tried, so that the failure of one
 hides no other; if any failed, TREE is byte-identical to what it was and nothing is written to OUT. Otherwise OUT gets
 the changed files, and ``OUT.json`` the record of what was done.
@@ -21,9 +22,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 PROOF_SECONDS = 300
 RIGHT, SYMPTOM, UNTOLD = 0, 1, 3
+COMPILED = "compiled in"
 
 
 @dataclass
@@ -143,10 +146,19 @@ def apply_series(
     return done
 
 
-def _settled(tree: Path, series: Path, row: dict[str, str]) -> Applied | None:
-    """A patch that is not applied here: exempt, or in the wheel already, where its proof must hold."""
+def _settled(tree: Path, series: Path, row: dict[str, Any]) -> Applied | None:
+    """A patch that is not applied here: exempt, or in the wheel already, where its proof must hold.
+
+    One that changed only what was compiled has no proof here; the files that it was compiled into are recorded.
+    """
     if row.get("exempt"):
         return Applied(row["name"], "n/a", row["exempt"])
+    if row.get("compiled"):
+        found = sorted(path for pattern in row["compiled"] for path in tree.glob(pattern))
+        if len(found) < len(row["compiled"]):
+            return Applied(row["name"], "broken", f"the wheel lacks one of {', '.join(row['compiled'])}")
+        hashes = {str(path.relative_to(tree)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+        return Applied(row["name"], COMPILED, "proven on the sources, when the wheel was made", [], hashes)
     if not row.get("in_wheel"):
         return None
     code, saw = prove(series / row["proof"], tree)
@@ -160,7 +172,7 @@ def _settled(tree: Path, series: Path, row: dict[str, str]) -> Applied | None:
 def main(tree: Path, series: Path, out: Path) -> int:
     """Apply the series and write the overlay; exit 1 with every reason if a patch conflicts or is broken."""
     rows = json.loads((series / "series.json").read_text(encoding="utf-8"))
-    wanted = [row for row in rows if not row.get("exempt") and not row.get("in_wheel")]
+    wanted = [row for row in rows if not any(row.get(key) for key in ("exempt", "in_wheel", "compiled"))]
     steps = [(row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"]) for row in wanted]
     applied = iter(apply_series(tree, steps))
     done = [_settled(tree, series, row) or next(applied) for row in rows]
@@ -171,7 +183,7 @@ def main(tree: Path, series: Path, out: Path) -> int:
     if any(patch.state in ("conflict", "broken") for patch in done):
         return 1
     out.mkdir(parents=True, exist_ok=True)
-    inside = {row["name"] for row in rows if row.get("in_wheel")}
+    inside = {row["name"] for row in rows if row.get("in_wheel") or row.get("compiled")}
     for name in sorted({n for patch in done if patch.name not in inside for n in patch.files}):
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@
 UNPACKED holds the toolchain's wheels; its ``nvidia/cu*`` becomes TARGET. RUNTIME is the ``nvidia/cu*`` of the image's
 own CUDA libraries, which is at INSIDE in the image: headers and libraries that the toolchain lacks (cuBLAS, cuRAND,
 NVRTC, which kernels that are compiled at run time include and link) become links to those: nothing is there twice.
+A TARGET that is there already only gets the links that it lacks.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pathlib import Path
 
 def main(unpacked: Path, runtime: Path, target: Path, inside: Path) -> int:
     """Move, link, report; exit 1 if there is no nvcc."""
-    homes = sorted(path.parents[1] for path in unpacked.glob("nvidia/cu*/bin/nvcc"))
-    if not homes:
-        print(f"no nvcc below {unpacked}", file=sys.stderr)  # noqa: T201
-        return 1
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(homes[0], target)
-    (target / "lib64").symlink_to("lib")  # where nvcc 13 looks for its runtime
+    if not target.exists():
+        homes = sorted(path.parents[1] for path in unpacked.glob("nvidia/cu*/bin/nvcc"))
+        if not homes:
+            print(f"no nvcc below {unpacked}", file=sys.stderr)  # noqa: T201
+            return 1
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(homes[0], target)
+        (target / "lib64").symlink_to("lib")  # where nvcc 13 looks for its runtime
     made = link_missing(runtime / "include", target / "include", inside / "include")
     made += link_libraries(runtime / "lib", target / "lib", inside / "lib")
     print(f"{target}: {made} headers and libraries are links to {inside}")  # noqa: T201

@@ -1,7 +1,8 @@
 """Makes a wheel of vLLM from its (patched) sources, with the compiled parts of an official wheel.
 
-    python wheelmaker.py SOURCES OFFICIAL TORCH CUDA VERSION OUT
+    python wheelmaker.py SOURCES OFFICIAL TORCH CUDA VERSION OUT [COMPILED]
 
+Libraries below COMPILED take the place of the official ones of the same names.
 It runs in the builder, whatever platform OFFICIAL is for; setuptools and the other build tools are on its path. vLLM's
 setup asks torch for nothing but its versions here, so a stand-in that tells the locked ones (TORCH and CUDA) is enough.
 """
@@ -12,6 +13,7 @@ import importlib
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 STAND_IN = {
@@ -47,8 +49,31 @@ def build(sources: Path, official: Path, version: str, out: Path) -> Path:
     return out / str(name)
 
 
-def main(sources: Path, official: Path, torch: str, cuda: str, version: str, out: Path) -> int:
+def with_compiled(official: Path, compiled: Path, folder: Path) -> Path:
+    """A copy of the official wheel in ``folder`` with what was compiled in it; nobody reads its RECORD.
+
+    Raises SystemExit if it has no file of that name: nothing would load ours.
+    """
+    ours = {path.relative_to(compiled).as_posix(): path for path in sorted(compiled.rglob("*.so"))}
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(official) as old, zipfile.ZipFile(folder / official.name, "w", zipfile.ZIP_STORED) as new:
+        strange = sorted(ours.keys() - set(old.namelist()))
+        if strange or not ours:
+            sys.exit(f"E: {official.name} has no {', '.join(strange) or 'library of ours'}")
+        for member in old.infolist():
+            path = ours.get(member.filename)
+            if member.filename.endswith(".so"):
+                print(f"{'compiled' if path else 'official'}: {member.filename}")  # noqa: T201
+            new.writestr(member, path.read_bytes() if path else old.read(member))
+    return folder / official.name
+
+
+def main(
+    sources: Path, official: Path, torch: str, cuda: str, version: str, out: Path, compiled: Path | None = None
+) -> int:
     """Build, then give the wheel the tags of the official one, whose compiled parts it has."""
+    if compiled:
+        official = with_compiled(official, compiled, out.parent / "mixed")
     stand_in = out.parent / "stand-in"
     for name, text in STAND_IN.items():
         (stand_in / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,5 +87,6 @@ def main(sources: Path, official: Path, torch: str, cuda: str, version: str, out
 
 
 if __name__ == "__main__":
-    source, wheel, torch_version, cuda_version, release, target = sys.argv[1:]
-    sys.exit(main(Path(source), Path(wheel), torch_version, cuda_version, release, Path(target)))
+    source, wheel, torch_version, cuda_version, release, target, *more = sys.argv[1:]
+    extra = Path(more[0]) if more else None
+    sys.exit(main(Path(source), Path(wheel), torch_version, cuda_version, release, Path(target), extra))

@@ -136,7 +136,11 @@ class LockedToolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedSource:
-    """The sdist of one release, which wheels are made from; fields as those of a wheel."""
+    """What wheels are made from, as one archive; fields as those of a wheel.
+
+    The sdist of a release has the project's name and version; the tree of a repository has the text that the matrix
+    names it by (``git+URL@ref``) for a name, its commit for a version, and ``git+URL@COMMIT`` for an address.
+    """
 
     name: str
     version: str
@@ -177,6 +181,10 @@ class Lock:
     def source(self, name: str, version: str) -> LockedSource | None:
         """The sdist of that release, or None."""
         return next((s for s in self.sources if (s.name, s.version) == (name, version)), None)
+
+    def commit(self, text: str) -> LockedSource | None:
+        """The tree of the repository that the matrix names by ``text``, or None."""
+        return next((s for s in self.sources if s.name == text), None)
 
     def built_for(self, key: str) -> BuiltWheel | None:
         """The wheel that was built for ``key``, or None."""

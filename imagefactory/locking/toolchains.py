@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import requests
 
 from imagefactory import ui
 from imagefactory.cell import Cell, Request, Toolchain
 from imagefactory.errors import FactoryError, Problem, SetupError, fail
-from imagefactory.locking import places, resolve
+from imagefactory.locking import gitref, origins, places, resolve, wheelhouse
 from imagefactory.locking.model import Lock, LockedSource, LockedToolchain
 from imagefactory.settings import Settings
 
@@ -55,14 +57,45 @@ def _resolved(toolchain: Toolchain, platform: str, settings: Settings, *, refres
 
 
 def sources_of(lock: Lock | None, cells: Sequence[Cell], settings: Settings, *, upgrade: bool) -> list[LockedSource]:
-    """The sdists that the wheels of ``cells`` are made from. Raises SetupError if no index has one."""
-    found = {}
+    """What the wheels of ``cells`` are made from: sdists, and commits of repositories.
+
+    Raises SetupError if no index has the one, or the repository the other.
+    """
+    found: dict[tuple[str, str], LockedSource] = {}
     for cell in cells:
+        build = cell.flavor.build
+        if build is None:
+            continue
         version = cell.axes["vllm"]
-        if cell.flavor.build and version not in found:
-            old = lock.source(BUILT, version) if lock and not upgrade else None
-            found[version] = old or _sdist(version, settings, where=str(cell.flavor.build.source))
+        old = {(s.name, s.version if s.name == BUILT else ""): s for s in lock.sources} if lock and not upgrade else {}
+        if build.ref is None and (BUILT, version) not in found:
+            new = old.get((BUILT, version)) or _sdist(version, settings, where=str(build.source))
+            found[BUILT, version] = new
+        for text in [*([build.ref] if build.ref else []), *build.sources.values()]:
+            if origins.of(text).kind is origins.Kind.GIT and (text, "") not in found:
+                found[text, ""] = old.get((text, "")) or _commit(text, settings)
     return list(found.values())
+
+
+def _commit(text: str, settings: Settings) -> LockedSource:
+    origin = origins.of(text)
+    with (
+        ui.step(f"fetching {origin.place} at {origin.ref}"),
+        tempfile.TemporaryDirectory(prefix="imagefactory-") as tmp,
+    ):
+        commit = gitref.commit_of(origin.place, origin.ref)
+        part = Path(tmp) / f"{PurePosixPath(origin.place).stem}-{commit[:12]}.tar"
+        gitref.pack(origin.place, commit, part)
+        sha = wheelhouse.sha_of(part)
+        wheelhouse.keep(wheelhouse.place(sha, part.name, settings), part)
+        return LockedSource(
+            name=text,
+            version=commit,
+            filename=part.name,
+            sha256=sha,
+            size=part.stat().st_size,
+            url=f"git+{origin.place}@{commit}",
+        )
 
 
 def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:

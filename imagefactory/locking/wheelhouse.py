@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from imagefactory import ui
 from imagefactory.errors import SetupError, fail
-from imagefactory.locking import places
+from imagefactory.locking import gitref, places
 from imagefactory.locking.model import Wheel
 from imagefactory.settings import Settings
 
@@ -38,7 +38,7 @@ def _download(url: str, sha256: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         part = Path(folder) / target.name
         try:
-            found = _save(url, part)
+            found = _pack(url, part) if url.startswith("git+") else _save(url, part)
         except requests.RequestException as error:
             fix = "check the address and the network: imagefactory doctor"
             raise fail(SetupError, "wheel-unreachable", f"{url}: {error}", fix=fix) from None
@@ -47,6 +47,19 @@ def _download(url: str, sha256: str, target: Path) -> None:
             fix = "somebody replaced the file: ask who keeps it; or lock the new one by its hash in matrix.yaml"
             raise fail(SetupError, "wheel-changed", what, fix=fix)
         part.rename(target)
+
+
+def _pack(url: str, path: Path) -> str:
+    """Fetch the commit of ``url`` (``git+REPOSITORY@COMMIT``) into an archive at ``path``; its SHA-256."""
+    repository, _, commit = url.removeprefix("git+").rpartition("@")
+    gitref.pack(repository, commit, path)
+    return sha_of(path)
+
+
+def sha_of(path: Path) -> str:
+    """SHA-256 of a file, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)

@@ -187,6 +187,9 @@ def _flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
             binaries=entry.build.binaries,
             tools=entry.build.tools,
             source=positions.source(("flavors", name, "build"), "flavors"),
+            ref=entry.build.ref,
+            extensions=tuple(entry.build.extensions),
+            sources=dict(entry.build.sources),
         )
         if entry.build
         else None,

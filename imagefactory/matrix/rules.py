@@ -12,8 +12,9 @@ from packaging.version import InvalidVersion, Version
 
 from imagefactory.cell import AXES, Cell
 from imagefactory.errors import Problem
+from imagefactory.locking import origins
 from imagefactory.matrix.expand import Point, matches, texts
-from imagefactory.matrix.schema import MatrixFile
+from imagefactory.matrix.schema import FlavorEntry, MatrixFile
 from imagefactory.yamlfile import Loc, Positions
 
 PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
@@ -61,6 +62,7 @@ def _flavors(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
                 fix = f"write one of {known}" if known else "declare it under `toolchains`"
                 what = f"there is no toolchain {wanted!r}"
                 yield _problem("unknown-toolchain", ("flavors", name, *loc), what, fix, positions)
+        yield from _build(name, flavor, positions)
         if flavor.driver is not None and not _is_version(flavor.driver):
             what, fix = f"{flavor.driver!r} is no driver version", 'write what nvidia-smi says, such as "580.95"'
             yield _problem("bad-driver", ("flavors", name, "driver"), what, fix, positions)
@@ -72,6 +74,38 @@ def _flavors(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
                 )
         for number, text in enumerate(flavor.requirements):
             yield from _requirement(text, ("flavors", name, "requirements", number), positions)
+
+
+def _build(name: str, flavor: FlavorEntry, positions: Positions) -> Iterator[Problem]:
+    build = flavor.build
+    if build is None:
+        return
+    loc: Loc = ("flavors", name, "build")
+    texts = {(*loc, "sources", key): text for key, text in build.sources.items()}
+    for place, text in {**texts, **({(*loc, "ref"): build.ref} if build.ref else {})}.items():
+        found = origins.parse(text)
+        if found is None or (place[-1] == "ref" and found.kind is not origins.Kind.GIT):
+            fix = "write git+https://host/repository@ref" + (
+                "" if place[-1] == "ref" else ", https://….tar.gz#sha256=…, wheel:NAME/path, or a folder (./…)"
+            )
+            yield _problem("bad-origin", place, f"{text!r} does not say where sources are", fix, positions)
+    if build.binaries == "official":
+        for key in ("extensions", "sources"):
+            if getattr(build, key):
+                what, fix = f"`{key}` means nothing where nothing is compiled", "write `binaries: compiled`"
+                yield _problem("build-idle", (*loc, key), what, fix, positions)
+        return
+    asked = {
+        "`extensions`": (bool(build.extensions), "name the CMake targets to compile, such as _C_stable_libtorch"),
+        "the flavor's `toolchain`": (flavor.toolchain is not None, "name the compilers, such as cuda13.0"),
+        "TORCH_CUDA_ARCH_LIST": (
+            "TORCH_CUDA_ARCH_LIST" in flavor.env,
+            'say in `env` for which GPUs, such as "12.1a"',
+        ),
+    }
+    for what, (there, fix) in asked.items():
+        if not there:
+            yield _problem("build-lacks", loc, f"`binaries: compiled` needs {what}", fix, positions)
 
 
 def _axis_names(file: MatrixFile, positions: Positions) -> Iterator[Problem]:

@@ -29,8 +29,19 @@ class BaseEntry(Strict):
 class BuildEntry(Strict):
     """A wheel of vLLM from the release's sources, with the flavor's patches in it."""
 
-    binaries: Annotated[Literal["official"], Field(description="compiled parts: those of the release's own wheel")]
+    binaries: Annotated[
+        Literal["official", "compiled"],
+        Field(description="compiled parts: those of the release's own wheel, or `extensions` compiled anew"),
+    ]
     tools: Annotated[Text, Field(description="a key of `toolchains`: setuptools and what else its build asks for")]
+    ref: Annotated[
+        Text | None, Field(description="git+https://host/repository@ref to take instead of the release's sdist")
+    ] = None
+    extensions: Annotated[list[Text], Field(description="CMake targets to compile; the others are official")] = []
+    sources: Annotated[
+        dict[Text, Text],
+        Field(description="NAME_SRC_DIR of vLLM's CMake: git+URL@ref, URL#sha256=, wheel:NAME/path, or a folder"),
+    ] = {}
 
 
 class FlavorEntry(Strict):

@@ -13,6 +13,7 @@ from packaging.version import Version
 from imagefactory import yamlfile
 from imagefactory.cell import Cell
 from imagefactory.errors import InputError, Problem, fail
+from imagefactory.locking.toolchains import BUILT
 from imagefactory.patching import diffs
 from imagefactory.patching.model import Exemption, Patch, Proof, Stage, Step, Variant
 from imagefactory.patching.schema import PatchFile
@@ -56,15 +57,19 @@ def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
             what = f"flavor {cell.flavor.name} names {name}, which is a draft without a proof"
             fix = f"write its proof, and take `draft` out of {catalog[name].shown}"
             problems.append(Problem(code="patch-draft", where=str(cell.flavor.source), what=what, fix=fix))
-        elif catalog[name].stage is Stage.SOURCE:
-            what = f"{name} changes what vLLM's binaries are compiled from, and {cell.name} installs them from wheels"
-            fix = f"take {name} out of flavor {cell.flavor.name}"
+        elif catalog[name].stage is Stage.SOURCE and not _is_compiled(catalog[name], cell):
+            what = f"{name} changes what binaries are compiled from, and {cell.name} installs them from wheels"
+            fix = f"take {name} out of flavor {cell.flavor.name}, or give that `build: {{binaries: compiled, …}}`"
             problems.append(Problem(code="patch-stage", where=str(cell.flavor.source), what=what, fix=fix))
     if problems:
         raise InputError(problems)
     return tuple(
         _step(catalog[name], cell.axes[catalog[name].project]) for name in _ordered(cell.flavor.patches, catalog)
     )
+
+
+def _is_compiled(patch: Patch, cell: Cell) -> bool:
+    return patch.project == BUILT and cell.flavor.build is not None and cell.flavor.build.compiles
 
 
 def _step(patch: Patch, version: str) -> Step:

@@ -108,6 +108,19 @@ def registry(tmp_path: Path) -> Iterator[str]:
         subprocess.run([script, "registry-down", port], check=True)
 
 
+def copy_project(folder: Path, *changes: tuple[str, str]) -> Path:
+    """A copy of the project in ``folder``, with texts of its matrix replaced."""
+    for name in ("templates", "patches", "scripts"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "wheels.lock", folder / "wheels.lock")
+    text = (ROOT / "matrix.yaml").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "matrix.yaml").write_text(text)
+    return folder
+
+
 def derive(engine: Engine, folder: Path, image: str, tag: str, dockerfile: str) -> str:
     """An image made from ``image`` with something wrong in it."""
     (folder / "Dockerfile").write_text(f"FROM {image}\n{dockerfile}")
@@ -121,8 +134,4 @@ def derive(engine: Engine, folder: Path, image: str, tag: str, dockerfile: str) 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the project's data whose matrix a test may change."""
-    for name in ("templates", "patches", "scripts"):
-        shutil.copytree(ROOT / name, tmp_path / "project" / name)
-    for name in ("matrix.yaml", "wheels.lock"):
-        shutil.copy(ROOT / name, tmp_path / "project" / name)
-    return tmp_path / "project"
+    return copy_project(tmp_path / "project")

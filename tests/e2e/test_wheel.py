@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, factory
+from conftest import copy_project, factory
 
 from imagefactory.inbuild import overlay
 from imagefactory.locking import store
@@ -45,21 +44,6 @@ CELL = (
 OWN = ("vllm/_version.py", "vllm-0.22.1.dist-info/RECORD", "vllm-0.22.1.dist-info/WHEEL")
 
 
-def declare(project: Path) -> None:
-    """Give the project a flavor whose vLLM is built."""
-    file = project / "matrix.yaml"
-    text = file.read_text()
-    for old, new in {
-        "# Compilers, each": TEXT,
-        "    platforms: [linux/amd64, linux/arm64]\n\ndefaults": TOOLS,
-        "exclude: []": CELL,
-        'when: {flavor: gb10, vllm: "0.22.1"}': f'when: {{flavor: [gb10, {FLAVOR}], vllm: "0.22.1"}}',
-    }.items():
-        assert old in text
-        text = text.replace(old, new)
-    file.write_text(text)
-
-
 def made(project: Path, *options: str) -> dict[str, Any]:
     done = factory("wheel", "--select", f"flavor={FLAVOR}", "--json", *options, cwd=project)
     assert done.code == 0, done.err
@@ -75,12 +59,13 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel") / "project"
-    for name in ("templates", "patches", "scripts"):
-        shutil.copytree(ROOT / name, folder / name)
-    for name in ("matrix.yaml", "wheels.lock"):
-        shutil.copy(ROOT / name, folder / name)
-    declare(folder)
+    folder = copy_project(
+        tmp_path_factory.mktemp("wheel") / "project",
+        ("# Compilers, each", TEXT),
+        ("    platforms: [linux/amd64, linux/arm64]\n\ndefaults", TOOLS),
+        ("exclude: []", CELL),
+        ('when: {flavor: gb10, vllm: "0.22.1"}', f'when: {{flavor: [gb10, {FLAVOR}], vllm: "0.22.1"}}'),
+    )
     done = factory("lock", cwd=folder)
     assert done.code == 0, done.err
     return folder

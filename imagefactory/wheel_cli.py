@@ -1,0 +1,108 @@
+"""The command that makes wheels of vLLM from its sources: wheel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from imagefactory import builders, ui, wheels
+from imagefactory.errors import CheckFailedError, InputError, Problem, fail
+from imagefactory.options import HERE, File, Json, Select, engine_of, workspace_of
+from imagefactory.wheelplan import Trial
+
+
+def wheel_command(
+    file: File = HERE,
+    select: Select = None,
+    again: Annotated[bool, typer.Option("--again", help="Make them anew, whatever is locked.")] = False,
+    builder: Annotated[
+        str | None,
+        typer.Option("--builder", metavar="NAME", envvar="BUILDX_BUILDER", help="Make them on this buildx builder."),
+    ] = None,
+    units: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="GLOB", help="Make no wheel: compile these source files and show what came out."),
+    ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", metavar="SM", help="With --try: for this GPU, such as sm_121a. Repeatable."),
+    ] = None,
+    count: Annotated[
+        str, typer.Option("--count", metavar="REGEX", help="With --try: instructions to count in the machine code.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Make the wheels of vLLM that flavors with `build` ask for, from its sources with the patches in them."""
+    workspace = workspace_of(file)
+    cells = [cell for cell in workspace.cells(select or []) if cell.flavor.build]
+    if units and len(cells) != 1:
+        names = ", ".join(cell.name for cell in cells) or "no cell with `build`"
+        fix = "select one: imagefactory wheel --select CELL --try GLOB"
+        raise fail(InputError, "try-which", f"--try takes one cell, and this selects {names}", fix=fix)
+    if not units and (targets or count):
+        raise fail(InputError, "try-what", "--target and --count go with --try", fix="say what to compile: --try GLOB")
+    engine = engine_of(workspace.settings)
+    there = builders.find(engine, builder) if builder else None
+    if units:
+        trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
+        _show_tried(workspace.try_units(cells[0], engine, trial, there=there), count, json=json)
+        return
+    made = workspace.make_wheels(cells, engine, there=there, again=again) if cells else []
+    if json:
+        ui.emit_json([one.as_dict() for one in made])
+        return
+    if not made:
+        ui.say("no selected cell has a flavor with `build`: all take vLLM's wheel from an index")
+        return
+    rows = [
+        [one.built.key[:12], "made" if one.fresh else "kept", one.built.wheel.sha256, str(one.path)] for one in made
+    ]
+    ui.table("wheels", ["key", "", "sha256", "file"], rows)
+    for one in made:
+        _show_patches(f"patches in {one.built.wheel.filename}", one.patches)
+
+
+def _show_patches(title: str, patches: tuple[dict[str, Any], ...]) -> None:
+    rows = [[patch["name"], patch["state"], ui.escape(patch["detail"])] for patch in patches]
+    ui.table(title, ["patch", "state", "seen"], rows)
+
+
+def _show_tried(tried: wheels.Tried, count: str, *, json: bool) -> None:
+    """The units and what is in them; raises CheckFailedError for those that do not compile."""
+    if json:
+        ui.emit_json({"units": tried.units, "patches": tried.patches})
+    else:
+        rows = [
+            [
+                unit["unit"],
+                unit["target"],
+                "[red]failed[/]" if unit["error"] else "[green]compiled[/]",
+                f"{unit['seconds']:.0f} s",
+                f"{unit['memory'] / 2**30:.1f} GiB",
+                _code(unit["code"], count),
+            ]
+            for unit in tried.units
+        ]
+        ui.table("units", ["unit", "target", "", "time", "memory", "machine code"], rows)
+        _show_patches("patches in their sources", tried.patches)
+    failed = [unit for unit in tried.units if unit["error"]]
+    if failed:
+        raise CheckFailedError(
+            Problem(
+                code="unit-failed",
+                where=unit["unit"],
+                what=f"for {unit['target']}: {unit['error']}",
+                fix="mend the patch, or choose another --target",
+            )
+            for unit in failed
+        )
+
+
+def _code(code: dict[str, dict[str, int]], count: str) -> str:
+    return ui.escape(
+        ", ".join(
+            f"{arch}: {row['instructions']} instructions" + (f", {row['matching']} match {count}" if count else "")
+            for arch, row in code.items()
+        )
+    )
