@@ -24,11 +24,16 @@ SWAPPED = "docker-image://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """A builder by name: buildx's driver for it, and the platform on which its build stages run natively."""
+    """A builder by name: buildx's driver for it, and the platforms that its nodes run natively, one a node."""
 
     name: str
     driver: str
-    platform: str
+    platforms: tuple[str, ...]
+
+    @property
+    def platform(self) -> str:
+        """The platform on which its build stages run."""
+        return self.platforms[0]
 
     @property
     def is_elsewhere(self) -> bool:
@@ -39,8 +44,9 @@ class Builder:
 def find(engine: Engine, name: str) -> Builder:
     """The builder ``name``, started if it is not running. Raises SetupError if there is none, or it does not answer."""
     done = shell.run([*engine.docker, "buildx", "inspect", "--bootstrap", name], env=engine.environment)
-    fields = dict(re.findall(r"^(Driver|Platforms|Status):\s*(.+?)\s*$", done.out, re.MULTILINE))
-    if not done.ok or "Platforms" not in fields:
+    driver = re.search(r"^Driver:\s*(\S+)", done.out, re.MULTILINE)
+    first = re.findall(r"^Platforms:\s*([^\s,*]+)", done.out, re.MULTILINE)
+    if not done.ok or driver is None or not first:
         there = shell.run([*engine.docker, "buildx", "ls", "--format", "{{.Name}}"], env=engine.environment, quiet=True)
         names = ", ".join(dict.fromkeys(there.out.split())) or "docker buildx ls lists them"
         said = (done.err or done.out).strip().splitlines()
@@ -48,8 +54,8 @@ def find(engine: Engine, name: str) -> Builder:
         raise fail(
             SetupError, "no-builder", what, fix=f"there are: {names}; or docker buildx create, see docs/builders.md"
         )
-    first = fields["Platforms"].split(",")[0].strip().rstrip("*")
-    return Builder(name=name, driver=fields["Driver"], platform="/".join(first.split("/")[:2]))
+    natives = ("/".join(platform.split("/")[:2]) for platform in first)
+    return Builder(name=name, driver=driver[1], platforms=tuple(dict.fromkeys(natives)))
 
 
 def layout(engine: Engine, image: str, cache: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Self
@@ -15,6 +16,8 @@ from imagefactory.progress import Event
 #: Steps worth a line of their own in a log; the others (loading definitions, copying small files) only fill it.
 LOUD = ("RUN", "exporting", "COPY --link --from")
 SHOWN = 110
+#: What ninja, and our own compiler program, write when a unit is done.
+_COUNTED = re.compile(r"\[\d+/\d+\] ")
 
 
 class View:
@@ -38,6 +41,7 @@ class View:
     def feed(self, event: Event) -> None:
         """Take one event; what belongs to a shared stage is shown for every cell that waits for it."""
         if event.log:
+            self._count(event)
             return
         for cell in [event.target] if event.target in self._now else list(self._now):
             self._now[cell] = event.text
@@ -45,6 +49,18 @@ class View:
         failed = event.text.startswith("FAILED")
         if failed or not ui.err.is_terminal:
             self._line(event, failed=failed)
+
+    def _count(self, event: Event) -> None:
+        """Show the counted lines of a program that compiles for hours, such as ``[3/101] Building CUDA object ...``."""
+        lines = [line for line in event.text.splitlines() if _COUNTED.match(line)]
+        if not lines:
+            return
+        for cell in [event.target] if event.target in self._now else list(self._now):
+            self._now[cell] = lines[-1]
+        if not ui.err.is_terminal:
+            for line in lines:
+                seconds = time.monotonic() - self._began
+                ui.err.print(f"[dim]{seconds:6.1f}s[/dim] [cyan]{event.target or 'build'}[/] {ui.escape(line[:SHOWN])}")
 
     def _line(self, event: Event, *, failed: bool) -> None:
         text = " ".join(event.text.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from imagefactory import __version__, build_cli, doctor, image_cli, port_cli, prune_cli, push, ui, wheel_cli
-from imagefactory.errors import CheckFailedError, FactoryError
+from imagefactory.errors import CheckFailedError, FactoryError, SetupError, fail
 from imagefactory.locking import station as locking
 from imagefactory.locking import store
 from imagefactory.matrix.explain import explain
@@ -60,13 +61,24 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
-    except FactoryError as error:
-        ui.failure(error)
-        sys.exit(error.exit_code)
+    except (FactoryError, OSError) as error:
+        known = error if isinstance(error, FactoryError) else _of_the_machine(error)
+        ui.failure(known)
+        sys.exit(known.exit_code)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             ui.say("interrupted; what was finished stays, and the next run goes on from there")
         raise
+
+
+def _of_the_machine(error: OSError) -> FactoryError:
+    """What the system refused: most often a full disk, or a folder that is not ours to write."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    fix = (
+        "imagefactory prune makes room, and what was finished stays" if full else "check the path and who may write it"
+    )
+    what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    return fail(SetupError, "disk-full" if full else "system-refused", what, fix=fix)
 
 
 def _terminated(*_: object) -> None:

@@ -233,6 +233,8 @@ class Workspace:
     def _place(self, cell: Cell, engine: Engine, there: builders.Builder | None) -> wheels.Place:
         native = there.platform if there else engine.platform
         build = cell.flavor.build
+        if build and build.compiles and there and cell.platform in there.platforms:
+            native = cell.platform
         if build and build.compiles and native != cell.platform:
             what = f"{cell.name} is compiled on {cell.platform}, and this builder's platform is {native}"
             fix = f"name one that has it: --builder NAME (docs/builders.md), or run this on a {cell.platform} machine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from imagefactory import cli
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = [
@@ -24,6 +27,11 @@ COMMANDS = [
     "patch port",
     "patch continue",
     "patch import",
+    "wheel",
+    "inspect",
+    "diff",
+    "rebuild",
+    "prune",
 ]
 
 
@@ -55,6 +63,38 @@ def test_build_says_what_to_write_when_it_is_not_told_what_to_build() -> None:
     done = run("build")
     assert done.returncode == 2
     assert "imagefactory build --matrix" in done.stderr
+
+
+def test_what_the_system_refuses_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = run("render", "--select", "flavor=cpu", "--out", str(tmp_path / "file"))
+    assert done.returncode == 3
+    assert "[system-refused]" in done.stderr
+    assert str(tmp_path / "file") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_told_with_what_makes_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere/file")
+
+    monkeypatch.setattr(cli, "app", full)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 3
+    said = capsys.readouterr().err
+    assert "[disk-full]" in said
+    assert "/somewhere/file" in said
+    assert "imagefactory prune" in said
+
+
+def test_try_and_what_belongs_to_it_are_asked_for_together() -> None:
+    done = run("wheel", "--target", "sm_121a")
+    assert done.returncode == 2
+    assert "try-what" in done.stderr
+    assert run("wheel", "--try", "csrc/*.cu").returncode == 2
 
 
 def test_a_matrix_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
