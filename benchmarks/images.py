@@ -91,7 +91,7 @@ def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
 def content(bench: Bench, *, ours: bool) -> tuple[int, int]:
     """Download all wheels once; bytes of the base's files, and of the files that the wheels hold."""
     if not ours:
-        bake(bench.engine, bench.rivals, "sizes", cold=True)
+        bake(bench.engine, bench.rivals, "asked", cold=True)
     bake(bench.engine, bench.rivals, "basefs")
     base = files_of(bench.engine, f"{REPOSITORY}:basefs", bench.plan.cell.platform)
     return base.total, unpacked(bench.plan, bench.project.settings)

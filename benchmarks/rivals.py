@@ -35,10 +35,6 @@ _SETUP = """--mount=type=bind,from=tools,target=/tools \\
 _PIP = "PYTHONPATH=/tools/pip /opt/venv/bin/python -m pip --disable-pip-version-check"
 _LOCKED = "--require-hashes --no-deps --only-binary :all: --find-links /wheels"
 _UV = "/tools/uv pip install --python /opt/venv/bin/python --index-strategy unsafe-best-match --link-mode copy"
-_SUM = (
-    "import glob, zipfile; "
-    "print(sum(i.file_size for w in glob.glob('/got/*/*') for i in zipfile.ZipFile(w).infolist()))"
-)
 
 
 def _dockerfile(site: str, *, toolchain: bool) -> str:
@@ -54,13 +50,10 @@ def _dockerfile(site: str, *, toolchain: bool) -> str:
     return f"""
 FROM base AS basefs
 
-# adds up what the wheels hold
-FROM base AS got
+# asks the index for every wheel once, so that no way is the first one
+FROM base AS asked
 {args}
-RUN {_SETUP}{downloads} \\
- && python3 -c "{_SUM}" > /sum && rm -rf /got
-FROM scratch AS sizes
-COPY --from=got /sum /
+RUN {_SETUP}{downloads} && rm -rf /got
 
 FROM base AS plain
 {args}
@@ -96,7 +89,7 @@ def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, nati
     for name in ("basefs", "plain", "single"):
         targets[name] = {**_entry(folder, entry, base, name, settings), "tags": [f"{REPOSITORY}:{name}"]}
         targets[name]["output"] = ["type=image"]
-    targets["sizes"] = {**_entry(folder, entry, base, "sizes", settings), "output": [f"type=local,dest={folder}"]}
+    targets["asked"] = {**_entry(folder, entry, base, "asked", settings), "output": ["type=cacheonly"]}
     path = folder / "docker-bake.json"
     path.write_text(json.dumps({"target": targets}, indent=1), encoding="utf-8")
     return path

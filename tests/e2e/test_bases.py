@@ -31,9 +31,12 @@ def test_a_base_that_its_registry_has_is_used_by_digest(
         source = base.image
     else:
         source = bases.bootstrap_tag(base, engine.platform)
-    engine.tag(source, f"{registry}/debian:slim")
     env = {**os.environ, **engine.environment}
-    subprocess.run([*engine.docker, "push", f"{registry}/debian:slim"], env=env, check=True, capture_output=True)
+    engine.tag(source, f"{registry}/debian:slim")
+    try:
+        subprocess.run([*engine.docker, "push", f"{registry}/debian:slim"], env=env, check=True, capture_output=True)
+    finally:
+        engine.untag(f"{registry}/debian:slim")
     elsewhere = replace(base, image=f"{registry}/debian:slim", bootstrap=None)
     known = tmp_path / "bases.json"
     found = bases.ensure(engine, elsewhere, engine.platform, known=known, project=ROOT)
