@@ -78,8 +78,8 @@ def _show_tried(tried: wheels.Tried, count: str, *, json: bool) -> None:
                 unit["unit"],
                 unit["target"],
                 "[red]failed[/]" if unit["error"] else "[green]compiled[/]",
-                f"{unit['seconds']:.0f} s",
-                f"{unit['memory'] / 2**30:.1f} GiB",
+                "ccache" if unit["cached"] else f"{unit['seconds']:.0f} s",
+                "" if unit["cached"] else f"{unit['memory'] / 2**30:.1f} GiB",
                 _code(unit["code"], count),
             ]
             for unit in tried.units

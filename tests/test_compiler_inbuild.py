@@ -63,7 +63,8 @@ code version = [1,8]
 
 \tcode for sm_121a
 \t\tFunction : _Z5probev
-        /*0000*/                   LDC R1, c[0x0][0x37c] ;
+        /*0000*/                   LDC R1, c[0x0][0x37c] ;          /* 0x0000df00ff017b82 */
+                                                                    /* 0x000fe20000000800 */
         /*0010*/                   F2FP.SATFINITE.E2M1.F32.PACK_AB_MERGE_C R3, R2, R0, RZ ;
                                                                                /* 0x000fe200078e02ff */
 Fatbin elf code:
@@ -111,6 +112,17 @@ def test_a_unit_is_compiled_as_cmake_says_or_for_another_target_alone(tmp_path: 
     said = (tmp_path / "csrc.a.cu.sm_121a.o").read_text()
     assert said.count("-gencode") == 1
     assert said.endswith("-gencode arch=compute_121a,code=sm_121a")
+
+
+def test_machine_code_that_nothing_can_read_is_told_and_not_taken_for_none(
+    tmp_path: Path, entry: dict[str, str]
+) -> None:
+    (tmp_path / "cuobjdump").write_text("#!/bin/sh\necho 'cuobjdump fatal: no nvdisasm' >&2\nexit 255\n")
+    with pytest.raises(SystemExit, match="no nvdisasm"):
+        compiler.compile_unit(entry, "csrc/a.cu", "sm_121a", "", tmp_path)
+    (tmp_path / "cuobjdump").unlink()
+    with pytest.raises(SystemExit, match="nvidia-cuda-cuobjdump"):
+        compiler.compile_unit(entry, "csrc/a.cu", "sm_121a", "", tmp_path)
 
 
 def test_a_unit_that_does_not_compile_says_why(tmp_path: Path, entry: dict[str, str]) -> None:

@@ -87,6 +87,42 @@ def test_what_could_not_be_told_is_measured_again_the_next_time(tmp_path: Path, 
     assert not list((tmp_path / "cache").glob("proofs/*.json"))
 
 
+COUNTING = """\
+import pathlib, sys
+with (pathlib.Path(__file__).parent / "runs").open("a") as runs:
+    runs.write("x")
+text = (pathlib.Path(sys.argv[1]) / "x.py").read_text()
+print("saw", text.split())
+raise SystemExit(0 if {word!r} in text else 1)
+"""
+
+
+def test_a_change_in_the_last_patch_proves_only_that_on_top_of_the_others(tmp_path: Path, index: str) -> None:
+    first, second = make(tmp_path), make(tmp_path, "vllm/two")
+    (first / "proof.py").write_text(COUNTING.format(word="zwei"))
+    (second / "proof.py").write_text(COUNTING.format(word="drei"))
+    path = write_matrix(tmp_path, "[vllm/one]", "[vllm/one, vllm/two]")
+    cell = next(c for c in matrix.load(path).cells if c.axes["vllm"] == "0.22.1")
+    using = settings(tmp_path, index)
+
+    def states(last: str) -> dict[str, str]:
+        (second / "a.diff").write_text(f"--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n one\n-zwei\n+{last}\n")
+        steps = catalog.series(catalog.load(tmp_path / "patches"), cell)
+        return {row.patch: row.state for row in check.check(cell, steps, Bench(using), using).rows}
+
+    def runs() -> tuple[int, int]:
+        return len((first / "runs").read_text()), len((second / "runs").read_text())
+
+    assert states("zwei drei") == {"vllm/one": "needed", "vllm/two": "needed"}
+    assert runs() == (2, 2)
+    assert states("drei zwei") == {"vllm/one": "needed", "vllm/two": "needed"}
+    assert runs() == (2, 4)
+    assert states("vier") == {"vllm/one": "needed", "vllm/two": "broken"}
+    assert runs() == (2, 6)
+    assert states("zwei drei") == {"vllm/one": "needed", "vllm/two": "needed"}
+    assert runs() == (2, 6)
+
+
 def test_a_file_that_moved_is_found_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new/x.py").write_text("one\n")

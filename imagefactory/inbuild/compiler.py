@@ -137,7 +137,15 @@ def compile_unit(entry: dict[str, str], name: str, target: str, count: str, work
     if Path(argv[0]).name != "ccache":
         argv.insert(0, "ccache")
     began = time.monotonic()
-    with subprocess.Popen(argv, cwd=entry["directory"], stderr=subprocess.STDOUT, stdout=subprocess.PIPE) as process:
+    told = output.with_suffix(".ccache")
+    told.unlink(missing_ok=True)
+    with subprocess.Popen(
+        argv,
+        cwd=entry["directory"],
+        env={**os.environ, "CCACHE_STATSLOG": str(told)},
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+    ) as process:
         said = process.stdout.read().decode(errors="replace") if process.stdout else ""
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -148,14 +156,22 @@ def compile_unit(entry: dict[str, str], name: str, target: str, count: str, work
         "target": target or " ".join(own) or "host",
         "seconds": round(time.monotonic() - began, 1),
         "memory": used.ru_maxrss * 1024,
+        "cached": told.is_file() and "cache_hit" in told.read_text(encoding="utf-8"),
         "error": (wrong or [f"exit {process.returncode}"])[0] if failed else "",
         "code": {} if failed else machine_code(output, count, _disassemble),
     }
 
 
 def _disassemble(file: Path) -> str:
+    """The machine code of an object file as text. Raises SystemExit if nothing here can tell."""
     argv = ["cuobjdump", "-sass", str(file)]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        sys.exit("E: no cuobjdump: the flavor's build.tools need nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm")
+    if done.returncode or "fatal" in done.stderr:
+        sys.exit(f"E: cuobjdump does not read {file.name}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def machine_code(file: Path, count: str, disassemble: Callable[[Path], str]) -> dict[str, dict[str, int]]:

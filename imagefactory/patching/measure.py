@@ -73,24 +73,26 @@ class Bench:
         return [_declared(step, tree) if step.exempt else next(rows) for step in steps]
 
     def _remembered(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
-        kept = self._kept / f"{self._key(tree, steps)}.json"
+        """What is kept of the longest beginning of the series, and the rest measured on top of it."""
+        places = [self._kept / f"{self._key(tree, steps[:number])}.json" for number in range(1, len(steps) + 1)]
+        known: list[Measured] = []
         if not self._fresh:
-            try:
-                rows = json.loads(kept.read_text(encoding="utf-8"))
-                return [Measured(**{**row, "state": State(row["state"])}) for row in rows]
-            except (OSError, ValueError, TypeError, KeyError):
-                pass
-        rows = self._measured(tree, steps) if steps else []
-        if not any(row.state is State.UNKNOWN for row in rows):  # what the next machine may be able to tell
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            part = kept.with_suffix(f".{threading.get_ident()}")
-            part.write_text(json.dumps([row.as_dict() for row in rows]), encoding="utf-8")
-            part.replace(kept)
+            known = next((rows for place in reversed(places) if (rows := _read(place)) is not None), [])
+        rows = known + (self._measured(tree, steps, known) if len(known) < len(steps) else [])
+        for number in range(len(known), len(steps)):
+            if rows[number].state is State.UNKNOWN:  # what the next machine may be able to tell
+                break
+            _write(places[number], rows[: number + 1])
         return rows
 
-    def _measured(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
+    def _measured(self, tree: SourceTree, steps: Sequence[Step], known: Sequence[Measured]) -> list[Measured]:
+        """Measure the steps that come after those which are ``known``."""
         when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         with copy_of(tree.root) as copy:
+            for step, row in zip(steps, known, strict=False):
+                if step.variant and row.state is State.NEEDED:
+                    overlay.git_apply(copy, step.variant.diff)
+            steps = steps[len(known) :]
             done = overlay.apply_series(copy, [_row(step) for step in steps], self._env)
         return [
             Measured(
@@ -112,6 +114,21 @@ class Bench:
             parts += [step.patch.name.encode(), _sha(step.patch.proof.script)]
             parts.append(_sha(step.variant.diff) if step.variant else b"")
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _read(place: Path) -> list[Measured] | None:
+    try:
+        rows = json.loads(place.read_text(encoding="utf-8"))
+        return [Measured(**{**row, "state": State(row["state"])}) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(place: Path, rows: Sequence[Measured]) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_suffix(f".{threading.get_ident()}")
+    part.write_text(json.dumps([row.as_dict() for row in rows]), encoding="utf-8")
+    part.replace(place)
 
 
 @contextmanager

@@ -49,6 +49,7 @@ TOOLS = """\
       - cmake==4.4.4
       - ninja==1.13.0
       - nvidia-cuda-cuobjdump==13.5.37
+      - nvidia-cuda-nvdisasm==13.5.37
     platforms: [linux/amd64, linux/arm64]
 
 defaults"""
