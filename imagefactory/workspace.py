@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from pathlib import Path
 import uv
 
 from imagefactory import bakefile, bases, builders, knobs, matrix, plan, toolchain, ui, wheelplan, wheels
-from imagefactory.cell import Cell, request_of
+from imagefactory.cell import Base, Cell, request_of
 from imagefactory.engine import Engine, ImageInfo
 from imagefactory.errors import FactoryError, InputError, Problem, SetupError, fail
 from imagefactory.locking import store
@@ -274,25 +275,22 @@ class Workspace:
 
     def look(self, cells: Sequence[Cell], engine: Engine | None) -> Found:
         """The bases of ``cells`` as they are, nothing made or pulled."""
-        wanted = {(cell.flavor.base.name, cell.platform): cell.flavor.base for cell in cells}
-        return {
-            (name, platform): bases.look(engine, base, platform, self.known_bases)
-            if engine
-            else bases.unresolved(base, platform)
-            for (name, platform), base in wanted.items()
-        }
+        return self._looked({(cell.flavor.base.name, cell.platform): cell.flavor.base for cell in cells}, engine)
+
+    def _looked(self, wanted: Mapping[tuple[str, str], Base], engine: Engine | None) -> Found:
+        def one(place: tuple[str, str]) -> BaseImage:
+            base = wanted[place]
+            return bases.look(engine, base, place[1], self.known_bases) if engine else bases.unresolved(base, place[1])
+
+        with ThreadPoolExecutor(4) as pool:
+            return dict(zip(wanted, pool.map(one, wanted), strict=True))
 
     def look_everywhere(self, cells: Sequence[Cell], engine: Engine | None) -> Found:
         """Like ``look``, and for the platform on which build stages run as well."""
-        found = self.look(cells, engine)
         native = engine.platform if engine else cells[0].platform
-        for cell in cells:
-            base = cell.flavor.base
-            if (base.name, native) not in found:
-                found[base.name, native] = (
-                    bases.look(engine, base, native, self.known_bases) if engine else bases.unresolved(base, native)
-                )
-        return found
+        return self._looked(
+            {(c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, native)}, engine
+        )
 
     def ensure(self, cells: Sequence[Cell], engine: Engine, *, native: str | None = None) -> Found:
         """The bases of ``cells`` for their platforms and for the build platform, made where they are missing.

@@ -7,15 +7,18 @@ import json
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import requests
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
-from pypi_simple import DistributionPackage, NoMetadataError, PyPISimple
 from remotezip import RemoteIOError, RemoteZip
 
 from imagefactory.locking import places
 from imagefactory.settings import Settings
+
+if TYPE_CHECKING:
+    from pypi_simple import DistributionPackage
 
 
 def requires(name: str, version: str, settings: Settings) -> list[str] | None:
@@ -57,6 +60,8 @@ def _cached(index: str, file: DistributionPackage, folder: Path) -> list[str] | 
 
 def _fetch(index: str, file: DistributionPackage) -> str:
     """PEP 658 metadata where the index has it, else the member of the wheel by ranged read."""
+    from pypi_simple import NoMetadataError, PyPISimple  # noqa: PLC0415 - a tenth of a second
+
     try:
         with PyPISimple(index) as client:
             return client.get_package_metadata(file, verify=bool(file.metadata_digests))

@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import requests
 import stamina
-from pypi_simple import DistributionPackage, NoSuchProjectError, PyPISimple
 
 from imagefactory.errors import Problem
 from imagefactory.locking.model import Wheel
 from imagefactory.settings import Settings
+
+if TYPE_CHECKING:
+    from pypi_simple import DistributionPackage, PyPISimple
 
 THREADS = 16
 
@@ -30,12 +33,16 @@ class Page:
 
 def pages(index: str, projects: Iterable[str]) -> dict[str, Page]:
     """The pages of ``projects`` at a simple index, fetched side by side. Never raises for an index that is down."""
+    from pypi_simple import PyPISimple  # noqa: PLC0415 - a tenth of a second, at the start of every command else
+
     with PyPISimple(index) as client, ThreadPoolExecutor(THREADS) as pool:
         names = list(dict.fromkeys(projects))
         return dict(zip(names, pool.map(lambda name: _page(client, name), names), strict=True))
 
 
 def _page(client: PyPISimple, name: str) -> Page:
+    from pypi_simple import NoSuchProjectError  # noqa: PLC0415 - as above
+
     try:
         return Page(files=tuple(_fetch(client, name)))
     except NoSuchProjectError:

@@ -11,19 +11,21 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import requests
 import stamina
 from filelock import FileLock
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
-from pypi_simple import DistributionPackage
 
 from imagefactory import ui
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import places
 from imagefactory.settings import Settings
+
+if TYPE_CHECKING:
+    from pypi_simple import DistributionPackage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
