@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,9 +14,11 @@ from typing import Any
 import pytest
 from conftest import copy_project, factory
 
+from imagefactory.archive import unpack
 from imagefactory.inbuild import overlay
-from imagefactory.locking import store
+from imagefactory.locking import store, wheelhouse
 from imagefactory.options import workspace_of
+from imagefactory.settings import from_environment
 
 pytestmark = pytest.mark.e2e
 
@@ -134,6 +140,35 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project
     with zipfile.ZipFile(official) as archive:
         archive.extractall(tmp_path / "pristine")
     assert overlay.main(tmp_path / "pristine", context / "patches", tmp_path / "none") == 1
+
+
+def test_from_a_git_ref_it_is_what_it_is_from_the_sdist(project: Path, tmp_path: Path) -> None:
+    settings = from_environment(os.environ, project)
+    source = store.read(project / "wheels.lock").sources[0]
+    with tarfile.open(wheelhouse.fetch(source.url, source.sha256, source.filename, settings)) as tar:
+        unpack(tar, tmp_path)
+    (tree,) = tmp_path.iterdir()
+    for argv in (
+        ["init", "--quiet", "--initial-branch=main"],
+        ["add", "--force", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "as released"],
+    ):
+        subprocess.run(["git", "-C", str(tree), *argv], check=True)
+    first = made(project)
+    file = project / "matrix.yaml"
+    kept = file.read_text()
+    try:
+        file.write_text(kept.replace("binaries: official,", f"binaries: official, ref: 'git+file://{tree}@main',"))
+        assert factory("lock", cwd=project).code == 0
+        (commit,) = (source.version for source in store.read(project / "wheels.lock").sources)
+        assert re.fullmatch("[0-9a-f]{40}", commit)
+        second = made(project)
+    finally:
+        file.write_text(kept)
+        assert factory("lock", cwd=project).code == 0
+    assert (second["built"], second["key"] == first["key"]) == (True, False)
+    old, new = contents(Path(first["wheel"])), contents(Path(second["wheel"]))
+    assert {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)} <= set(OWN)
 
 
 def test_a_patch_that_does_not_apply_stops_the_wheel_and_nothing_is_locked(project: Path) -> None:
