@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -96,8 +97,7 @@ def test_it_is_the_official_wheel_but_for_the_patches(project: Path, engine: obj
     assert changed
     for name in changed:
         assert name.endswith(".py")
-    with zipfile.ZipFile(official) as archive:
-        archive.extractall(tmp_path / "tree")
+    shutil.unpack_archive(official, tmp_path / "tree", "zip")
     assert plan_route(project, tmp_path / "tree") == {name: built[name] for name in changed}
 
 
@@ -128,8 +128,7 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project
     assert factory("render", "--select", f"flavor={FLAVOR}", "--out", str(out), cwd=project).code == 0
     (context,) = (path for path in out.iterdir() if path.name.startswith(FLAVOR))
     (wheel,) = (context / "wheels").glob("vllm-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "tree")
+    shutil.unpack_archive(wheel, tmp_path / "tree", "zip")
     assert overlay.main(tmp_path / "tree", context / "patches", tmp_path / "changed") == 0
     assert list((tmp_path / "changed").iterdir()) == []
     rows = json.loads((tmp_path / "changed.json").read_text())
@@ -137,8 +136,7 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project
     assert all(row["files"] for row in rows)
     pristine = store.read(project / "wheels.lock").built[0].replaces
     (official,) = (Path(made(project)["wheel"]).parents[1] / pristine).glob("*.whl")
-    with zipfile.ZipFile(official) as archive:
-        archive.extractall(tmp_path / "pristine")
+    shutil.unpack_archive(official, tmp_path / "pristine", "zip")
     assert overlay.main(tmp_path / "pristine", context / "patches", tmp_path / "none") == 1
 
 
