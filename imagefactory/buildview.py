@@ -18,6 +18,8 @@ LOUD = ("RUN", "exporting", "COPY --link --from")
 SHOWN = 110
 #: What ninja, and our own compiler program, write when a unit is done.
 _COUNTED = re.compile(r"\[\d+/\d+\] ")
+#: The folders of the file that such a line ends with.
+_FOLDERS = re.compile(r"\S+/(?=\S+\.o$)")
 
 
 class View:
@@ -52,7 +54,7 @@ class View:
 
     def _count(self, event: Event) -> None:
         """Show the counted lines of a program that compiles for hours, such as ``[3/101] Building CUDA object ...``."""
-        lines = [line for line in event.text.splitlines() if _COUNTED.match(line)]
+        lines = [_FOLDERS.sub("", line) for line in event.text.splitlines() if _COUNTED.match(line)]
         if not lines:
             return
         for cell in [event.target] if event.target in self._now else list(self._now):

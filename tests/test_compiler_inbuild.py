@@ -55,6 +55,15 @@ def test_sources_that_vllm_itself_needs_are_asked_for_by_name(tmp_path: Path) ->
         compiler.leave_out(tree(tmp_path), [])
 
 
+def test_cutlass_without_its_cmake_file_is_told_where_its_headers_are(tmp_path: Path) -> None:
+    (tmp_path / "include/cutlass").mkdir(parents=True)
+    given = {"VLLM_CUTLASS_SRC_DIR": str(tmp_path)}
+    assert f"-DCUTLASS_INCLUDE_DIR={tmp_path}/include" in compiler.headers_of_cutlass(given)
+    (tmp_path / "CMakeLists.txt").touch()
+    assert compiler.headers_of_cutlass(given) == []
+    assert compiler.headers_of_cutlass({}) == []
+
+
 SASS = """
 Fatbin elf code:
 ================

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.progress import Progress
+from imagefactory.buildview import View
+from imagefactory.progress import Event, Progress
 
 
 def vertex(digest: str, name: str, **more: object) -> dict[str, object]:
@@ -86,3 +87,15 @@ def test_no_output_makes_the_reader_fail(lines: list[str]) -> None:
     progress = Progress(targets=("one",))
     for line in lines:
         list(progress.feed(line))
+
+
+def test_a_program_that_counts_is_shown_line_by_line_with_the_file_and_not_its_folders(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with View(["wheel"]) as view:
+        view.feed(Event("wheel", "[3/33] Building CUDA object CMakeFiles/_C.dir/csrc/a/nvfp4_quant.cu.o", log=True))
+        view.feed(Event("wheel", "-- Found Torch: /torch/torch/lib/libtorch.so\nnot [3/33] counted", log=True))
+    said = capsys.readouterr().err
+    assert "wheel [3/33] Building CUDA object nvfp4_quant.cu.o" in said
+    assert "Torch" not in said
+    assert "not [3/33]" not in said

@@ -70,6 +70,14 @@ def stub_driver(cuda: Path) -> None:
     subprocess.run(argv, input=b"", check=True)
 
 
+def headers_of_cutlass(given: dict[str, str]) -> list[str]:
+    """What CUTLASS's own CMake file would say of its headers, for a tree without that file (FlashInfer's)."""
+    tree = Path(given.get("VLLM_CUTLASS_SRC_DIR", "/nothing"))
+    if not (tree / "include/cutlass").is_dir() or (tree / "CMakeLists.txt").is_file():
+        return []
+    return [f"-DCUTLASS_INCLUDE_DIR={tree}/include", f"-DCUTLASS_TOOLS_UTIL_INCLUDE_DIR={tree}/tools/util/include"]
+
+
 def configure(job: dict[str, Any], build: Path) -> None:
     """Run vLLM's CMake as its setup does, Release and with ccache. Raises SystemExit if that fails."""
     launchers = [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX", "CUDA")]
@@ -78,7 +86,7 @@ def configure(job: dict[str, Any], build: Path) -> None:
         *("-DVLLM_TARGET_DEVICE=cuda", f"-DVLLM_PYTHON_EXECUTABLE={sys.executable}", "-DNVCC_THREADS=1"),
         *(f"-DVLLM_PYTHON_PATH={os.environ['PYTHONPATH']}", f"-DCMAKE_CUDA_COMPILER={job['cuda']}/bin/nvcc"),
         *("-DFETCHCONTENT_FULLY_DISCONNECTED=ON", f"-DFETCHCONTENT_BASE_DIR={build}/deps"),
-        *("-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *launchers),
+        *("-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *launchers, *headers_of_cutlass(job["sources"])),
     ]
     if subprocess.run(argv, check=False).returncode:
         sys.exit("E: vLLM's CMake files do not configure")
