@@ -75,7 +75,12 @@ def headers_of_cutlass(given: dict[str, str]) -> list[str]:
     tree = Path(given.get("VLLM_CUTLASS_SRC_DIR", "/nothing"))
     if not (tree / "include/cutlass").is_dir() or (tree / "CMakeLists.txt").is_file():
         return []
-    return [f"-DCUTLASS_INCLUDE_DIR={tree}/include", f"-DCUTLASS_TOOLS_UTIL_INCLUDE_DIR={tree}/tools/util/include"]
+    places = {
+        "CUTLASS_DIR": "",
+        "CUTLASS_INCLUDE_DIR": "/include",
+        "CUTLASS_TOOLS_UTIL_INCLUDE_DIR": "/tools/util/include",
+    }
+    return [f"-D{name}={tree}{folder}" for name, folder in places.items()]
 
 
 def configure(job: dict[str, Any], build: Path) -> None:
