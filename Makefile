@@ -72,9 +72,9 @@ verify: engine ## verify what was built
 push: engine ## push what was verified
 	@$(BIN)/imagefactory push $(if $(SELECT),--select '$(SELECT)') $(if $(TO),--to '$(TO)')
 
-# CELL names it as --select does; BENCH may hold further options, such as --together 'flavor=gb10'
+# CELL names it as --select does; BENCH may hold further options, such as --together 'flavor=gb10'; PAGE is what is written
 bench: engine ## measure a cell against other ways of making it, and write docs/benchmarks.md
-	@$(BIN)/python benchmarks/images.py --select '$(or $(CELL),$(DEMO))' --markdown docs/benchmarks.md $(BENCH)
+	@$(BIN)/python benchmarks/images.py --select '$(or $(CELL),$(DEMO))' --markdown $(or $(PAGE),docs/benchmarks.md) $(BENCH)
 
 down: ## stop the private engine, if there is one
 	@scripts/engine down

@@ -250,6 +250,17 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     return report
 
 
+def again(asked: argparse.Namespace) -> str:
+    """The command that measures the same once more."""
+    options = ["--ours"] * asked.ours + [f"--together '{cells}'" for cells in asked.together or ()]
+    given = {
+        "CELL": f"'{asked.select}'" if asked.select != "flavor=cpu" else "",
+        "PAGE": f"docs/{asked.markdown.name}" if asked.markdown.name != "benchmarks.md" else "",
+        "BENCH": f'"{" ".join(options)}"' if options else "",
+    }
+    return " ".join(["make bench", *(f"{name}={value}" for name, value in given.items() if value)])
+
+
 def terminated(*_: object) -> None:
     """End as Ctrl-C does, so that what was made goes."""
     raise KeyboardInterrupt
@@ -276,8 +287,7 @@ def main() -> None:
         sys.exit(130)
     report.show()
     if asked.markdown:
-        rerun = "make bench" + (f" CELL='{asked.select}'" if asked.select != "flavor=cpu" else "")
-        asked.markdown.write_text(report.page((__doc__ or "").split("\n\n", 2)[2], rerun), encoding="utf-8")
+        asked.markdown.write_text(report.page((__doc__ or "").split("\n\n", 2)[2], again(asked)), encoding="utf-8")
 
 
 if __name__ == "__main__":
