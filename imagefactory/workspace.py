@@ -212,7 +212,10 @@ class Workspace:
 
     def _keep_built(self, made: Iterable[wheels.Made]) -> None:
         """Write wheels into the lock, each as soon as it is made: compiling one may take hours."""
-        wanted = {one.key for cell in self.matrix.cells if (one := self.wheel(cell))}
+        try:
+            wanted = {one.key for cell in self.matrix.cells if (one := self.wheel(cell))}
+        except FactoryError:  # something is wrong with another cell: not the moment to forget anything
+            wanted = {built.key for built in self.lock.built}
         new = wheels.with_built(self.lock, list(made), wanted)
         if new != self.lock:
             store.write(self.lock_file, new)
