@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,26 @@ def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(pro
     finally:
         file.write_text(kept)
         lock.write_text(locked)
+
+
+KERNEL = """\
+namespace {
+template <class T> __global__ void twice(T* values) { values[threadIdx.x] *= 2; }
+}
+void launch(float* values) { twice<float><<<1, 32>>>(values); }
+"""
+
+
+def test_what_two_runs_of_nvcc_write_is_the_same_once_it_is_stripped(cuda: Path, tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(KERNEL)
+    nvcc = [str(cuda / "bin/nvcc"), "-gencode", "arch=compute_121a,code=sm_121a", "-Xcompiler=-fPIC", "-c", "k.cu"]
+    for name in ("a", "b"):
+        subprocess.run([*nvcc, "-o", f"{name}.o"], cwd=tmp_path, check=True)
+        subprocess.run(["g++", "-shared", "-nostdlib", "-o", f"{name}.so", f"{name}.o"], cwd=tmp_path, check=True)
+    assert (tmp_path / "a.so").read_bytes() != (tmp_path / "b.so").read_bytes()
+    for name in ("a", "b"):
+        subprocess.run(["strip", f"{name}.so"], cwd=tmp_path, check=True)
+    assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
