@@ -174,11 +174,14 @@ def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(pro
             kept.replace("# Compilers, each", other)
             .replace("\n\ndefaults", f"\n{tools}", 1)
             .replace("\n\nexclude: []", f"\n{_cell('linux/arm64').replace(FLAVOR, 'gb10-other')}\n\nexclude: []")
+            .replace(f"[gb10, {FLAVOR}]", f"[gb10, {FLAVOR}, gb10-other]")
         )
-        lock.write_text(locked.partition("[[built]]")[0])
+        lock.write_text(locked.partition("\n[[built]]\n")[0])
+        plan = factory("plan", "--select", "flavor=gb10-other", cwd=project)
+        assert (plan.code, "lock-uncovered" in plan.err) == (2, True)
         done = run(project)
         assert done.code == 0, done.err
-        assert "[[built]]" in lock.read_text()
+        assert "\n[[built]]\n" in lock.read_text()
     finally:
         file.write_text(kept)
         lock.write_text(locked)
