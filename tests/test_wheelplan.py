@@ -15,7 +15,9 @@ from imagefactory.locking import store
 from imagefactory.locking.model import BuiltWheel, Lock, LockedSource, LockedToolchain, Resolution
 from imagefactory.patching import catalog
 from imagefactory.plan import patch_files
+from imagefactory.settings import from_environment
 from imagefactory.wheelplan import Trial, WheelPlan
+from imagefactory.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
 CUTLASS = "wheel:flashinfer-python/flashinfer/data/cutlass"
@@ -145,3 +147,21 @@ def test_the_lock_keeps_the_wheels_that_some_cell_still_asks_for(lock: Lock) -> 
     made = wheels.Made(built=new, path=Path("x"), fresh=True, patches=())
     found = wheels.with_built(replace(lock, built=tuple(old)), [made], {"two", "three"})
     assert [built.key for built in found.built] == ["three", "two"]
+
+
+def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(tmp_path: Path) -> None:
+    for name in ("templates", "patches"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    text = (ROOT / "matrix.yaml").read_text()
+    build = "    build: {binaries: official, tools: no-lock-yet}\n    toolchain: cuda13.0\n"
+    tools = "toolchains:\n  no-lock-yet: {requirements: [wheel==0.45.1], platforms: [linux/amd64]}\n"
+    text = text.replace("    toolchain: cuda13.0\n", build, 1).replace("toolchains:\n", tools, 1)
+    (tmp_path / "matrix.yaml").write_text(text)
+    wheel = store.read(ROOT / "wheels.lock").resolutions[0].wheels[0]
+    old, new = (BuiltWheel(key=key, platform="linux/arm64", replaces="r", wheel=wheel) for key in ("old", "new"))
+    store.write(tmp_path / "wheels.lock", replace(store.read(ROOT / "wheels.lock"), built=(old,)))
+    workspace = Workspace(tmp_path / "matrix.yaml", from_environment({}, tmp_path))
+    with pytest.raises(InputError):
+        workspace.wheel(workspace.cells(["flavor=gb10"])[0])
+    workspace._keep_built([wheels.Made(built=new, path=Path("x"), fresh=True, patches=())])
+    assert [built.key for built in store.read(tmp_path / "wheels.lock").built] == ["new", "old"]

@@ -163,30 +163,6 @@ def test_the_wheel_is_the_official_one_but_for_the_patches_and_the_extension(pro
     assert again.json[0]["sha256"] == row["sha256"]
 
 
-def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(project: Path) -> None:
-    assert run(project).code == 0
-    lock, file = project / "wheels.lock", project / "matrix.yaml"
-    locked, kept = lock.read_text(), file.read_text()
-    try:
-        other = FLAVOR_TEXT.replace(f"  {FLAVOR}:", "  gb10-other:").replace("vllm-compile", "no-lock-yet")
-        tools = TOOLS.replace("  vllm-compile:", "  no-lock-yet:").partition("linux/arm64]\n")[2]
-        file.write_text(
-            kept.replace("# Compilers, each", other)
-            .replace("\n\ndefaults", f"\n{tools}", 1)
-            .replace("\n\nexclude: []", f"\n{_cell('linux/arm64').replace(FLAVOR, 'gb10-other')}\n\nexclude: []")
-            .replace(f"[gb10, {FLAVOR}]", f"[gb10, {FLAVOR}, gb10-other]")
-        )
-        lock.write_text(locked.partition("\n[[built]]\n")[0])
-        plan = factory("plan", "--select", "flavor=gb10-other", cwd=project)
-        assert (plan.code, "lock-uncovered" in plan.err) == (2, True)
-        done = run(project)
-        assert done.code == 0, done.err
-        assert "\n[[built]]\n" in lock.read_text()
-    finally:
-        file.write_text(kept)
-        lock.write_text(locked)
-
-
 KERNEL = """\
 namespace {
 template <class T> __global__ void twice(T* values) { values[threadIdx.x] *= 2; }
