@@ -14,7 +14,7 @@ from imagefactory import builders, disk, receipt, ui
 from imagefactory.cell import Cell
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, InputError, Problem, SetupError, fail
-from imagefactory.options import HERE, File, Json, Select, engine_of, show_plan, workspace_of
+from imagefactory.options import HERE, BuilderName, File, Json, Select, engine_of, show_plan, workspace_of
 from imagefactory.patching.model import State
 from imagefactory.plan import CellPlan
 from imagefactory.workspace import Found, Row, Workspace, decide
@@ -26,10 +26,7 @@ def build_command(
     select: Select = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; build nothing.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Leave out the verification at the end.")] = False,
-    builder: Annotated[
-        str | None,
-        typer.Option("--builder", metavar="NAME", envvar="BUILDX_BUILDER", help="Build on this buildx builder."),
-    ] = None,
+    builder: BuilderName = None,
     cache: Annotated[
         str | None,
         typer.Option("--cache", metavar="REPOSITORY", help="Read and write build caches there, a tag for each target."),

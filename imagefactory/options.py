@@ -22,6 +22,10 @@ Select = Annotated[
         "--select", "-s", help="Cells: a name glob, or axis=value terms: 'flavor=gb10 vllm=0.3*'. Repeat for OR."
     ),
 ]
+BuilderName = Annotated[
+    str | None,
+    typer.Option("--builder", metavar="NAME", envvar="BUILDX_BUILDER", help="Build on this buildx builder."),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 
 

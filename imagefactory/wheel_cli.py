@@ -8,7 +8,7 @@ import typer
 
 from imagefactory import builders, ui, wheels
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
-from imagefactory.options import HERE, File, Json, Select, engine_of, workspace_of
+from imagefactory.options import HERE, BuilderName, File, Json, Select, engine_of, workspace_of
 from imagefactory.wheelplan import Trial
 
 
@@ -16,10 +16,7 @@ def wheel_command(
     file: File = HERE,
     select: Select = None,
     again: Annotated[bool, typer.Option("--again", help="Make them anew, whatever is locked.")] = False,
-    builder: Annotated[
-        str | None,
-        typer.Option("--builder", metavar="NAME", envvar="BUILDX_BUILDER", help="Make them on this buildx builder."),
-    ] = None,
+    builder: BuilderName = None,
     units: Annotated[
         list[str] | None,
         typer.Option("--try", metavar="GLOB", help="Make no wheel: compile these source files and show what came out."),
