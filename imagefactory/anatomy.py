@@ -8,8 +8,13 @@ from typing import Any
 
 #: What a layer is for, by a word of the step that made it.
 STEPS = {"apt-get": "distribution packages", "venv": "Python environment", "WORKDIR": "folder"}
-#: The same for the layers that are copied from other stages, whose steps all look alike; by the manifest's group names.
-GROUPS = {"cuda-torch": "CUDA and torch", "dependencies": "other dependencies", "vllm": "vLLM and FlashInfer"}
+#: The same for the layers that are copied from other stages, whose steps all look alike; by the manifest's names.
+#: A large wheel's layer has the wheel's own.
+GROUPS = {
+    "cuda-torch": "small wheels of CUDA and torch",
+    "dependencies": "other dependencies",
+    "vllm": "vLLM and FlashInfer",
+}
 LAST = ("forced torch, where it differed", "patches", "manifest and entrypoint")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from imagefactory import render
 from imagefactory.cell import Base, Cell, SourceBuild
 from imagefactory.locking import toolchains
-from imagefactory.locking.groups import split
+from imagefactory.locking.groups import CUDA_TORCH, InstallLayer, split
 from imagefactory.locking.model import LockedToolchain, Resolution, Wheel
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.resolve import uv_platform
@@ -132,14 +132,14 @@ def compose(
 def _dockerfile(
     cell: Cell, resolution: Resolution, templates: Path, *, env: Mapping[str, str], labels: Mapping[str, str]
 ) -> str:
-    groups = [{"name": name} for name, wheels in _groups(resolution) if wheels]
+    layers = [{"name": layer.name, "cuda": layer.group == CUDA_TORCH} for layer in _layers(resolution)]
     return render.render(
         templates,
         "Dockerfile.j2",
         {
             "cell": {"name": cell.name},
             "arch": cell.platform.partition("/")[2],
-            "groups": groups,
+            "layers": layers,
             "install": _install_command(cell),
             "toolchain": _toolchain_command(cell) if "CUDA_HOME" in env else [],
             "cuda_home": CUDA_HOME.removeprefix("/"),
@@ -173,8 +173,8 @@ def _toolchain_command(cell: Cell) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _groups(resolution: Resolution) -> list[tuple[str, tuple[Wheel, ...]]]:
-    """Layers and their wheels, once for all cells that share a resolution."""
+def _layers(resolution: Resolution) -> list[InstallLayer]:
+    """Install layers, once for all cells that share a resolution."""
     return split(resolution)
 
 
@@ -189,7 +189,7 @@ def _install_files(resolution: Resolution, toolchain: LockedToolchain | None) ->
 def _requirements(resolution: Resolution) -> dict[str, bytes]:
     """What each layer installs, once for all cells that share a resolution."""
     files = {
-        f"requirements/{name}.txt": requirements_txt(wheels).encode() for name, wheels in _groups(resolution) if wheels
+        f"requirements/layer-{layer.name}.txt": requirements_txt(layer.wheels).encode() for layer in _layers(resolution)
     }
     torch = resolution.wheel("torch")
     return {**files, "requirements/torch.txt": requirements_txt([torch] if torch else []).encode()}
@@ -281,9 +281,9 @@ def _variant_text(step: Step) -> str:
 @lru_cache(maxsize=64)
 def _rows(resolution: Resolution) -> list[dict[str, str]]:
     rows = [
-        {"name": w.name, "version": w.version, "sha256": w.sha256, "group": name}
-        for name, group in _groups(resolution)
-        for w in group
+        {"name": w.name, "version": w.version, "sha256": w.sha256, "group": layer.name}
+        for layer in _layers(resolution)
+        for w in layer.wheels
     ]
     return sorted(rows, key=lambda row: row["name"])
 

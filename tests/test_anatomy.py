@@ -51,23 +51,24 @@ def test_every_kind_of_change_is_told_with_both_sides() -> None:
     assert found.as_dict()["bytes_moved"] == 30
 
 
-MANIFEST = {"toolchain": {"nvcc": "13"}, "layers": [{"group": "cuda-torch"}, {"group": "vllm"}]}
+MANIFEST = {"toolchain": {"nvcc": "13"}, "layers": [{"group": "torch"}, {"group": "cuda-torch"}, {"group": "vllm"}]}
 
 
 def test_a_layer_is_named_by_the_step_that_made_it_and_a_copied_one_by_its_place() -> None:
-    history = [("", 5), ("RUN apt-get update", 6), *(("COPY /layer/ / # buildkit", n) for n in range(6))]
-    found = layers_of([str(n) for n in range(8)], history, copies(MANIFEST))
+    history = [("", 5), ("RUN apt-get update", 6), *(("COPY /layer/ / # buildkit", n) for n in range(7))]
+    found = layers_of([str(n) for n in range(9)], history, copies(MANIFEST))
     assert [layer.purpose for layer in found] == [
         "base",
         "distribution packages",
         "compilers",
-        "CUDA and torch",
+        "torch",
+        "small wheels of CUDA and torch",
         "vLLM and FlashInfer",
         "forced torch, where it differed",
         "patches",
         "manifest and entrypoint",
     ]
-    assert [layer.size for layer in found] == [5, 6, 0, 1, 2, 3, 4, 5]
+    assert [layer.size for layer in found] == [5, 6, 0, 1, 2, 3, 4, 5, 6]
 
 
 def test_where_history_and_layers_do_not_match_nothing_is_claimed() -> None:

@@ -48,24 +48,19 @@ def test_a_stranger_in_torchs_folder_stops_the_build(tmp_path: Path, capsys: pyt
     assert "extra.py" in capsys.readouterr().err
 
 
-def test_a_layer_below_torch_is_recorded_as_having_none(tmp_path: Path) -> None:
-    (layer,) = layers(tmp_path, layer=None)
-    assert identity.main(layer / SITE, "dependencies", "2.11.0+cu130", tmp_path / "layers.json") == 0
-    assert json.loads((tmp_path / "layers.json").read_text()) == [{"group": "dependencies", "torch": None}]
-
-
 def test_every_layer_is_recorded_in_order_with_the_torch_that_stands_after_it(tmp_path: Path) -> None:
-    for layer in layers(tmp_path, zero=None, one=CUDA, two=None):
-        assert identity.main(layer / SITE, layer.name, "2.11.0+cu130", tmp_path / "layers.json") == 0
+    stack = layers(tmp_path, zero=None, one=CUDA, two=None)
+    assert identity.main(SITE, "2.11.0+cu130", tmp_path / "layers.json", stack) == 0
     rows = json.loads((tmp_path / "layers.json").read_text())
     assert rows[0] == {"group": "zero", "torch": None}
     assert rows[1] == {"group": "one", "torch": {"version": "2.11.0+cu130", "cuda": "13.0"}}
     assert rows[2] == {"group": "two", "torch": rows[1]["torch"]}
 
 
-def test_a_layer_that_brings_another_torch_stops_the_build_there(
+def test_a_layer_that_brings_another_torch_stops_the_build_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (layer,) = layers(tmp_path, layer=CPU)
-    assert identity.main(layer / SITE, "vllm", "2.11.0+cu130", tmp_path / "layers.json") == 1
+    stack = layers(tmp_path, torch=CUDA, vllm=CPU, late=CUDA)
+    assert identity.main(SITE, "2.11.0+cu130", tmp_path / "layers.json", stack) == 1
     assert "after layer vllm: torch is 2.10.0+cpu, the lock says 2.11.0+cu130" in capsys.readouterr().err
+    assert not (tmp_path / "layers.json").exists()

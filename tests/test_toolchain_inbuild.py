@@ -22,13 +22,14 @@ def write(root: Path, *names: str) -> None:
 
 def made(tmp_path: Path) -> Path:
     write(tmp_path / "unpacked/nvidia/cu13", "bin/nvcc", "include/cuda.h", "include/crt/host.h", "lib/libcudart.so.13")
-    write(tmp_path / "runtime", "include/cuda.h", "include/cublasLt.h", "include/crt/other.h", "include/nv/target")
-    write(tmp_path / "runtime", "lib/libcublasLt.so.13", "lib/libcudart.so.13", "lib/libx_static.a")
-    assert toolchain.main(tmp_path / "unpacked", tmp_path / "runtime", tmp_path / "cuda", INSIDE) == 0
+    layers = [tmp_path / "layers/nvidia-cublas", tmp_path / "layers/cuda-torch"]
+    write(layers[0], "include/cublasLt.h", "include/nv/blas.h", "lib/libcublasLt.so.13", "lib/libx_static.a")
+    write(layers[1], "include/cuda.h", "include/crt/other.h", "include/nv/target", "lib/libcudart.so.13")
+    assert toolchain.main(tmp_path / "unpacked", tmp_path / "cuda", INSIDE, [*layers, tmp_path / "no-cuda"]) == 0
     return tmp_path / "cuda"
 
 
-def test_the_compilers_own_files_stay_and_only_missing_ones_are_linked(tmp_path: Path) -> None:
+def test_the_compilers_own_files_stay_and_only_missing_ones_are_linked_whatever_layer_has_them(tmp_path: Path) -> None:
     home = made(tmp_path)
     assert not (home / "include/cuda.h").is_symlink()
     assert (home / "include/cublasLt.h").readlink() == INSIDE / "include/cublasLt.h"
@@ -48,7 +49,7 @@ def test_libraries_get_the_name_that_linkers_ask_for(tmp_path: Path) -> None:
 
 def test_wheels_without_nvcc_are_no_toolchain(tmp_path: Path) -> None:
     write(tmp_path / "unpacked/nvidia/cu13", "bin/ptxas")
-    assert toolchain.main(tmp_path / "unpacked", tmp_path / "runtime", tmp_path / "cuda", INSIDE) == 1
+    assert toolchain.main(tmp_path / "unpacked", tmp_path / "cuda", INSIDE) == 1
 
 
 def test_a_flavor_with_an_undeclared_toolchain_is_told_with_its_line(tmp_path: Path) -> None:

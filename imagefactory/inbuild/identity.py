@@ -1,10 +1,10 @@
-"""Records which torch stands in a tree after an install layer. Standard library only: it runs in the builder.
+"""Records which torch stands in a tree after each install layer. Standard library only: it runs in the builder.
 
-    python identity.py SITE_PACKAGES GROUP WANTED_VERSION OUT
+    python identity.py SITE_PACKAGES WANTED_VERSION OUT LAYER...
 
-Run once for each install layer, from the bottom up. Appends ``{"group", "torch": {"version", "cuda"} | null}`` to the
-JSON list in OUT: the torch that stands once the layer is on top of those before it. Exits 1 if that is not exactly
-WANTED_VERSION: a layer that swaps torch stops the build there, not after the last layer.
+The LAYERs are folders, from the bottom up; SITE_PACKAGES is below each of them. OUT becomes a JSON list of
+``{"group", "torch": {"version", "cuda"} | null}``: the torch that stands once the layer of that name is on top of those
+before it. Exits 1 at the first where that is not exactly WANTED_VERSION, and names it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -36,17 +37,19 @@ def facts(text: str) -> dict[str, str | None]:
     return found
 
 
-def main(site: Path, group: str, wanted: str, out: Path) -> int:
+def main(site: Path, wanted: str, out: Path, layers: Sequence[Path]) -> int:
     """Record and judge; see the module's text."""
-    rows = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
-    seen = torch_of(site) or (rows[-1]["torch"] if rows else None)
-    rows.append({"group": group, "torch": seen})
+    rows: list[dict[str, object]] = []
+    stands = None
+    for layer in layers:
+        stands = torch_of(layer / site) or stands
+        rows.append({"group": layer.name, "torch": stands})
+        if stands is not None and stands["version"] != wanted:
+            print(f"after layer {layer.name}: torch is {stands['version']}, the lock says {wanted}", file=sys.stderr)  # noqa: T201
+            return 1
     out.write_text(json.dumps(rows), encoding="utf-8")
-    if seen is not None and seen["version"] != wanted:
-        print(f"after layer {group}: torch is {seen['version']}, the lock says {wanted}", file=sys.stderr)  # noqa: T201
-        return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), [Path(argument) for argument in sys.argv[4:]]))

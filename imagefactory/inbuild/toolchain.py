@@ -1,21 +1,22 @@
 """Makes a toolchain's wheels into one CUDA_HOME. Standard library only: it runs in the builder.
 
-    python toolchain.py UNPACKED RUNTIME TARGET INSIDE
+    python toolchain.py UNPACKED TARGET INSIDE [RUNTIME...]
 
-UNPACKED holds the toolchain's wheels; its ``nvidia/cu*`` becomes TARGET. RUNTIME is the ``nvidia/cu*`` of the image's
-own CUDA libraries, which is at INSIDE in the image: headers and libraries that the toolchain lacks (cuBLAS, cuRAND,
-NVRTC, which kernels that are compiled at run time include and link) become links to those: nothing is there twice.
-A TARGET that is there already only gets the links that it lacks.
+UNPACKED holds the toolchain's wheels; its ``nvidia/cu*`` becomes TARGET. Each RUNTIME is the ``nvidia/cu*`` of a layer
+with the image's own CUDA libraries, all of which are at INSIDE in the image: headers and libraries that the toolchain
+lacks (cuBLAS, cuRAND, NVRTC, which kernels that are compiled at run time include and link) become links to those:
+nothing is there twice. A TARGET that is there already only gets the links that it lacks.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
-def main(unpacked: Path, runtime: Path, target: Path, inside: Path) -> int:
+def main(unpacked: Path, target: Path, inside: Path, runtimes: Sequence[Path] = ()) -> int:
     """Move, link, report; exit 1 if there is no nvcc."""
     if not target.exists():
         homes = sorted(path.parents[1] for path in unpacked.glob("nvidia/cu*/bin/nvcc"))
@@ -25,15 +26,18 @@ def main(unpacked: Path, runtime: Path, target: Path, inside: Path) -> int:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(homes[0], target)
         (target / "lib64").symlink_to("lib")  # where nvcc 13 looks for its runtime
-    made = link_missing(runtime / "include", target / "include", inside / "include")
-    made += link_libraries(runtime / "lib", target / "lib", inside / "lib")
+    made = 0
+    for runtime in runtimes:
+        made += link_missing(runtime / "include", target / "include", inside / "include")
+        made += link_libraries(runtime / "lib", target / "lib", inside / "lib")
     print(f"{target}: {made} headers and libraries are links to {inside}")  # noqa: T201
     return 0
 
 
 def link_missing(source: Path, target: Path, inside: Path) -> int:
     """Link what ``source`` has at its top and ``target`` lacks; folders are linked whole."""
-    missing = [path.name for path in sorted(source.glob("*")) if not (target / path.name).exists()]
+    there = {path.name for path in target.glob("*")}  # links, too, that lead nowhere yet
+    missing = sorted({path.name for path in source.glob("*")} - there)
     for name in missing:
         (target / name).symlink_to(inside / name)
     return len(missing)
@@ -51,4 +55,5 @@ def link_libraries(source: Path, target: Path, inside: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*(Path(argument) for argument in sys.argv[1:5])))
+    unpacked, target, inside, *runtimes = map(Path, sys.argv[1:])
+    sys.exit(main(unpacked, target, inside, runtimes))

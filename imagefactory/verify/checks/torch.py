@@ -55,7 +55,7 @@ def layers(subject: Subject) -> Verdict:
         seen.append(layer["group"])
     if not seen:
         return failed("the manifest names no layer with torch in it")
-    return passed(f"{_name(locked)} after {', '.join(seen)}")
+    return passed(f"{_name(locked)} after {seen[0]} and every layer above it ({len(seen) - 1})")
 
 
 def _locked(subject: Subject) -> TorchBuild:
