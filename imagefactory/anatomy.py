@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: What a layer is for, by a word of the step that made it.
@@ -49,6 +49,7 @@ class Anatomy:
         env: the environment.
         layers: from the bottom up.
         packages: name -> version of every wheel in it; empty for an image that imagefactory did not make.
+        hashes: name -> SHA-256 of every wheel in it.
         patches: name -> state of every patch of its series.
         dropped: what the wheels have and the image has not, for nobody uses it.
     """
@@ -61,6 +62,7 @@ class Anatomy:
     layers: tuple[Layer, ...]
     packages: Mapping[str, str]
     patches: Mapping[str, str]
+    hashes: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
 
     @property
@@ -111,6 +113,12 @@ def copies(manifest: Mapping[str, Any]) -> list[str]:
     """What is copied into an image of imagefactory's, in order."""
     groups = [GROUPS.get(layer["group"], layer["group"]) for layer in manifest.get("layers", ())]
     return [*(["compilers"] if manifest.get("toolchain") else []), *groups, *LAST] if groups else []
+
+
+def biggest(image: Anatomy, sizes: Mapping[str, int], most: int) -> list[tuple[str, str, int]]:
+    """The ``most`` biggest of an image's wheels: name, version, compressed bytes. ``sizes`` goes by SHA-256."""
+    known = [(name, image.packages[name], sizes[sha]) for name, sha in image.hashes.items() if sha in sizes]
+    return sorted(known, key=lambda row: (-row[2], row[0]))[:most]
 
 
 def dropped_of(manifest: Mapping[str, Any]) -> tuple[Dropped, ...]:

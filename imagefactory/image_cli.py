@@ -12,7 +12,6 @@ from imagefactory import anatomy, filetree, rebuild, receipt, ui
 from imagefactory.anatomy import Anatomy, Layer
 from imagefactory.engine import Engine
 from imagefactory.filetree import FileChange
-from imagefactory.locking.model import Lock
 from imagefactory.options import HERE, File, Json, engine_of, workspace_of
 from imagefactory.plan import LABEL
 from imagefactory.receipt import Outcome, Receipt
@@ -37,6 +36,7 @@ def look(engine: Engine, ref: str) -> Anatomy:
         layers=anatomy.layers_of(image.layers, engine.history(ref), anatomy.copies(manifest)),
         packages={wheel["name"]: wheel["version"] for wheel in manifest.get("wheels", ())},
         patches={patch["name"]: patch["state"] for patch in manifest.get("patches", ())},
+        hashes={wheel["name"]: wheel["sha256"] for wheel in manifest.get("wheels", ())},
         dropped=anatomy.dropped_of(manifest),
     )
 
@@ -66,8 +66,10 @@ def inspect_command(
     if found.dropped:
         shown = [[one.layer, one.rule, str(one.files), _gb(one.size)] for one in found.dropped]
         ui.table("left out", ["layer", "what", "files", "bytes"], shown)
-    rows = _biggest(found, lock)
-    if rows:
+    sizes = {wheel.sha256: wheel.size for wheel in lock.all_wheels()} if lock else {}
+    biggest = anatomy.biggest(found, sizes, BIGGEST)
+    if biggest:
+        rows = [[name, version, _gb(size)] for name, version, size in biggest]
         ui.table("biggest wheels", ["package", "version", "compressed"], rows)
 
 
@@ -100,13 +102,6 @@ def _verified(verified: Receipt | None) -> str:
 
 def _layers(title: str, layers: Sequence[Layer]) -> None:
     ui.table(title, ["digest", "holds", "unpacked"], [[one.digest[:19], one.purpose, _gb(one.size)] for one in layers])
-
-
-def _biggest(found: Anatomy, lock: Lock | None) -> list[list[str]]:
-    """The biggest wheels by their size in the lock, which knows them by name and version."""
-    sizes = {(wheel.name, wheel.version): wheel.size for wheel in lock.all_wheels()} if lock else {}
-    known = [(sizes[pair], *pair) for pair in found.packages.items() if pair in sizes]
-    return [[name, version, _gb(size)] for size, name, version in sorted(known, reverse=True)[:BIGGEST]]
 
 
 def _gb(size: int) -> str:

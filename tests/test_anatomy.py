@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.anatomy import Anatomy, Change, Layer, compare, copies, layers_of
+from imagefactory.anatomy import Anatomy, Change, Layer, biggest, compare, copies, layers_of
 
 PIN = "io.imagefactory.pin."
 OLD = Anatomy(
@@ -26,6 +26,12 @@ def test_an_image_differs_from_itself_in_nothing() -> None:
     found = compare(OLD, OLD, pin_prefix=PIN)
     assert found.changes == ()
     assert (found.bytes_moved, len(found.shared)) == (0, 2)
+
+
+def test_the_biggest_wheels_are_those_of_the_images_own_platform() -> None:
+    image = replace(OLD, hashes={"vllm": "arm", "numpy": "np", "gone": "unknown"})
+    found = biggest(image, {"arm": 300, "amd": 900, "np": 5}, 2)
+    assert found == [("vllm", "0.22.1", 300), ("numpy", "2.0", 5)]
 
 
 def test_every_kind_of_change_is_told_with_both_sides() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -91,6 +93,8 @@ def test_machine_code_is_counted_for_each_gpu_of_its_own() -> None:
 # stands in for a compiler: writes its arguments where the object would be, and fails for a target that it does not know
 COMPILER = """#!{python}
 import json
+import shutil
+import subprocess
 import sys
 if sys.argv[-1].endswith("code=sm_121"):
     print("ptxas fatal: Instruction 'cvt with .e2m1x2' not supported on .target 'sm_121'")
@@ -138,6 +142,24 @@ def test_a_unit_that_does_not_compile_says_why(tmp_path: Path, entry: dict[str, 
     row = compiler.compile_unit(entry, "csrc/a.cu", "sm_121", "", tmp_path)
     assert "not supported" in row["error"]
     assert row["code"] == {}
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="there is no cmake")
+def test_an_extension_that_installs_nothing_under_its_name_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(x NONE)\nadd_custom_target(_C)\nadd_custom_target(_D)\n"
+        "install(FILES CMakeLists.txt DESTINATION vllm RENAME _D.abi3.so COMPONENT _D)\n"
+    )
+    (tmp_path / "ccache").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    subprocess.run(["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "build")], check=True)
+    compiler.compile_extensions(["_D"], tmp_path / "build", tmp_path / "out")
+    with pytest.raises(SystemExit, match="target _C installs no library"):
+        compiler.compile_extensions(["_D", "_C"], tmp_path / "build", tmp_path / "out")
+    with pytest.raises(SystemExit, match="_E was not compiled"):
+        compiler.compile_extensions(["_E"], tmp_path / "build", tmp_path / "out")
 
 
 def official(folder: Path) -> Path:

@@ -118,6 +118,30 @@ def test_the_tree_of_a_commit_is_the_same_bytes_each_time_without_gits_own_files
     }
 
 
+def test_submodules_come_with_their_commit_and_a_lost_one_is_told(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # git refuses submodules that are folders of this machine, as these are, unless told otherwise
+    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git(outer, "init", "--quiet", "--initial-branch=main")
+    git(outer, "config", "uploadpack.allowAnySHA1InWant", "true")
+    git(outer, "submodule", "--quiet", "add", f"file://{repository}", "third_party/cutlass")
+    git(outer, "-C", "third_party/cutlass", "checkout", "--quiet", "v1")
+    git(outer, "add", ".")
+    git(outer, "commit", "--quiet", "-m", "with a submodule")
+    commit = git(outer, "rev-parse", "main")
+    gitref.pack(f"file://{outer}", commit, tmp_path / "a.tar")
+    assert members(tmp_path / "a.tar")["src/third_party/cutlass/include/a.h"][2] == "one\n"
+    repository.rename(tmp_path / "gone")
+    with pytest.raises(SetupError) as caught:
+        gitref.pack(f"file://{outer}", commit, tmp_path / "b.tar")
+    assert "submodule" in caught.value.problems[0].what
+    assert not (tmp_path / "b.tar").exists()
+
+
 def settings_in(folder: Path) -> Settings:
     return Settings(
         project=folder,

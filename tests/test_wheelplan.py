@@ -10,6 +10,7 @@ import pytest
 
 from imagefactory import matrix, wheelplan, wheels
 from imagefactory.cell import Cell, Source, SourceBuild, request_of
+from imagefactory.engine import Engine
 from imagefactory.errors import InputError
 from imagefactory.locking import store
 from imagefactory.locking.model import BuiltWheel, Lock, LockedSource, LockedToolchain, Resolution
@@ -165,3 +166,12 @@ def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(tmp
         workspace.wheel(workspace.cells(["flavor=gb10"])[0])
     workspace._keep_built([wheels.Made(built=new, path=Path("x"), fresh=True, patches=())])
     assert [built.key for built in store.read(tmp_path / "wheels.lock").built] == ["new", "old"]
+
+
+def test_a_trial_of_a_cell_that_compiles_nothing_is_refused_with_its_flavors_line() -> None:
+    workspace = Workspace(ROOT / "matrix.yaml", from_environment({}, ROOT))
+    (cell,) = workspace.cells(["flavor=cpu"])
+    with pytest.raises(InputError) as caught:
+        workspace.try_units(cell, Engine(binary="no-docker-is-asked"), Trial(units=("*",), targets=(), count=""))
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("compiles-nothing", str(cell.flavor.source))

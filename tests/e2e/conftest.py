@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,3 +137,38 @@ def derive(engine: Engine, folder: Path, image: str, tag: str, dockerfile: str) 
 def project(tmp_path: Path) -> Path:
     """A copy of the project's data whose matrix a test may change."""
     return copy_project(tmp_path / "project")
+
+
+@pytest.fixture
+def remote(engine: Engine, tmp_path: Path) -> Iterator[str]:
+    """A builder with the remote driver. Its BuildKit is the engine's, reached as from another machine: by a socket."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(tmp_path / "buildkit.sock"))
+    server.listen()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def relay() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            argv = [*engine.docker, "buildx", "dial-stdio", "--builder", "default"]
+            pipe = connection.fileno()
+            running.append(subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL))
+            connection.close()
+
+    threading.Thread(target=relay, daemon=True).start()
+    name = f"imagefactory-test-{secrets.token_hex(4)}"
+    buildx, env = [*engine.docker, "buildx"], {**os.environ, **engine.environment}
+    create = ["create", "--name", name, "--driver", "remote", f"unix://{tmp_path}/buildkit.sock"]
+    subprocess.run([*buildx, *create], env=env, check=True, capture_output=True)
+    try:
+        yield name
+    finally:
+        subprocess.run([*buildx, "rm", "--force", name], env=env, check=True, capture_output=True)
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        for process in running:
+            process.terminate()
+            process.wait()

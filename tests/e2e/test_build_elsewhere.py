@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import socket
-import subprocess
-import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,41 +13,6 @@ from conftest import factory
 from imagefactory.engine import Engine
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def remote(engine: Engine, tmp_path: Path) -> Iterator[str]:
-    """A builder with the remote driver. Its BuildKit is the engine's, reached as from another machine: by a socket."""
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(tmp_path / "buildkit.sock"))
-    server.listen()
-    running: list[subprocess.Popen[bytes]] = []
-
-    def relay() -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            argv = [*engine.docker, "buildx", "dial-stdio", "--builder", "default"]
-            pipe = connection.fileno()
-            running.append(subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL))
-            connection.close()
-
-    threading.Thread(target=relay, daemon=True).start()
-    name = f"imagefactory-test-{secrets.token_hex(4)}"
-    buildx, env = [*engine.docker, "buildx"], {**os.environ, **engine.environment}
-    create = ["create", "--name", name, "--driver", "remote", f"unix://{tmp_path}/buildkit.sock"]
-    subprocess.run([*buildx, *create], env=env, check=True, capture_output=True)
-    try:
-        yield name
-    finally:
-        subprocess.run([*buildx, "rm", "--force", name], env=env, check=True, capture_output=True)
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        for process in running:
-            process.terminate()
-            process.wait()
 
 
 @pytest.fixture
