@@ -196,3 +196,21 @@ def test_an_image_says_which_patches_are_compiled_in(project: Path, tmp_path: Pa
     rows = {row["name"]: row for row in json.loads(series.read_text())}
     assert rows["vllm/e2m1-software"] == {"name": "vllm/e2m1-software", "compiled": [f"vllm/{EXTENSION}*.so"]}
     assert rows["vllm/mtp-exclusion"]["in_wheel"] == "yes"
+
+
+@pytest.mark.large
+def test_an_image_with_what_was_compiled_is_built_and_verified(project: Path, engine: Engine) -> None:
+    wheel = run(project, "--json").json[0]
+    done = factory("build", "--matrix", "--select", f"flavor={FLAVOR}", cwd=project)
+    assert done.code == 0, done.err
+    tag = f"imagefactory/vllm:{FLAVOR}-vllm0.22.1"
+    try:
+        found = factory("inspect", tag, "--json").json
+    finally:
+        for name in (tag, f"{tag}-torch2.11.0-cu130"):
+            engine.untag(name)
+    assert found["patches"] == {"vllm/mtp-exclusion": "in the wheel", "vllm/e2m1-software": "compiled in"}
+    assert found["hashes"]["vllm"] == wheel["sha256"]
+    outcomes = {check["name"]: check["outcome"] for check in found["receipt"]["checks"]}
+    assert outcomes["extensions-load"] == outcomes["patches-present"] == outcomes["files-complete"] == "pass"
+    assert "fail" not in outcomes.values()

@@ -16,6 +16,7 @@ import pytest
 from conftest import copy_project, factory
 
 from imagefactory.archive import unpack
+from imagefactory.engine import Engine
 from imagefactory.inbuild import overlay
 from imagefactory.locking import store, wheelhouse
 from imagefactory.options import workspace_of
@@ -85,7 +86,7 @@ def test_before_it_is_made_a_plan_says_what_to_do(project: Path) -> None:
     assert "imagefactory wheel --select" in done.err
 
 
-def test_it_is_the_official_wheel_but_for_the_patches(project: Path, engine: object, tmp_path: Path) -> None:
+def test_it_is_the_official_wheel_but_for_the_patches(project: Path, engine: Engine, tmp_path: Path) -> None:
     row = made(project)
     assert row["patches"] == dict.fromkeys(PATCHES, "needed")
     built = contents(Path(row["wheel"]))
@@ -144,6 +145,24 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project
     (official,) = (Path(made(project)["wheel"]).parents[1] / pristine).glob("*.whl")
     shutil.unpack_archive(official, tmp_path / "pristine", "zip")
     assert overlay.main(tmp_path / "pristine", context / "patches", tmp_path / "none") == 1
+
+
+@pytest.mark.large
+def test_an_arm64_image_with_it_is_built_and_verified(project: Path, engine: Engine) -> None:
+    wheel = made(project)
+    done = factory("build", "--matrix", "--select", f"flavor={FLAVOR}", "--json", cwd=project)
+    assert done.code == 0, done.err
+    tag = f"imagefactory/vllm:{FLAVOR}-vllm0.22.1"
+    try:
+        found = factory("inspect", tag, "--json").json
+    finally:
+        for name in (tag, f"{tag}-torch2.11.0-cu130"):
+            engine.untag(name)
+    assert found["patches"] == dict.fromkeys(PATCHES, "in the wheel")
+    assert found["hashes"]["vllm"] == wheel["sha256"]
+    outcomes = {check["name"]: check["outcome"] for check in found["receipt"]["checks"]}
+    assert outcomes["patches-effective"] == outcomes["extensions-load"] == outcomes["wheels-hashes"] == "pass"
+    assert "fail" not in outcomes.values()
 
 
 def test_from_a_git_ref_it_is_what_it_is_from_the_sdist(project: Path, tmp_path: Path) -> None:
