@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -46,8 +47,10 @@ def build_command(
     if not dry_run:
         workspace.make_wheels(cells, engine, there=there)
     native = there.platform if there else engine.platform
-    planned, found = _planned(workspace, engine, cells, native, make=not dry_run)
-    rows = decide(planned, engine)
+    with ThreadPoolExecutor(1) as aside:  # looking for a hundred images takes the engine as long as planning takes us
+        images = aside.submit(engine.find_images, [cell.tags[0] for cell in cells])
+        planned, found = _planned(workspace, engine, cells, native, make=not dry_run)
+    rows = decide(planned, images.result())
     if not json:
         show_plan(rows)
     plans = [row.plan for row in rows if row.action == "build"]
@@ -60,8 +63,8 @@ def build_command(
     results: list[building.BuildResult] = []
     if plans:
         _mind_the_disk(plans, engine)
-        images = workspace.images_for(there, found.values(), engine)
-        bakefile = workspace.write_bake(workspace.contexts, plans, found, native, elsewhere=images, cache=cache)
+        elsewhere = workspace.images_for(there, found.values(), engine)
+        bakefile = workspace.write_bake(workspace.contexts, plans, found, native, elsewhere=elsewhere, cache=cache)
         results = building.bake(engine, plans, bakefile, workspace.settings.logs, builder=builder)
     built = {result.cell: result for result in results}
     good = [r.plan.cell.tags[0] for r in rows if r.action == "skip" or _is_built(built.get(r.plan.cell.name))]

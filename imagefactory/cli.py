@@ -109,7 +109,8 @@ def plan_command(
         return
     engine = engine_if_any(workspace.settings)
     cells = workspace.cells(select or [])
-    rows = decide(workspace.plans(cells, workspace.look(cells, engine)), engine)
+    plans = workspace.plans(cells, workspace.look(cells, engine))
+    rows = decide(plans, engine.find_images(cell.tags[0] for cell in cells) if engine else None)
     if json:
         ui.emit_json([row.as_dict() for row in rows])
     else:

@@ -134,23 +134,32 @@ class Engine:
     def alive(self) -> bool:
         """Whether a daemon answers and Buildx is there."""
         try:
-            version = shell.run([*self.docker, "version", "--format", "{{.Server.Version}}"], quiet=True, timeout=20)
-            return version.ok and shell.run([*self.docker, "buildx", "version"], quiet=True, timeout=20).ok
+            server, buildx, _ = self._told
         except SetupError:
             return False
+        return bool(server and buildx)
 
     @cached_property
+    def _told(self) -> tuple[str, str, str]:
+        """Versions of engine and Buildx, as they name themselves, and the engine's platform; empty for no answer."""
+        server = ["version", "--format", "{{.Server.Version}} {{.Server.Os}}/{{.Server.Arch}}"]
+        with ThreadPoolExecutor(2) as pool:
+            asked = pool.map(
+                lambda words: shell.run([*self.docker, *words], quiet=True, timeout=20), (server, ["buildx", "version"])
+            )
+            engine, buildx = (done.out.strip() if done.ok else "" for done in asked)
+        version, _, platform = engine.partition(" ")
+        return version, buildx, platform
+
+    @property
     def version(self) -> tuple[str, str]:
         """Versions of engine and Buildx, as they name themselves."""
-        server = shell.run([*self.docker, "version", "--format", "{{.Server.Version}}"], quiet=True).out.strip()
-        return server, shell.run([*self.docker, "buildx", "version"], quiet=True).out.strip()
+        return self._told[:2]
 
-    @cached_property
+    @property
     def platform(self) -> str:
         """The engine's own OCI platform, on which build stages run natively."""
-        return shell.run(
-            [*self.docker, "version", "--format", "{{.Server.Os}}/{{.Server.Arch}}"], quiet=True
-        ).out.strip()
+        return self._told[2]
 
     @cached_property
     def data_root(self) -> str:

@@ -124,7 +124,7 @@ def compose(
         build_key=key,
         labels=labels,
         files=files,
-        local_wheels=tuple(w for w in resolution.wheels if w.is_local or w.is_built or w.has_address),
+        local_wheels=_local_wheels(resolution),
         toolchain=toolchain,
     )
 
@@ -132,14 +132,15 @@ def compose(
 def _dockerfile(
     cell: Cell, resolution: Resolution, templates: Path, *, env: Mapping[str, str], labels: Mapping[str, str]
 ) -> str:
-    layers = [{"name": layer.name, "cuda": layer.group == CUDA_TORCH} for layer in _layers(resolution)]
+    layers = _layers(resolution)
     return render.render(
         templates,
         "Dockerfile.j2",
         {
             "cell": {"name": cell.name},
             "arch": cell.platform.partition("/")[2],
-            "layers": layers,
+            "layers": [layer.name for layer in layers],
+            "cuda_layers": [layer.name for layer in layers if layer.group == CUDA_TORCH],
             "install": _install_command(cell),
             "toolchain": _toolchain_command(cell) if "CUDA_HOME" in env else [],
             "cuda_home": CUDA_HOME.removeprefix("/"),
@@ -176,6 +177,11 @@ def _toolchain_command(cell: Cell) -> list[str]:
 def _layers(resolution: Resolution) -> list[InstallLayer]:
     """Install layers, once for all cells that share a resolution."""
     return split(resolution)
+
+
+@lru_cache(maxsize=64)
+def _local_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
+    return tuple(wheel for wheel in resolution.wheels if wheel.is_local or wheel.is_built or wheel.has_address)
 
 
 def _install_files(resolution: Resolution, toolchain: LockedToolchain | None) -> dict[str, bytes]:

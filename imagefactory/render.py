@@ -29,9 +29,9 @@ class Safe(str):
     __slots__ = ()
 
 
-def word(value: object) -> Safe:
+@lru_cache(maxsize=4096)
+def word(text: str) -> Safe:
     """A value that is one plain word everywhere: in a Dockerfile instruction, in a shell, in a path."""
-    text = str(value)
     if not _WORD.fullmatch(text):
         raise fail(
             InputError,
@@ -42,9 +42,9 @@ def word(value: object) -> Safe:
     return Safe(text)
 
 
-def quote(value: object) -> Safe:
+@lru_cache(maxsize=4096)
+def quote(text: str) -> Safe:
     """A value in double quotes for ENV and LABEL: backslash, quote and ``$`` escaped, control characters refused."""
-    text = str(value)
     if _CONTROL.search(text):
         raise fail(
             InputError,

@@ -334,17 +334,17 @@ class Workspace:
         )
 
 
-def decide(plans: Sequence[CellPlan], engine: Engine | None) -> list[Row]:
-    """What is to be done for each plan; without an engine everything counts as not built."""
-    there = engine.find_images(plan.cell.tags[0] for plan in plans) if engine else {}
-    return [Row(plan=p, **_decision(p, there.get(p.cell.tags[0]), engine)) for p in plans]
+def decide(plans: Sequence[CellPlan], there: Mapping[str, ImageInfo] | None) -> list[Row]:
+    """What is to be done for each plan; ``there`` are the engine's images, None if no engine answers."""
+    return [Row(plan=plan, **_decision(plan, there)) for plan in plans]
 
 
-def _decision(plan: CellPlan, image: ImageInfo | None, engine: Engine | None) -> dict[str, str]:
-    if engine is None:
+def _decision(plan: CellPlan, there: Mapping[str, ImageInfo] | None) -> dict[str, str]:
+    if there is None:
         return {"action": "build", "reason": "no engine answers, so nothing is known to be built"}
     if plan.base.origin == "unresolved":
         return {"action": "build", "reason": f"base {plan.base.base.image} is not here yet"}
+    image = there.get(plan.cell.tags[0])
     if image is None:
         return {"action": "build", "reason": f"no image {plan.cell.tags[0]}"}
     had = image.labels.get(f"{LABEL}.build-key", "")

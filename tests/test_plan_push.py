@@ -122,8 +122,8 @@ def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environm
 
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:
     made = planned()
-    same, other = Images(image(made)), Images(image(made, **{"io.imagefactory.build-key": "old"}))
-    rows = [decide([made], engine)[0] for engine in (same, other, Images(), None)]  # type: ignore[arg-type]
+    same, other = image(made), image(made, **{"io.imagefactory.build-key": "old"})
+    rows = [decide([made], there)[0] for there in ({same.ref: same}, {other.ref: other}, {}, None)]
     assert [row.action for row in rows] == ["skip", "build", "build", "build"]
     assert "build key was old" in rows[1].reason
     assert "no image" in rows[2].reason
