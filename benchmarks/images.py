@@ -215,7 +215,7 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
             store.push(bench.engine, cell.tags[0], f"cell{number}")
             images.append(files_of(bench.engine, cell.tags[0], cell.platform))
             remove_images(bench.engine)
-            prune(bench.engine)
+            prune(bench.engine, downloads=True)
         sizes = [store.size(f"cell{number}") for number in range(len(cells))]
         ratio = surplus(store.stored(), sizes, images)
         return Goal(what, f"{ratio:.3f} ({store.stored() / 1e9:.2f} GB stored)", 1.10, ratio)

@@ -188,9 +188,10 @@ def alone(stack: ExitStack, path: Path) -> None:
         raise fail(SetupError, "bench-running", "another benchmark runs on this engine", fix="wait for it") from None
 
 
-def prune(engine: Engine) -> None:
-    """Empty the build cache but for what was downloaded: two large cells beside each other fill a disk."""
-    must([*engine.docker, "buildx", "prune", "--all", "--force", "--filter", "type=regular"])
+def prune(engine: Engine, *, downloads: bool = False) -> None:
+    """Empty the build cache, of ``downloads`` too if that is said: two large cells beside each other fill a disk."""
+    kept = [] if downloads else ["--filter", "type=regular"]
+    must([*engine.docker, "buildx", "prune", "--all", "--force", *kept])
 
 
 def remove_images(engine: Engine) -> None:
