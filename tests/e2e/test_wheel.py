@@ -148,16 +148,18 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project
 
 
 @pytest.mark.large
-def test_an_arm64_image_with_it_is_built_and_verified(project: Path, engine: Engine) -> None:
+def test_an_arm64_image_with_it_is_verified_and_made_again_is_the_same_digest(project: Path, engine: Engine) -> None:
     wheel = made(project)
     done = factory("build", "--matrix", "--select", f"flavor={FLAVOR}", "--json", cwd=project)
     assert done.code == 0, done.err
     tag = f"imagefactory/vllm:{FLAVOR}-vllm0.22.1"
     try:
         found = factory("inspect", tag, "--json").json
+        again = factory("rebuild", "--diff", tag, cwd=project)
     finally:
         for name in (tag, f"{tag}-torch2.11.0-cu130"):
             engine.untag(name)
+    assert again.code == 0, again.err
     assert found["patches"] == dict.fromkeys(PATCHES, "in the wheel")
     assert found["hashes"]["vllm"] == wheel["sha256"]
     outcomes = {check["name"]: check["outcome"] for check in found["receipt"]["checks"]}
