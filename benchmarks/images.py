@@ -1,6 +1,6 @@
 """What an image costs, made by imagefactory and in the ways it is made elsewhere, from the same locked wheels.
 
-    python benchmarks/images.py [--select CELL] [--together CELLS] [--also PLATFORM] [--ours] [--markdown PAGE]
+    python benchmarks/images.py [--select CELL] [--together CELLS] [--rival NAME] [--markdown PAGE]
 
 Cold is from nothing: every way makes the same base anew, and downloads the same wheels from the same index, which has
 been asked for all of them once before. Rivals are Dockerfiles with Docker's own settings (gzip layers); what pip keeps
@@ -54,7 +54,7 @@ ROUNDS = 3
 #: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to a local registry.
 PEAK = 3.5
 OTHER = {"linux/amd64": "linux/arm64", "linux/arm64": "linux/amd64"}
-TITLES = {"ours": "imagefactory", "plain": "plain pip Dockerfile", "single": "single-layer image"}
+RIVALS = {"plain": "plain pip Dockerfile", "single": "single-layer image"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +221,12 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
         return Goal(what, f"{ratio:.3f} ({store.stored() / 1e9:.2f} GB stored)", 1.10, ratio)
 
 
+def titles(platform: str, native: str) -> dict[str, str]:
+    """What the ways of making the image are called; pip runs on the image's own platform, whatever that costs."""
+    emulated = ", emulated" if platform != native else ""
+    return {"ours": "imagefactory", **RIVALS, "plain": RIVALS["plain"] + emulated}
+
+
 def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     """Measure everything, the cheapest to be wrong first."""
     settings = from_environment(os.environ, ROOT)
@@ -234,13 +240,14 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"))
     room(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
-    base, held = content(bench, ours=asked.ours)
+    measured = () if asked.ours else tuple(asked.rival or RIVALS)
+    base, held = content(bench, ours=not measured)
     facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {held / 1e6:.0f} MB unpacked"))
-    report = Report(facts=facts, titles=TITLES, floor=base + held)
+    report = Report(facts=facts, titles=titles(cell.platform, engine.platform), floor=base + held)
     room(engine, PEAK * held)
     report.costs["ours"] = measure_ours(bench, report)
     remove_images(engine)
-    for name in () if asked.ours else ("plain", "single"):
+    for name in measured:
         room(engine, PEAK * held)
         report.costs[name] = measure_rival(bench, name)
         engine.untag(f"{REPOSITORY}:{name}")
@@ -252,7 +259,8 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
 
 def again(asked: argparse.Namespace) -> str:
     """The command that measures the same once more."""
-    options = ["--ours"] * asked.ours + [f"--together '{cells}'" for cells in asked.together or ()]
+    options = ["--ours"] * asked.ours + [f"--rival {name}" for name in asked.rival or ()]
+    options += [f"--together '{cells}'" for cells in asked.together or ()]
     given = {
         "CELL": f"'{asked.select}'" if asked.select != "flavor=cpu" else "",
         "PAGE": f"docs/{asked.markdown.name}" if asked.markdown.name != "benchmarks.md" else "",
@@ -271,7 +279,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--select", default="flavor=cpu", metavar="CELL", help="the cell; the first of several")
     parser.add_argument("--together", action="append", metavar="CELLS", help="cells that share a registry; repeatable")
-    parser.add_argument("--ours", action="store_true", help="leave the rivals out")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--rival", action="append", choices=tuple(RIVALS), help="measure this rival; repeatable")
+    chosen.add_argument("--ours", action="store_true", help="leave the rivals out")
     parser.add_argument("--also", metavar="PLATFORM", help="a platform to make the same cell for (default: the other)")
     parser.add_argument("--markdown", type=Path, metavar="PAGE")
     asked = parser.parse_args()
