@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from imagefactory import shell
+from imagefactory import buildcache, shell
 from imagefactory.errors import CheckFailedError, SetupError, fail
 
 if TYPE_CHECKING:
@@ -42,16 +42,6 @@ class ImageInfo:
     labels: Mapping[str, str]
     env: Mapping[str, str]
     size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheRecord:
-    """A record of BuildKit's cache: id, bytes, what made it, and whether it can go."""
-
-    id: str
-    size: int
-    description: str
-    reclaimable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,10 +320,10 @@ class Engine:
         done = shell.run([*self.docker, "container", "inspect", "--format", "{{.Image}}", *listed], quiet=True)
         return set(done.out.split())
 
-    def cache_records(self) -> list[CacheRecord]:
+    def cache_records(self) -> list[buildcache.CacheRecord]:
         """BuildKit's cache, record by record."""
         done = shell.run([*self.docker, "buildx", "du", "--verbose"], quiet=True)
-        return [_record(block) for block in done.out.split("\n\n") if block.startswith("ID:")]
+        return buildcache.parse(done.out)
 
     def forget_cache(self, records: Sequence[str]) -> None:
         """Take these records away; those in use, or that others stand on, stay."""
@@ -378,24 +368,6 @@ def _info(ref: str, row: Mapping[str, object]) -> ImageInfo:
         env={name: value for name, _, value in pairs},
         size=int(str(row["Size"])),
     )
-
-
-def _record(block: str) -> CacheRecord:
-    """A record as ``buildx du`` shows it: a field a line."""
-    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
-    return CacheRecord(
-        id=fields["ID"].rstrip("*"),
-        size=_bytes(fields.get("Size", "0B")),
-        description=fields.get("Description", ""),
-        reclaimable=fields.get("Reclaimable") == "true",
-    )
-
-
-def _bytes(text: str) -> int:
-    """What Docker calls ``2.223GB``."""
-    number = text.rstrip("*BkMGTK")
-    unit = text.rstrip("*").removeprefix(number)
-    return int(float(number) * {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit])
 
 
 def _container_name() -> str:

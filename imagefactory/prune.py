@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from imagefactory.engine import CacheRecord, ImageInfo
+from imagefactory.buildcache import CacheRecord
+from imagefactory.engine import ImageInfo
 from imagefactory.plan import LABEL
 
 #: Words in the description of a build-cache record that only steps of imagefactory's Dockerfiles have.

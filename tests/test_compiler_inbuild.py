@@ -92,9 +92,6 @@ def test_machine_code_is_counted_for_each_gpu_of_its_own() -> None:
 
 # stands in for a compiler: writes its arguments where the object would be, and fails for a target that it does not know
 COMPILER = """#!{python}
-import json
-import shutil
-import subprocess
 import sys
 if sys.argv[-1].endswith("code=sm_121"):
     print("ptxas fatal: Instruction 'cvt with .e2m1x2' not supported on .target 'sm_121'")

@@ -18,6 +18,7 @@ from imagefactory.cell import Cell
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
 from imagefactory.locking import groups, requirements, resolve, station, store
 from imagefactory.locking.model import Lock, Resolution, TorchBuild, Wheel
+from imagefactory.patching.sources import DISTRIBUTIONS
 from imagefactory.settings import Settings
 
 DOWN = "http://127.0.0.1:9/simple"
@@ -291,6 +292,12 @@ def test_what_patches_change_stays_in_one_layer_however_large_and_on_top() -> No
         ("flashinfer-cubin", ["flashinfer-cubin"]),
         ("vllm", ["flashinfer-python", "vllm"]),
     ]
+
+
+def test_every_project_that_patches_are_made_for_is_in_the_layer_that_patches_see() -> None:
+    projects = {project.name for project in DISTRIBUTIONS.values()}
+    assert projects <= groups.PATCHED
+    assert {groups.group_of(name) for name in groups.PATCHED} == {groups.VLLM}
 
 
 def resolution_of(wheels: tuple[Wheel, ...]) -> Resolution:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory import prune
-from imagefactory.engine import CacheRecord, ImageInfo, _record
+from imagefactory.buildcache import CacheRecord, parse
+from imagefactory.engine import ImageInfo
 from imagefactory.plan import LABEL
 from imagefactory.prune import Pruning
 
@@ -97,7 +98,8 @@ OURS = 'cached mount /root/.cache/uv from exec uv pip install with id "/imagefac
 
 
 def record(description: str, *, reclaimable: str = "true") -> CacheRecord:
-    return _record(DU.format(description=description, reclaimable=reclaimable))
+    (found,) = parse(DU.format(description=description, reclaimable=reclaimable))
+    return found
 
 
 def test_a_cache_record_is_read_as_buildx_shows_it() -> None:
