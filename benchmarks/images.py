@@ -52,7 +52,7 @@ from imagefactory.workspace import Found, Workspace
 
 ROUNDS = 3
 #: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to a local registry.
-PEAK = 3.5
+PEAK = 5
 OTHER = {"linux/amd64": "linux/arm64", "linux/arm64": "linux/amd64"}
 RIVALS = {"plain": "plain pip Dockerfile", "single": "single-layer image"}
 
@@ -244,15 +244,21 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     base, held = content(bench, ours=not measured)
     facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {held / 1e6:.0f} MB unpacked"))
     report = Report(facts=facts, titles=titles(cell.platform, engine.platform), floor=base + held)
-    room(engine, PEAK * held)
-    report.costs["ours"] = measure_ours(bench, report)
-    remove_images(engine)
-    for name in measured:
+
+    def clear() -> None:
+        prune(engine, downloads=True)
         room(engine, PEAK * held)
+
+    clear()
+    report.costs["ours"] = measure_ours(bench, report)
+    for name in measured:
+        remove_images(engine)
+        clear()
         report.costs[name] = measure_rival(bench, name)
-        engine.untag(f"{REPOSITORY}:{name}")
+    remove_images(engine)
+    clear()
     report.goals.append(together(bench, several))
-    room(engine, PEAK * held)
+    clear()
     report.goals.append(other_platform(bench, asked.also or OTHER[cell.platform]))
     return report
 
