@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("cells", nargs="?", type=int, default=1000, metavar="CELLS")
     parser.add_argument("--unchanged", type=int, metavar="CELLS")
     asked = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program is not compiled anew each time it starts
     if asked.unchanged:
         unchanged(asked.unchanged)
         return

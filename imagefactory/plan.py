@@ -12,12 +12,11 @@ from pathlib import Path
 
 from imagefactory import render
 from imagefactory.cell import Base, Cell, SourceBuild
-from imagefactory.locking import toolchains
 from imagefactory.locking.groups import CUDA_TORCH, InstallLayer, split
 from imagefactory.locking.model import LockedToolchain, Resolution, Wheel
 from imagefactory.locking.requirements import requirements_txt
-from imagefactory.locking.resolve import uv_platform
 from imagefactory.locking.store import digest as lock_digest
+from imagefactory.locking.targets import BUILT, COMPILER_GLIBC, uv_platform
 from imagefactory.patching.model import Stage, Step
 
 LABEL = "io.imagefactory"
@@ -168,7 +167,7 @@ def _toolchain_command(cell: Cell) -> list[str]:
     """uv, as an unpacker of compilers: they are for any Python 3, and stay apart from the image's own packages."""
     return [
         *("uv", "pip", "install", "--python", "/opt/venv/bin/python", "--target", "/unpacked"),
-        *("--python-platform", uv_platform(cell.platform, toolchains.GLIBC)),
+        *("--python-platform", uv_platform(cell.platform, COMPILER_GLIBC)),
         *("--only-binary", ":all:", "--no-deps", "--require-hashes", "--link-mode", "copy"),
     ]
 
@@ -211,7 +210,7 @@ def patch_files(series: Sequence[Step], build: SourceBuild | None = None) -> dic
     rows: list[dict[str, object]] = []
     for step in series:
         name, variant = step.patch.name, step.variant
-        inside = build is not None and step.patch.project == toolchains.BUILT
+        inside = build is not None and step.patch.project == BUILT
         if step.exempt:
             rows.append({"name": name, "exempt": step.exempt})
             continue

