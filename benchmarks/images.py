@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import plan_scale
 import rivals
 import scratch
 from measure import (
@@ -236,6 +237,7 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     real = Workspace(ROOT / "matrix.yaml", settings)
     selected, several = real.cells([asked.select]), asked.together or [asked.select]
     facts = machine(engine)
+    scale = [plan_scale.planning(1000), plan_scale.unchanged(100, engine)]
     bench = prepare(stack, engine, [*selected, *real.cells(several)])
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"))
@@ -260,6 +262,7 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     report.goals.append(together(bench, several))
     clear()
     report.goals.append(other_platform(bench, asked.also or OTHER[cell.platform]))
+    report.goals += scale
     return report
 
 
