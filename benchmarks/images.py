@@ -229,7 +229,7 @@ def titles(platform: str, native: str) -> dict[str, str]:
 
 
 def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
-    """Measure everything, the cheapest to be wrong first."""
+    """Measure everything, the cheapest to be wrong first; the page is written as it grows, lest an hour be lost."""
     settings = from_environment(os.environ, ROOT)
     engine = Engine.connect(os.environ, settings.state)
     alone(stack, settings.state / "bench.lock")
@@ -253,17 +253,26 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
 
     clear()
     report.costs["ours"] = measure_ours(bench, report)
+    report.goals += scale
     for name in measured:
         remove_images(engine)
         clear()
         report.costs[name] = measure_rival(bench, name)
+    keep(asked, report)
     remove_images(engine)
     clear()
     report.goals.append(together(bench, several))
+    keep(asked, report)
     clear()
     report.goals.append(other_platform(bench, asked.also or OTHER[cell.platform]))
-    report.goals += scale
+    keep(asked, report)
     return report
+
+
+def keep(asked: argparse.Namespace, report: Report) -> None:
+    """Write the page, if one is asked for."""
+    if asked.markdown:
+        asked.markdown.write_text(report.page((__doc__ or "").split("\n\n", 2)[2], again(asked)), encoding="utf-8")
 
 
 def again(asked: argparse.Namespace) -> str:
@@ -305,8 +314,6 @@ def main() -> None:
         ui.say("interrupted; what was made is gone")
         sys.exit(130)
     report.show()
-    if asked.markdown:
-        asked.markdown.write_text(report.page((__doc__ or "").split("\n\n", 2)[2], again(asked)), encoding="utf-8")
 
 
 if __name__ == "__main__":
