@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -32,6 +30,7 @@ from measure import (
     Files,
     alone,
     bake,
+    command,
     files_of,
     machine,
     prune,
@@ -43,7 +42,7 @@ from measure import (
 )
 from report import Cost, Goal, Report
 
-from imagefactory import disk, ui
+from imagefactory import disk
 from imagefactory.cell import Cell
 from imagefactory.engine import Engine
 from imagefactory.errors import FactoryError
@@ -287,11 +286,6 @@ def again(asked: argparse.Namespace) -> str:
     return " ".join(["make bench", *(f"{name}={value}" for name, value in given.items() if value)])
 
 
-def terminated(*_: object) -> None:
-    """End as Ctrl-C does, so that what was made goes."""
-    raise KeyboardInterrupt
-
-
 def main() -> None:
     """Measure, then print the tables; or write them as a page too."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -303,17 +297,13 @@ def main() -> None:
     parser.add_argument("--also", metavar="PLATFORM", help="a platform to make the same cell for (default: the other)")
     parser.add_argument("--markdown", type=Path, metavar="PAGE")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, terminated)
-    try:
+
+    def work() -> None:
         with ExitStack() as stack:
             report = run(asked, stack)
-    except FactoryError as error:
-        ui.failure(error)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        ui.say("interrupted; what was made is gone")
-        sys.exit(130)
-    report.show()
+        report.show()
+
+    command(work)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from remotezip import RemoteZip
 
 from imagefactory import disk, shell, ui
 from imagefactory.engine import Engine
-from imagefactory.errors import SetupError, fail
+from imagefactory.errors import FactoryError, SetupError, fail
 from imagefactory.locking import places
 from imagefactory.locking.model import Wheel
 from imagefactory.plan import CellPlan
@@ -54,9 +55,28 @@ def clock(work: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def must(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+def command(work: Callable[[], None]) -> None:
+    """Run a benchmark as a program: errors are told, and what was made goes when it is interrupted or terminated."""
+
+    def terminated(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        work()
+    except FactoryError as error:
+        ui.failure(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        ui.say("interrupted; what was made is gone")
+        sys.exit(130)
+
+
+def must(
+    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, quiet: bool = False
+) -> str:
     """Run ``argv``; what it wrote. Raises SetupError if it fails."""
-    done = shell.run(argv, env=env, cwd=cwd, join=True)
+    done = shell.run(argv, env=env, cwd=cwd, join=True, quiet=quiet)
     if not done.ok:
         told = "\n".join(done.out.strip().splitlines()[-25:])
         raise fail(SetupError, "bench-step", f"exit {done.code}: {shell.show(argv)}\n{told}", fix="run it by hand")

@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from measure import REPOSITORY, ROOT, command, must
 from report import Goal
 
 from imagefactory import bases, shell, ui
@@ -27,8 +28,7 @@ from imagefactory.options import workspace_of
 from imagefactory.plan import CellPlan
 from imagefactory.settings import from_environment
 
-ROOT = Path(__file__).resolve().parents[1]
-NAME, ROUNDS = "imagefactory/bench-scale", 5
+NAME, ROUNDS = f"{REPOSITORY}-scale", 5
 #: Seconds.
 GOAL = 1.0
 
@@ -92,7 +92,7 @@ def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
     text = f"FROM scratch\nCOPY . /\nLABEL io.imagefactory.build-key={plan.build_key}\n"
     (context / "Dockerfile").write_text(text, encoding="utf-8")
     argv = [*engine.docker, "buildx", "build", "--quiet", "--provenance=false", "--load"]
-    shell.run([*argv, "--tag", plan.cell.tags[0], str(context)], quiet=True)
+    must([*argv, "--tag", plan.cell.tags[0], str(context)], env=engine.environment, quiet=True)
 
 
 def _build(file: Path) -> float:
@@ -102,7 +102,9 @@ def _build(file: Path) -> float:
     done = shell.run(argv, env={"PYTHONDONTWRITEBYTECODE": ""}, quiet=True)
     seconds = time.perf_counter() - began
     if not done.ok or {row["action"] for row in json.loads(done.out)} != {"skip"}:
-        raise fail(SetupError, "bench-changed", f"something was built: {done.err[-500:]}", fix="run it again")
+        raise fail(
+            SetupError, "bench-changed", f"not all was unchanged: {done.err[-500:]}", fix="lock, then run it again"
+        )
     return seconds
 
 
@@ -112,12 +114,15 @@ def main() -> None:
     parser.add_argument("cells", nargs="?", type=int, default=1000, metavar="CELLS")
     parser.add_argument("--unchanged", type=int, metavar="CELLS")
     asked = parser.parse_args()
-    if asked.unchanged:
-        engine = Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
-        goal = unchanged(asked.unchanged, engine)
-    else:
-        goal = planning(asked.cells)
-    ui.out.print(f"{goal.what}: {goal.seen}; {goal.verdict()}")
+
+    def work() -> None:
+        if asked.unchanged:
+            goal = unchanged(asked.unchanged, Engine.connect(os.environ, from_environment(os.environ, ROOT).state))
+        else:
+            goal = planning(asked.cells)
+        ui.out.print(f"{goal.what}: {goal.seen}; {goal.verdict()}")
+
+    command(work)
 
 
 if __name__ == "__main__":
