@@ -10,9 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import requests
-import stamina
-
+from imagefactory import web
 from imagefactory.errors import Problem
 from imagefactory.locking.model import Wheel
 from imagefactory.settings import Settings
@@ -41,19 +39,16 @@ def pages(index: str, projects: Iterable[str]) -> dict[str, Page]:
 
 
 def _page(client: PyPISimple, name: str) -> Page:
-    from pypi_simple import NoSuchProjectError  # noqa: PLC0415 - as above
+    import requests  # noqa: PLC0415 - as above
+    from pypi_simple import NoSuchProjectError  # noqa: PLC0415
 
     try:
-        return Page(files=tuple(_fetch(client, name)))
+        page = web.patiently(lambda: client.get_project_page(name, timeout=web.SECONDS))
+        return Page(files=tuple(page.packages))
     except NoSuchProjectError:
         return Page()
     except (requests.RequestException, ValueError) as error:
         return Page(problem=type(error).__name__)
-
-
-@stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3, wait_initial=0.2, wait_max=2.0)
-def _fetch(client: PyPISimple, name: str) -> list[DistributionPackage]:
-    return list(client.get_project_page(name, timeout=60).packages)
 
 
 @lru_cache(maxsize=256)
@@ -73,17 +68,10 @@ def local(wheel: Wheel, folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def _answers(address: str) -> bool:
-    try:
-        return requests.head(address, timeout=60, allow_redirects=True).ok
-    except requests.RequestException:
-        return False
-
-
 def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
     """A problem for every wheel that no place has. An index that is down matters only to a hash no other place has."""
     wanted = {wheel.sha256: wheel for wheel in wheels}
-    named = [wheel for wheel in wanted.values() if wheel.has_address and not _answers(wheel.index)]
+    named = [wheel for wheel in wanted.values() if wheel.has_address and not web.answers(wheel.index)]
     gone = [
         Problem(
             code="wheel-unreachable",

@@ -13,13 +13,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import requests
-import stamina
 import tomli_w
 import uv
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from imagefactory import shell
+from imagefactory import shell, web
 from imagefactory.cell import Request
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.model import FIND_LINKS, Resolution, Wheel
@@ -116,14 +115,14 @@ def _filename(entry: dict[str, Any]) -> str:
     return str(entry.get("name") or unquote(urlsplit(entry["url"]).path).rpartition("/")[2])
 
 
-@stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)
 def _size(session: requests.Session, entry: dict[str, Any]) -> int:
     if "size" in entry:
         return int(entry["size"])
     parts = urlsplit(entry["url"])
     if parts.scheme == "file":
         return Path(unquote(parts.path)).stat().st_size
-    return int(session.head(entry["url"], timeout=60, allow_redirects=True).headers.get("content-length", 0))
+    told = web.patiently(lambda: session.head(entry["url"], timeout=web.SECONDS, allow_redirects=True))
+    return int(told.headers.get("content-length", 0))
 
 
 def _wheel(package: dict[str, Any], entry: dict[str, Any], size: int, indexes: Sequence[str]) -> Wheel:

@@ -7,17 +7,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import requests
-import stamina
 from filelock import FileLock
 
-from imagefactory import ui
+from imagefactory import ui, web
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import gitref, places
 from imagefactory.locking.model import Wheel
 from imagefactory.settings import Settings
-
-CHUNK = 1 << 20
 
 
 def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
@@ -37,11 +33,7 @@ def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
 def _download(url: str, sha256: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         part = Path(folder) / target.name
-        try:
-            found = _pack(url, part) if url.startswith("git+") else _save(url, part)
-        except requests.RequestException as error:
-            fix = "check the address and the network: imagefactory doctor"
-            raise fail(SetupError, "wheel-unreachable", f"{url}: {error}", fix=fix) from None
+        found = _pack(url, part) if url.startswith("git+") else _save(url, part)
         if found != sha256:
             what = f"{url} is {found}, not {sha256}"
             fix = "somebody replaced the file: ask who keeps it; or lock the new one by its hash in matrix.yaml"
@@ -62,16 +54,10 @@ def sha_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)
 def _save(url: str, path: Path) -> str:
     """Download ``url`` to ``path``; the SHA-256 of what came."""
-    digest = hashlib.sha256()
-    with requests.get(url, stream=True, timeout=60) as answer, path.open("wb") as file:
-        answer.raise_for_status()
-        for chunk in answer.iter_content(CHUNK):
-            digest.update(chunk)
-            file.write(chunk)
-    return digest.hexdigest()
+    with path.open("wb") as file:
+        return web.download(url, file, code="wheel-unreachable")
 
 
 def place(sha256: str, filename: str, settings: Settings) -> Path:

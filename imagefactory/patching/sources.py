@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tarfile
@@ -13,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-import requests
-import stamina
 from filelock import FileLock
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imagefactory import ui
+from imagefactory import ui, web
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import places
 from imagefactory.settings import Settings
@@ -166,19 +163,13 @@ def _is_version(file: DistributionPackage) -> bool:
     return True
 
 
-@stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)
 def _unpack(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> str:
     """Download a file, hold it against its hash, unpack its texts to ``root`` in one step; returns the hash."""
-    digest = hashlib.sha256()
     with tempfile.TemporaryDirectory(dir=root.parent) as name, tempfile.TemporaryFile() as data:
-        with requests.get(file.url, stream=True, timeout=60) as answer:
-            answer.raise_for_status()
-            for chunk in answer.iter_content(1 << 20):
-                digest.update(chunk)
-                data.write(chunk)
+        found = web.download(file.url, data, code="sources-unreachable")
         wanted = file.digests.get("sha256")
-        if wanted and wanted != digest.hexdigest():
-            what = f"{file.filename} is {digest.hexdigest()[:16]}, the index promised {wanted[:16]}"
+        if wanted and wanted != found:
+            what = f"{file.filename} is {found[:16]}, the index promised {wanted[:16]}"
             raise fail(SetupError, "sources-corrupt", what, fix="try again; if it stays, ask who keeps the index")
         data.seek(0)
         folder = Path(name) / "tree"
@@ -187,7 +178,7 @@ def _unpack(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> 
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(text)
         folder.rename(root)
-    return digest.hexdigest()
+    return found
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
