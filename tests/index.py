@@ -45,7 +45,7 @@ def serve(files: Path, root: Path) -> Iterator[str]:
     write_pages(files, root)
     handler = partial(_Handler, directory=str(root))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/simple"

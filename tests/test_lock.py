@@ -167,7 +167,10 @@ def test_requirements_without_a_solution_are_explained(
     assert "override" in caught.value.problems[0].fix
 
 
-def test_an_index_that_is_down_is_the_machines_fault(tmp_path: Path, cells: tuple[Cell, ...]) -> None:
+def test_an_index_that_is_down_is_the_machines_fault(
+    tmp_path: Path, cells: tuple[Cell, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(SetupError) as caught:
         station.update(None, cells[:1], settings(tmp_path, DOWN))
     assert codes(caught.value) == ["index-unreachable"]

@@ -52,7 +52,10 @@ def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -
     assert toolchain.prepare(made[0], settings(tmp_path, DOWN)) == home
 
 
-def test_a_toolchain_whose_wheel_is_gone_is_a_setup_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_toolchain_whose_wheel_is_gone_is_a_setup_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     wheels = tmp_path / "wheels"
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": ""})
     with serve(wheels, tmp_path / "www") as url:
