@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from imagefactory.errors import Problem
+
 
 class Outcome(StrEnum):
     """How a check ended. Only PASS is a success; SKIP always says why and is never counted as one."""
@@ -93,6 +95,16 @@ def load(folder: Path, digest: str) -> Receipt | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def problems(receipts: Sequence[Receipt]) -> list[Problem]:
+    """What keeps images from moving: a problem for every required check that did not pass."""
+    return [
+        Problem(code="check-failed", where=one.tag, what=f"{check.name}: {check.detail}", fix="see docs/verify.md")
+        for one in receipts
+        for check in one.checks
+        if check.required and check.outcome is not Outcome.PASS
+    ]
 
 
 def _path(folder: Path, digest: str) -> Path:

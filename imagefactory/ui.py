@@ -18,7 +18,7 @@ from rich.table import Table
 
 from imagefactory.errors import FactoryError
 
-__all__ = ["command", "emit_json", "err", "escape", "failure", "out", "say", "step", "table", "warn"]
+__all__ = ["command", "emit_json", "err", "escape", "failure", "out", "say", "size", "step", "table", "warn"]
 
 #: Columns where no terminal says how many there are: CI logs scroll sideways, folded digests cannot be copied.
 WIDE = None if "COLUMNS" in os.environ or sys.stdout.isatty() else 160
@@ -53,6 +53,13 @@ def failure(error: FactoryError) -> None:
             err.print(f"  [green]fix:[/green] {escape(problem.fix)}")
     if len(error.problems) > 1:
         err.print(f"[red]{len(error.problems)} errors[/red]")
+
+
+def size(number: int) -> str:
+    """Bytes for people, as Docker writes them."""
+    if number >= 1e8:
+        return f"{number / 1e9:.2f} GB"
+    return f"{number / 1e6:.1f} MB" if number >= 1e5 else f"{number / 1e3:.1f} kB"
 
 
 def emit_json(value: object) -> None:

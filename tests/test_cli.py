@@ -59,6 +59,10 @@ def test_wrong_options_are_wrong_input() -> None:
     assert run("nonsense").returncode == 2
 
 
+def test_a_misspelt_command_is_told_which_one_was_meant() -> None:
+    assert "Did you mean 'plan'?" in run("plam").stderr
+
+
 def test_build_says_what_to_write_when_it_is_not_told_what_to_build() -> None:
     done = run("build")
     assert done.returncode == 2

@@ -16,10 +16,10 @@ import pytest
 from conftest import copy_project, factory
 
 from imagefactory.archive import unpack
+from imagefactory.commands.options import workspace_of
 from imagefactory.engine import Engine
 from imagefactory.inbuild import overlay
 from imagefactory.locking import store, wheelhouse
-from imagefactory.options import workspace_of
 from imagefactory.settings import from_environment
 
 pytestmark = pytest.mark.e2e

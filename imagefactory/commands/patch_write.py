@@ -8,16 +8,14 @@ from typing import Annotated
 import typer
 
 from imagefactory import ui
+from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
-from imagefactory.options import HERE, File, Json, workspace_of
-from imagefactory.patch_cli import app
 from imagefactory.patching import catalog, importing, port, worktree
 from imagefactory.patching.model import Patch
 from imagefactory.patching.port import Ported
 from imagefactory.workspace import Workspace
 
-__all__ = ["app"]
-
+app = typer.Typer(add_completion=False)
 On = Annotated[str, typer.Option("--on", metavar="VERSION", help="The release that it is made on.")]
 
 

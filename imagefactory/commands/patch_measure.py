@@ -1,4 +1,4 @@
-"""The ``imagefactory patch`` commands that measure; those that write patches are in ``port_cli``."""
+"""The ``imagefactory patch`` commands that measure: status, check."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from imagefactory import ui
+from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, fail
-from imagefactory.options import HERE, File, Json, workspace_of
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Measured
 from imagefactory.patching.model import State
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Patches: measured, not declared.")
+app = typer.Typer(add_completion=False)
 COLOURS = {
     State.NEEDED: "green",
     State.OBSOLETE: "cyan",

@@ -1,10 +1,9 @@
-"""The commands that build and verify."""
+"""The command that builds, and verifies what it built."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +12,18 @@ import typer
 from imagefactory import build as building
 from imagefactory import builders, disk, receipt, ui
 from imagefactory.cell import Cell
-from imagefactory.engine import Engine
+from imagefactory.commands.options import HERE, BuilderName, Json, Select, engine_of, show_plan, workspace_of
+from imagefactory.engine import Engine, ImageInfo
 from imagefactory.errors import CheckFailedError, InputError, Problem, SetupError, fail
-from imagefactory.options import HERE, BuilderName, File, Json, Select, engine_of, show_plan, workspace_of
 from imagefactory.patching.model import State
 from imagefactory.plan import CellPlan
+from imagefactory.receipt import Receipt
 from imagefactory.workspace import Found, Row, Workspace, decide
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("build", epilog="Example: imagefactory build --matrix --select flavor=cpu")
 def build_command(
     path: Annotated[Path, typer.Argument(metavar="[FILE]", help="Matrix file.")] = HERE,
     matrix: Annotated[bool, typer.Option("--matrix", help="Build the cells of the matrix file (matrix.yaml).")] = False,
@@ -41,8 +44,11 @@ def build_command(
     if cache:
         builders.cache_ref(cache, "")  # told before anything is built
     workspace = workspace_of(path)
-    engine = engine_of(workspace.settings)
-    cells = workspace.cells(select or [])
+    with ThreadPoolExecutor(1) as aside:  # matrix and lock are read while the engine answers
+        answer = aside.submit(engine_of, workspace.settings)
+        cells = workspace.cells(select or [])
+        _ = workspace.lock
+    engine = answer.result()
     there = builders.find(engine, builder) if builder and not dry_run else None
     if not dry_run:
         workspace.make_wheels(cells, engine, there=there)
@@ -68,7 +74,8 @@ def build_command(
         results = building.bake(engine, plans, bakefile, workspace.settings.logs, builder=builder)
     built = {result.cell: result for result in results}
     good = [r.plan.cell.tags[0] for r in rows if r.action == "skip" or _is_built(built.get(r.plan.cell.name))]
-    receipts = [] if no_verify else _verify_all(workspace, engine, good, show=not json, unless_receipt=True)
+    known = images.result() if not built else engine.find_images(good)
+    receipts = [] if no_verify else _verify_unless_passed(workspace, engine, good, known, show=not json)
     if json:
         ui.emit_json([_build_row(row, built.get(row.plan.cell.name), stopped) for row in rows])
     else:
@@ -137,66 +144,35 @@ def _show_results(
     ui.table("build", ["cell", "result", "", "image"], table)
 
 
-def _judge(
-    results: list[building.BuildResult], receipts: list[receipt.Receipt], stopped: list[Problem] | None = None
-) -> None:
+def _verify_unless_passed(
+    workspace: Workspace, engine: Engine, tags: Sequence[str], images: Mapping[str, ImageInfo], *, show: bool
+) -> list[Receipt]:
+    """Verify those of ``tags`` whose very digest has not passed already."""
+    before = {tag: receipt.load(workspace.settings.receipts, images[tag].digest) for tag in tags}
+    passed = [one for one in before.values() if one and one.passed]
+    if passed:
+        oldest = min(one.verified_at for one in passed)
+        ui.say(f"{len(passed)} of {len(tags)} verified before, since {oldest}; imagefactory verify does it again")
+    left = [tag for tag, one in before.items() if not (one and one.passed)]
+    if not left:
+        return []
+    from imagefactory.commands.verify import verify_all  # noqa: PLC0415 - brings NumPy, which nothing else here needs
+
+    return verify_all(workspace, engine, left, show=show)
+
+
+def _judge(results: Sequence[building.BuildResult], receipts: Sequence[Receipt], stopped: Sequence[Problem]) -> None:
     """Raise for everything that is not as it should be, so that the exit code says so."""
-    problems = stopped or []
-    problems += [
-        Problem(code="build-failed", where=r.cell, what=f"{r.error} (log: {r.log})", fix=f"reproduce: {r.reproduce}")
-        for r in results
-        if not r.ok
+    problems = [
+        *stopped,
+        *(
+            Problem(
+                code="build-failed", where=r.cell, what=f"{r.error} (log: {r.log})", fix=f"reproduce: {r.reproduce}"
+            )
+            for r in results
+            if not r.ok
+        ),
+        *receipt.problems(receipts),
     ]
-    for one in receipts:
-        bad = [check for check in one.checks if check.required and check.outcome is not receipt.Outcome.PASS]
-        problems += [
-            Problem(code="check-failed", where=one.tag, what=f"{check.name}: {check.detail}", fix="see docs/verify.md")
-            for check in bad
-        ]
     if problems:
         raise CheckFailedError(problems)
-
-
-def _verify_all(
-    workspace: Workspace, engine: Engine, tags: list[str], *, show: bool, unless_receipt: bool = False
-) -> list[receipt.Receipt]:
-    """Verify images one after the other; an image whose exact digest has passed already can be left as it is."""
-    from imagefactory.verify import station as verifying  # noqa: PLC0415 - brings NumPy, which nothing else here needs
-
-    lock = workspace.lock if workspace.lock_file.exists() else None
-    done = []
-    for tag in tags:
-        digest = engine.inspect_image(tag).digest
-        known = receipt.load(workspace.settings.receipts, digest)
-        if unless_receipt and known and known.passed:
-            ui.say(f"{tag}: {digest[:19]} was verified on {known.verified_at}; imagefactory verify does it again")
-            continue
-        made = verifying.verify(tag, engine=engine, lock=lock, settings=workspace.settings, now=datetime.now(UTC))
-        receipt.save(workspace.settings.receipts, made)
-        done.append(made)
-        if show:
-            verifying.render_table(made)
-    return done
-
-
-def verify_command(
-    tags: Annotated[
-        list[str] | None, typer.Argument(metavar="[TAG]...", help="Images; or name cells with --select.")
-    ] = None,
-    file: File = HERE,
-    select: Select = None,
-    junit_file: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
-    json: Json = False,
-) -> None:
-    """Run an image in containers and judge it; exit 1 if a required check fails."""
-    workspace = workspace_of(file)
-    engine = engine_of(workspace.settings)
-    names = list(tags or []) or [cell.tags[0] for cell in workspace.cells(select or [])]
-    receipts = _verify_all(workspace, engine, names, show=not json)
-    if junit_file:
-        from imagefactory.verify import junit  # noqa: PLC0415 - as above
-
-        junit.write(junit_file, *receipts)
-    if json:
-        ui.emit_json([one.as_dict() for one in receipts])
-    _judge([], receipts)

@@ -11,17 +11,20 @@ from typing import Annotated
 import typer
 
 from imagefactory import disk, prune, receipt, ui
+from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
 from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, FactoryError, Problem
-from imagefactory.options import HERE, File, Json, engine_of, workspace_of
 from imagefactory.prune import Item, Kind
 from imagefactory.workspace import Workspace
+
+app = typer.Typer(add_completion=False)
 
 BOOTSTRAPPED = "imagefactory/bootstrap"
 #: Below the cache folder: what nothing but a next build needs.
 REMAKABLE = ("build", "rebuild", "knobs", "metadata", "proofs", "sources", "toolchains")
 
 
+@app.command("prune", epilog="Example: imagefactory prune --dry-run")
 def prune_command(
     file: File = HERE,
     everything: Annotated[
@@ -47,7 +50,7 @@ def prune_command(
         freed = _freed(before, engine) if go else 0
         ui.emit_json({"items": rows, "kept": [item.as_dict() for item in kept], "removed": go, "bytes_freed": freed})
     elif go:
-        ui.say(f"{len(items) - len(failed)} things removed; {_gb(_freed(before, engine))} more free on the disk")
+        ui.say(f"{len(items) - len(failed)} things removed; {ui.size(_freed(before, engine))} more free on the disk")
     elif dry_run or not items:
         _show(items, kept)
     if failed:
@@ -65,10 +68,12 @@ def _asked(items: Sequence[Item], kept: Sequence[Item]) -> bool:
 def _show(items: Sequence[Item], kept: Sequence[Item]) -> None:
     # cache records have no names that tell anybody anything: one line for all
     for title, every in (("can go", items), ("stays", kept)):
-        rows = [[i.kind, ui.escape(i.name), _gb(i.size), ui.escape(i.why)] for i in every if i.kind is not Kind.CACHE]
+        rows = [
+            [i.kind, ui.escape(i.name), ui.size(i.size), ui.escape(i.why)] for i in every if i.kind is not Kind.CACHE
+        ]
         records = [item for item in every if item.kind is Kind.CACHE]
         if records:
-            total = _gb(sum(item.size for item in records))
+            total = ui.size(sum(item.size for item in records))
             rows.append([Kind.CACHE, f"{len(records)} records", total, records[0].why])
         if rows:
             ui.table(title, ["", "what", "bytes", "why"], rows)
@@ -143,7 +148,3 @@ def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
 def _freed(before: int | None, engine: Engine) -> int:
     now = disk.free(engine.data_root)
     return max(0, now - before) if now is not None and before is not None else 0
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

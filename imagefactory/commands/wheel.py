@@ -7,11 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from imagefactory import builders, ui, wheels
+from imagefactory.commands.options import HERE, BuilderName, File, Json, Select, engine_of, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
-from imagefactory.options import HERE, BuilderName, File, Json, Select, engine_of, workspace_of
 from imagefactory.wheelplan import Trial
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("wheel", epilog="Example: imagefactory wheel --select flavor=gb10-wheel")
 def wheel_command(
     file: File = HERE,
     select: Select = None,

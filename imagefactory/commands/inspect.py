@@ -1,0 +1,73 @@
+"""The command that tells what an image is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from imagefactory import anatomy, receipt, ui
+from imagefactory.anatomy import Anatomy
+from imagefactory.commands import looking
+from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
+from imagefactory.plan import LABEL
+from imagefactory.receipt import Outcome, Receipt
+
+#: As many packages as tell what an image is heavy with.
+BIGGEST = 10
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("inspect", epilog="Example: imagefactory inspect imagefactory/vllm:gb10-vllm0.22.1")
+def inspect_command(
+    tag: Annotated[str, typer.Argument(metavar="TAG", help="An image in the engine.")],
+    file: File = HERE,
+    json: Json = False,
+) -> None:
+    """What an image is made of: pins, patches, layers, biggest packages, and which checks held."""
+    workspace = workspace_of(file)
+    engine = engine_of(workspace.settings)
+    found = looking.look(engine, tag)
+    verified = receipt.load(workspace.settings.receipts, found.digest)
+    if json:
+        ui.emit_json({**found.as_dict(), "receipt": verified.as_dict() if verified else None})
+        return
+    _facts(found, verified)
+    looking.layers("layers", found.layers)
+    lock = workspace.lock if workspace.lock_file.exists() else None
+    if found.dropped:
+        shown = [[one.layer, one.rule, str(one.files), ui.size(one.size)] for one in found.dropped]
+        ui.table("left out", ["layer", "what", "files", "bytes"], shown)
+    sizes = {wheel.sha256: wheel.size for wheel in lock.all_wheels()} if lock else {}
+    biggest = anatomy.biggest(found, sizes, BIGGEST)
+    if biggest:
+        rows = [[name, version, ui.size(size)] for name, version, size in biggest]
+        ui.table("biggest wheels", ["package", "version", "compressed"], rows)
+
+
+def _facts(found: Anatomy, verified: Receipt | None) -> None:
+    made = f"{LABEL}.build-key" in found.labels
+    pins = {key.removeprefix(f"{LABEL}.pin."): v for key, v in found.labels.items() if key.startswith(f"{LABEL}.pin.")}
+    rows = [["digest", found.digest], ["platform", found.platform], ["size", f"{ui.size(found.size)} unpacked"]]
+    if made:
+        rows += [
+            ["cell", found.labels.get(f"{LABEL}.cell", "")],
+            ["pins", ", ".join(f"{name} {version}" for name, version in pins.items())],
+            ["torch", found.labels.get(f"{LABEL}.torch", "")],
+            ["patches", ", ".join(f"{name} ({state})" for name, state in found.patches.items()) or "none"],
+            ["packages", str(len(found.packages))],
+            ["build key", found.labels[f"{LABEL}.build-key"]],
+        ]
+    else:
+        rows.append(["made by", "not by imagefactory: it has no build key"])
+    rows.append(["verified", _verified(verified)])
+    ui.table(found.ref, ["", ""], [[name, ui.escape(text)] for name, text in rows])
+
+
+def _verified(verified: Receipt | None) -> str:
+    if verified is None:
+        return "never, on this machine"
+    counts = {outcome: sum(check.outcome is outcome for check in verified.checks) for outcome in Outcome}
+    told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+    return f"{verified.verified_at}: {'passed' if verified.passed else 'NOT passed'} ({told})"
