@@ -43,9 +43,10 @@ def test_only_what_has_not_passed_as_it_is_is_verified_again(tmp_path: Path, mon
     engine = Engine(binary="docker", host=None, config=None)
     for one in (judged("good", Outcome.PASS), judged("bad", Outcome.FAIL), judged("unjudged", Outcome.SKIP)):
         receipt.save(workspace.settings.receipts, one)
-    tags = ["good", "bad", "unjudged", "new"]
-    build._verify_unless_passed(workspace, engine, tags, {tag: image(tag) for tag in tags}, show=False)
-    assert asked == ["bad", "unjudged", "new"]
+    there = ["good", "bad", "unjudged", "new"]
+    images = {tag: image(tag) for tag in there}
+    build._verify_unless_passed(workspace, engine, [*there, "gone"], images, show=False)
+    assert asked == ["bad", "unjudged", "new", "gone"]  # what is gone is told by the verification
 
 
 def test_a_required_check_that_did_not_pass_is_a_problem_be_it_failed_or_left_out() -> None:

@@ -148,7 +148,8 @@ def _verify_unless_passed(
     workspace: Workspace, engine: Engine, tags: Sequence[str], images: Mapping[str, ImageInfo], *, show: bool
 ) -> list[Receipt]:
     """Verify those of ``tags`` whose very digest has not passed already."""
-    before = {tag: receipt.load(workspace.settings.receipts, images[tag].digest) for tag in tags}
+    folder = workspace.settings.receipts
+    before = {tag: receipt.load(folder, images[tag].digest) if tag in images else None for tag in tags}
     passed = [one for one in before.values() if one and one.passed]
     if passed:
         oldest = min(one.verified_at for one in passed)
