@@ -72,6 +72,11 @@ class Workspace:
         """The lock. Raises InputError if there is none or it cannot be read."""
         return store.read(self.lock_file)
 
+    @property
+    def lock_if_any(self) -> Lock | None:
+        """The lock; None if there is no file."""
+        return self.lock if self.lock_file.exists() else None
+
     @cached_property
     def _uv_version(self) -> str:
         return version("uv")
@@ -91,7 +96,7 @@ class Workspace:
     def try_series(self, series: Sequence[tuple[Cell, Sequence[Step]]]) -> list[check.Checked]:
         """The patches of each cell, tried on upstream's sources. Raises SetupError if no place has the sources."""
         bench = self.bench(step.patch for _, steps in series for step in steps)
-        return [check.check(cell, steps, bench, self.settings) for cell, steps in series]
+        return [check.check(cell, steps, bench, self.lock_if_any, self.settings) for cell, steps in series]
 
     def cells(self, expressions: Sequence[str]) -> tuple[Cell, ...]:
         """The cells that ``--select`` names, all of them without one."""
@@ -114,23 +119,23 @@ class Workspace:
 
     def _dead_settings(self, plans: Sequence[CellPlan]) -> Iterator[Problem]:
         """What flavors set that the vLLM of a cell would ignore; asks for sources only where something is set."""
-        judged: dict[str, knobs.Knobs | None] = {}
+        judged: dict[tuple[str, str], knobs.Knobs | None] = {}
         for one in plans:
-            version = one.cell.axes["vllm"]
             if not knobs.asked(one.cell):
                 continue
-            if version not in judged:
-                judged[version] = self._knobs(version)
-            found = judged[version]
+            key = one.cell.flavor.name, one.cell.axes["vllm"]
+            if key not in judged:
+                judged[key] = self._knobs(one.cell)
+            found = judged[key]
             if found is not None:
                 yield from knobs.dead(one.cell, found, one.series)
 
-    def _knobs(self, release: str) -> knobs.Knobs | None:
-        """The knobs of a vLLM release, kept by the hash of its sources; None if no place has them."""
+    def _knobs(self, cell: Cell) -> knobs.Knobs | None:
+        """The knobs of a cell's vLLM, kept by the hash of its sources; None if no place has them."""
         try:
-            tree = sources.fetch("vllm", release, self.settings)
+            tree = sources.of_cell("vllm", cell, self.lock_if_any, self.settings)
         except SetupError as error:
-            ui.warn(f"settings are not held against vLLM {release}: {error.problems[0].what}")
+            ui.warn(f"settings are not held against vLLM {cell.axes['vllm']}: {error.problems[0].what}")
             return None
         kept = self.settings.cache / "knobs" / f"{tree.sha256}.json"
         try:

@@ -17,6 +17,7 @@ from imagefactory.errors import SetupError
 from imagefactory.locking import gitref, origins, toolchains, wheelhouse
 from imagefactory.locking.model import Lock
 from imagefactory.locking.origins import Kind
+from imagefactory.patching import sources
 from imagefactory.settings import Settings
 
 
@@ -175,6 +176,22 @@ def test_a_ref_is_locked_as_its_commit_and_fetched_again_by_that(repository: Pat
     elsewhere = replace(settings, cache=tmp_path / "elsewhere")
     path = wheelhouse.fetch(source.url, source.sha256, source.filename, elsewhere)
     assert wheelhouse.sha_of(path) == source.sha256
+
+
+def test_patches_of_a_wheel_that_is_made_from_a_commit_are_tried_on_the_tree_of_that(
+    repository: Path, tmp_path: Path
+) -> None:
+    settings = settings_in(tmp_path)
+    cell = cell_of(tmp_path, f"file://{repository}")
+    lock = Lock(
+        created="",
+        tools=(),
+        resolutions=(),
+        sources=tuple(toolchains.sources_of(None, [cell], settings, upgrade=False)),
+    )
+    tree = sources.of_cell("vllm", cell, lock, settings)
+    assert (tree.version, tree.sha256) == (cell.axes["vllm"], lock.sources[0].sha256)
+    assert (tree.root / "include/a.h").read_text() == "one\n"
 
 
 def test_a_folder_has_another_hash_when_one_byte_changes(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def checked(tmp_path: Path, url: str, **files: str) -> check.Checked:
     cell = _cell(tmp_path, "0.22.1")
     steps = catalog.series(catalog.load(tmp_path / "patches"), cell)
     using = settings(tmp_path, url)
-    return check.check(cell, steps, Bench(using), using)
+    return check.check(cell, steps, Bench(using), None, using)
 
 
 def _cell(tmp_path: Path, version: str) -> Cell:
@@ -108,7 +108,7 @@ def test_a_change_in_the_last_patch_proves_only_that_on_top_of_the_others(tmp_pa
     def states(last: str) -> dict[str, str]:
         (second / "a.diff").write_text(f"--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n one\n-zwei\n+{last}\n")
         steps = catalog.series(catalog.load(tmp_path / "patches"), cell)
-        return {row.patch: row.state for row in check.check(cell, steps, Bench(using), using).rows}
+        return {row.patch: row.state for row in check.check(cell, steps, Bench(using), None, using).rows}
 
     def runs() -> tuple[int, int]:
         return len((first / "runs").read_text()), len((second / "runs").read_text())

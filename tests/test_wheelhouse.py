@@ -12,14 +12,17 @@ from index import serve, torch, wheel
 from matrices import problems
 from matrices import write as write_matrix
 
-from imagefactory import matrix
+from imagefactory import knobs, matrix
 from imagefactory.errors import SetupError
 from imagefactory.locking import station, store, wheelhouse
 from imagefactory.locking.model import Lock, Wheel
 from imagefactory.locking.requirements import requirements_txt
+from imagefactory.patching import sources
 from imagefactory.settings import Settings
 
 NAME = "vllm-0.22.1+stream-py3-none-any.whl"
+#: A variable that no release of vLLM has.
+ENVS = 'environment_variables = {"VLLM_STREAM_LOADING": lambda: True}\n'
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     files = tmp_path / "files"
     torch(files, "2.11.0", "cu130", "13.0")
     wheel(files, "leaf", "1.0")
-    made = wheel(tmp_path / "made", "vllm", "0.22.1+stream", requires=("leaf",))
+    made = wheel(tmp_path / "made", "vllm", "0.22.1+stream", requires=("leaf",), files={"vllm/envs.py": ENVS})
     with serve(files, tmp_path / "www") as url:
         (tmp_path / "www" / "files" / NAME).write_bytes(made.read_bytes())
         yield Settings(
@@ -114,3 +117,18 @@ def test_an_address_without_the_hash_of_what_is_meant_is_refused_with_its_line(t
     (problem,) = problems(write_matrix(tmp_path, '"vllm=={vllm}"', text))
     assert problem.code == "matrix-no-hash"
     assert (problem.where or "").startswith("matrix.yaml:") or "matrix.yaml:" in (problem.where or "")
+
+
+def test_settings_and_patches_are_held_against_the_wheel_and_not_against_the_release_of_its_name(
+    settings: Settings,
+) -> None:
+    lock, found = locked(settings, sha256(settings))
+    (cell, *_) = matrix.load(settings.project / "matrix.yaml").cells
+    tree = sources.of_cell("vllm", cell, lock, settings)
+    assert (tree.version, tree.sha256) == ("0.22.1", found.sha256)
+    assert (tree.root / "vllm/envs.py").read_text() == ENVS
+    assert sources.of_cell("vllm", cell, lock, settings) == tree
+    assert knobs.read(tree.root).knows("VLLM_STREAM_LOADING")
+    with pytest.raises(SetupError) as caught:  # without the lock nothing tells of the wheel, and no index has releases
+        sources.of_cell("vllm", cell, None, settings)
+    assert caught.value.problems[0].code == "sources-unreachable"

@@ -35,7 +35,7 @@ def inspect_command(
         return
     _facts(found, verified)
     looking.layers("layers", found.layers)
-    lock = workspace.lock if workspace.lock_file.exists() else None
+    lock = workspace.lock_if_any
     if found.dropped:
         shown = [[one.layer, one.rule, str(one.files), ui.size(one.size)] for one in found.dropped]
         ui.table("left out", ["layer", "what", "files", "bytes"], shown)

@@ -34,7 +34,7 @@ def lock_command(
     if check:
         _check_lock(workspace, json=json)
         return
-    old = workspace.lock if workspace.lock_file.exists() else None
+    old = workspace.lock_if_any
     new, changes = locking.update(
         old,
         cells,

@@ -45,7 +45,7 @@ def verify_command(
 
 def verify_all(workspace: Workspace, engine: Engine, tags: list[str], *, show: bool) -> list[Receipt]:
     """Verify images one after the other, and keep a receipt of each."""
-    lock = workspace.lock if workspace.lock_file.exists() else None
+    lock = workspace.lock_if_any
     done = []
     for tag in tags:
         made = station.verify(tag, engine=engine, lock=lock, settings=workspace.settings, now=datetime.now(UTC))

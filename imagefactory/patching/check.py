@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from imagefactory.cell import Cell
 from imagefactory.errors import Problem
+from imagefactory.locking.model import Lock
 from imagefactory.patching import sources
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.model import State, Step
@@ -22,11 +23,14 @@ class Checked:
     problems: tuple[Problem, ...]
 
 
-def check(cell: Cell, steps: Sequence[Step], bench: Bench, settings: Settings) -> Checked:
-    """Apply and prove ``steps`` project by project, as the build does. Raises SetupError without the sources."""
+def check(cell: Cell, steps: Sequence[Step], bench: Bench, lock: Lock | None, settings: Settings) -> Checked:
+    """Apply and prove ``steps`` project by project, as the build does. Raises SetupError without the sources.
+
+    With a ``lock`` the sources are those of what the cell installs, be it no release.
+    """
     rows: dict[str, Measured] = {}
     for project, own in _by_project(steps).items():
-        tree = sources.fetch(project, cell.axes[project], settings)
+        tree = sources.of_cell(project, cell, lock, settings)
         rows |= {row.patch: row for row in bench.series(tree, own)}
     ordered = tuple(rows[step.patch.name] for step in steps)
     found = [_problem(cell, step, row) for step, row in zip(steps, ordered, strict=True) if row.state.stops_build]

@@ -17,8 +17,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imagefactory import ui, web
+from imagefactory.cell import Cell, request_of
 from imagefactory.errors import SetupError, fail
-from imagefactory.locking import places
+from imagefactory.locking import places, wheelhouse
+from imagefactory.locking.model import Lock
+from imagefactory.locking.targets import BUILT
 from imagefactory.settings import Settings
 
 if TYPE_CHECKING:
@@ -131,6 +134,34 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
     return SourceTree(project=project, version=version, root=root, sha256=sha)
 
 
+def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> SourceTree:
+    """The sources of what ``cell`` installs of ``project``, by ``lock`` where there is one.
+
+    They are a release's, unless the matrix names somebody's wheel by its address, or a commit to make the wheel from.
+    Raises SetupError if they cannot be had.
+    """
+    resolution = lock.find(request_of(cell)) if lock else None
+    wheel = resolution.wheel(DISTRIBUTIONS[project].name) if resolution else None
+    ref = cell.flavor.build.ref if cell.flavor.build and project == BUILT else None
+    commit = lock.commit(ref) if lock and ref else None
+    if commit:
+        file = wheelhouse.fetch(commit.url, commit.sha256, commit.filename, settings)
+        return _of_file(project, cell.axes[project], file, commit.sha256, settings)
+    if wheel and wheel.has_address:
+        return _of_file(project, cell.axes[project], wheelhouse.of(wheel, settings), wheel.sha256, settings)
+    return fetch(project, cell.axes[project], settings)
+
+
+def _of_file(project: str, version: str, file: Path, sha256: str, settings: Settings) -> SourceTree:
+    root = _folder(project, settings) / sha256
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(root.with_name(f"{sha256}.lock")):
+        if not root.is_dir():
+            with file.open("rb") as data:
+                _write_texts(data, file.name, root, TEXT)
+    return SourceTree(project=project, version=version, root=root, sha256=sha256)
+
+
 def _folder(project: str, settings: Settings) -> Path:
     return settings.cache / "sources" / project
 
@@ -165,20 +196,27 @@ def _is_version(file: DistributionPackage) -> bool:
 
 def _unpack(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> str:
     """Download a file, hold it against its hash, unpack its texts to ``root`` in one step; returns the hash."""
-    with tempfile.TemporaryDirectory(dir=root.parent) as name, tempfile.TemporaryFile() as data:
+    with tempfile.TemporaryFile() as data:
         found = web.download(file.url, data, code="sources-unreachable")
         wanted = file.digests.get("sha256")
         if wanted and wanted != found:
             what = f"{file.filename} is {found[:16]}, the index promised {wanted[:16]}"
             raise fail(SetupError, "sources-corrupt", what, fix="try again; if it stays, ask who keeps the index")
         data.seek(0)
+        _write_texts(data, file.filename, root, suffixes)
+    return found
+
+
+def _write_texts(data: IO[bytes], filename: str, root: Path, suffixes: frozenset[str]) -> None:
+    """Unpack the texts of a wheel or an archive to ``root`` in one step."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as name:
         folder = Path(name) / "tree"
-        for inside, text in (_of_wheel if file.filename.endswith(".whl") else _of_sdist)(data, suffixes):
+        folder.mkdir()
+        for inside, text in (_of_wheel if filename.endswith(".whl") else _of_sdist)(data, suffixes):
             target = folder / inside
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(text)
         folder.rename(root)
-    return found
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
