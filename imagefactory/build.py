@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from imagefactory import shell, ui
+from imagefactory import disk, shell, ui
 from imagefactory.buildview import View
 from imagefactory.engine import Engine
+from imagefactory.errors import SetupError
 from imagefactory.plan import CellPlan
 from imagefactory.progress import Event, Progress
 
@@ -46,8 +47,10 @@ def bake(
     """Build ``plans`` in one bake; cells that a failure cancelled are baked again without the failed ones.
 
     ``builder`` is a buildx builder, the engine's own if it is not said. Bake cancels every target at the first error,
-    but finished steps stay in the cache for the next round.
+    but finished steps stay in the cache for the next round. Raises SetupError, before anything runs, if the disk cannot
+    hold them.
     """
+    _mind_the_disk(plans, engine)
     logs.mkdir(parents=True, exist_ok=True)
     left = {plan.cell.name: plan for plan in plans}
     results: list[BuildResult] = []
@@ -71,6 +74,15 @@ def bake(
         if left:
             ui.say(f"going on with {', '.join(left)}")
     return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
+
+
+def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine) -> None:
+    """Warn if the build may not fit the disk; raise SetupError if it cannot."""
+    problem = disk.judge(plans, disk.free(engine.data_root))
+    if problem and problem.code == "disk-full":
+        raise SetupError(problem)
+    if problem:
+        ui.warn(f"{problem.what}: {problem.fix}")
 
 
 def _command(engine: Engine, names: Sequence[str], bakefile: Path, progress: str, builder: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: thin functions over the stations; errors are caught here and nowhere else."""
+"""The command line: commands are found here, and errors are caught, here and nowhere else."""
 
 from __future__ import annotations
 

@@ -17,11 +17,12 @@ Answer = TypeVar("Answer")
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """What ``ask`` returns; three times it may end in a broken connection or hear nothing."""
+    """What ``ask`` returns, asked up to three times if the connection breaks, on the way or half through."""
     import requests  # noqa: PLC0415 - as the module says
     import stamina  # noqa: PLC0415
 
-    return stamina.retry(on=(requests.ConnectionError, requests.Timeout), attempts=3)(ask)()
+    broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+    return stamina.retry(on=broken, attempts=3)(ask)()
 
 
 def download(url: str, file: IO[bytes], *, code: str) -> str:

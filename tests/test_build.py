@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from test_plan_push import planned
 
-from imagefactory import build
+from imagefactory import build, disk
 from imagefactory.engine import Engine
+from imagefactory.errors import SetupError
 
 FAKE = """\
 #!/usr/bin/env python3
@@ -36,7 +37,9 @@ def engine(tmp_path: Path) -> Engine:
     program = tmp_path / "docker"
     program.write_text(FAKE)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return Engine(binary=str(program))
+    made = Engine(binary=str(program))
+    made.data_root = "/elsewhere"  # an engine on another machine: its disk is not judged
+    return made
 
 
 def run(tmp_path: Path, engine: Engine, bad: dict[str, str]) -> tuple[dict[str, build.BuildResult], list[list[str]]]:
@@ -46,6 +49,16 @@ def run(tmp_path: Path, engine: Engine, bad: dict[str, str]) -> tuple[dict[str, 
     results = build.bake(engine, plans, tmp_path / "bake.json", tmp_path / "logs")
     calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
     return {result.cell: result for result in results}, calls
+
+
+def test_what_cannot_fit_the_disk_is_refused_before_anything_runs(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "free", lambda _: disk.GIB)
+    with pytest.raises(SetupError) as caught:
+        run(tmp_path, engine, {})
+    assert caught.value.problems[0].code == "disk-full"
+    assert not (tmp_path / "calls").exists()
 
 
 def test_all_cells_are_one_bake(tmp_path: Path, engine: Engine) -> None:

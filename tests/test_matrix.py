@@ -228,3 +228,18 @@ def test_the_committed_matrix_is_valid_and_its_published_schema_is_current() -> 
     assert schema == json_schema()
     jsonschema.validate(yaml.safe_load((ROOT / "matrix.yaml").read_text()), schema)
     assert matrix.load(ROOT / "matrix.yaml").cells
+
+
+def test_the_flavor_that_the_docs_make_of_a_wheel_by_its_address_is_one(tmp_path: Path) -> None:
+    """The whole matrix with the first example of docs/wheels.md in it."""
+    example = yaml.safe_load((ROOT / "docs/wheels.md").read_text().split("```yaml\n")[1].split("```")[0])
+    whole = yaml.safe_load((ROOT / "matrix.yaml").read_text())
+    (text, *others) = example["flavors"]["gb10-stream"]["requirements"]
+    example["flavors"]["gb10-stream"]["requirements"] = [text.replace("…", "0" * 64), *others]
+    for name in ("bases", "flavors"):
+        whole[name] |= example[name]
+    whole["include"] += example["include"]
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump(whole))
+    (cell,) = (one for one in matrix.load(tmp_path / "matrix.yaml").cells if one.flavor.name == "gb10-stream")
+    assert cell.flavor.env["VLLM_STREAM_LOADING"] == "1"
+    assert " " not in cell.requirements[0].partition(" @ ")[2]

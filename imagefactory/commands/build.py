@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from imagefactory import build as building
-from imagefactory import builders, disk, receipt, ui
+from imagefactory import builders, receipt, ui
 from imagefactory.cell import Cell
 from imagefactory.commands.options import HERE, BuilderName, Json, Select, engine_of, show_plan, workspace_of
 from imagefactory.engine import Engine, ImageInfo
@@ -68,7 +68,6 @@ def build_command(
     plans = [plan for plan in plans if plan.cell.name not in stopped]
     results: list[building.BuildResult] = []
     if plans:
-        _mind_the_disk(plans, engine)
         elsewhere = workspace.images_for(there, found.values(), engine)
         bakefile = workspace.write_bake(workspace.contexts, plans, found, native, elsewhere=elsewhere, cache=cache)
         results = building.bake(engine, plans, bakefile, workspace.settings.logs, builder=builder)
@@ -106,15 +105,6 @@ def _stopped_by_patches(workspace: Workspace, plans: list[CellPlan]) -> dict[str
     for row in (row for one in done for row in one.rows if row.state is State.OBSOLETE):
         ui.say(f"{row.patch} is obsolete on {row.project} {row.version}, and left out: {row.reason}")
     return {one.cell: one.problems for one in done if one.problems}
-
-
-def _mind_the_disk(plans: list[CellPlan], engine: Engine) -> None:
-    """Warn if the build may not fit the disk; raise SetupError if it cannot."""
-    problem = disk.judge(plans, disk.free(engine.data_root))
-    if problem and problem.code == "disk-full":
-        raise SetupError(problem)
-    if problem:
-        ui.warn(f"{problem.what}: {problem.fix}")
 
 
 def _is_built(result: building.BuildResult | None) -> bool:
