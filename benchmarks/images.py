@@ -1,12 +1,14 @@
-"""What an image costs, made by imagefactory and in the ways it is made elsewhere, from the same locked wheels.
+"""What an image costs, made by imagefactory and in the ways it is made elsewhere, from the same
+locked wheels.
 
     python benchmarks/images.py [--select CELL] [--together CELLS] [--rival NAME] [--markdown PAGE]
 
-Cold is from nothing: every way makes the same base anew, and downloads the same wheels from the same index, which has
-been asked for all of them once before. Rivals are Dockerfiles with Docker's own settings (gzip layers); what pip keeps
-of its downloads stays in its image, and depends on the index. "Changed" is one line of one patched Python file.
-"Moved" are the bytes that a real registry, which has the image, gets when the changed one is pushed. Ratios are to
-ours, in this one run; seconds depend on the machine.
+Cold is from nothing: every way makes the same base anew, and downloads the same wheels from the
+same index, which has been asked for all of them once before. Rivals are Dockerfiles with Docker's
+own settings (gzip layers); what pip keeps of its downloads stays in its image, and depends on the
+index. "Changed" is one line of one patched Python file. "Moved" are the bytes that a real registry,
+which has the image, gets when the changed one is pushed. Ratios are to ours, in this one run;
+seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -42,16 +44,18 @@ from measure import (
 )
 from report import Cost, Goal, Report
 
-from imagefactory import disk
-from imagefactory.cell import Cell
-from imagefactory.engine import Engine
+from imagefactory.building import disk
 from imagefactory.errors import FactoryError
-from imagefactory.plan import CellPlan
+from imagefactory.matrix.cell import Cell
+from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import from_environment
+from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
 from imagefactory.workspace import Found, Workspace
 
 ROUNDS = 3
-#: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to a local registry.
+#: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to
+#: a local registry.
 PEAK = 5
 OTHER = {"linux/amd64": "linux/arm64", "linux/arm64": "linux/amd64"}
 RIVALS = {"plain": "plain pip Dockerfile", "single": "single-layer image"}
@@ -70,15 +74,21 @@ class Bench:
     @property
     def tag(self) -> str:
         """The name of our image."""
-        return self.plan.cell.tags[0]
+        return self.plan.cell.tag
 
     def forget(self) -> None:
-        """Give our image's name to another one. It keeps one of its own: the engine deletes layers without a name."""
+        """Give our image's name to another one.
+
+        It keeps one of its own: the engine deletes layers without a name.
+        """
         self.engine.tag(f"{REPOSITORY}:basefs", self.tag)
 
 
 def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
-    """Copy the project, render the first of ``cells`` and write its rivals; all of it goes when ``stack`` unwinds."""
+    """Copy the project, render the first of ``cells`` and write its rivals.
+
+    All of it goes when ``stack`` unwinds.
+    """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
     project = scratch.copy(folder, (cell.flavor.name for cell in cells))
     plans, found = project.plan(project.workspace.cells([cells[0].name]), engine)
@@ -89,7 +99,10 @@ def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
 
 
 def content(bench: Bench, *, ours: bool) -> tuple[int, int]:
-    """Download all wheels once; bytes of the base's files, and of the files that the wheels hold."""
+    """Download all wheels once.
+
+    Bytes of the base's files, and of the files that the wheels hold.
+    """
     if not ours:
         bake(bench.engine, bench.rivals, "asked", cold=True)
     bake(bench.engine, bench.rivals, "basefs")
@@ -98,7 +111,11 @@ def content(bench: Bench, *, ours: bool) -> tuple[int, int]:
 
 
 def measure(
-    bench: Bench, tag: str, cold: float, change: Callable[[], float], between: Callable[[], None] = lambda: None
+    bench: Bench,
+    tag: str,
+    cold: float,
+    change: Callable[[], float],
+    between: Callable[[], None] = lambda: None,
 ) -> Cost:
     """Push the image ``tag``, change it, push it again; ``between`` runs before the change."""
     platform = bench.plan.cell.platform
@@ -121,7 +138,10 @@ def measure(
 
 
 def measure_ours(bench: Bench, report: Report) -> Cost:
-    """Ours: cold as rendered; then what `imagefactory build` adds to the same bake; then the changed patch."""
+    """Ours: cold as rendered; then what `imagefactory build` adds to the same bake.
+
+    Then the changed patch.
+    """
     name = bench.plan.cell.name
     cold = bake(bench.engine, bench.ours, name, cold=True)
     cell = [bench.plan.cell]
@@ -144,8 +164,13 @@ def measure_ours(bench: Bench, report: Report) -> Cost:
                 1.05,
                 (cold + extra) / cold,
             ),
-            Goal("the same with every step cached", f"{by_us:.1f} s, by hand {by_hand:.1f} s (median of {ROUNDS})"),
-            Goal("`build --matrix` with nothing changed", f"{unchanged:.1f} s (median of {ROUNDS})"),
+            Goal(
+                "the same with every step cached",
+                f"{by_us:.1f} s, by hand {by_hand:.1f} s (median of {ROUNDS})",
+            ),
+            Goal(
+                "`build --matrix` with nothing changed", f"{unchanged:.1f} s (median of {ROUNDS})"
+            ),
         ]
 
     def change() -> float:
@@ -167,13 +192,19 @@ def measure_rival(bench: Bench, name: str) -> Cost:
     return measure(bench, f"{REPOSITORY}:{name}", cold, change)
 
 
-def other_platform(bench: Bench, platform: str) -> Goal:
-    """The steps of the cell itself, the base standing already, for another platform and for its own."""
+def other_platform(bench: Bench, platform: Platform) -> Goal:
+    """The steps of the cell itself, the base standing already.
+
+    For another platform and for its own.
+    """
     cell = bench.plan.cell
     what = f"steps of the cell for {cell.platform} over the same pins for {platform}"
-    arch = platform.partition("/")[2]
+    arch = platform.arch
     other = replace(
-        cell, name=f"{cell.name}-also-{arch}", axes={**cell.axes, "platform": platform}, tags=(f"{REPOSITORY}:also",)
+        cell,
+        name=f"{cell.name}-also-{arch}",
+        axes={**cell.axes, "platform": platform},
+        tags=(f"{REPOSITORY}:also",),
     )
     try:
         bench.project.lock([*bench.project.workspace.matrix.cells, other])
@@ -182,7 +213,7 @@ def other_platform(bench: Bench, platform: str) -> Goal:
     except FactoryError as error:
         return Goal(what, f"not measured: {error.problems[0].what}")
     own, theirs = seconds[cell.platform], seconds[platform]
-    bound = 1.15 if cell.platform == "linux/arm64" else None
+    bound = 1.15 if cell.platform == Platform.ARM64 else None
     return Goal(what, f"{own / theirs:.2f} ({own:.0f} s, {theirs:.0f} s)", bound, own / theirs)
 
 
@@ -207,13 +238,16 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
     cells = bench.project.workspace.cells(expressions)
     what = f"registry bytes of {len(cells)} cells over their distinct content"
     if len(cells) < 2:
-        return Goal("registry bytes of several cells over their distinct content", "not measured: one cell is selected")
+        return Goal(
+            "registry bytes of several cells over their distinct content",
+            "not measured: one cell is selected",
+        )
     with registry(bench.engine) as store:
         images = []
         for number, cell in enumerate(cells):
             bench.project.build([cell])
-            store.push(bench.engine, cell.tags[0], f"cell{number}")
-            images.append(files_of(bench.engine, cell.tags[0], cell.platform))
+            store.push(bench.engine, cell.tag, f"cell{number}")
+            images.append(files_of(bench.engine, cell.tag, cell.platform))
             remove_images(bench.engine)
             prune(bench.engine, downloads=True)
         sizes = [store.size(f"cell{number}") for number in range(len(cells))]
@@ -222,13 +256,19 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
 
 
 def titles(platform: str, native: str) -> dict[str, str]:
-    """What the ways of making the image are called; pip runs on the image's own platform, whatever that costs."""
+    """What the ways of making the image are called.
+
+    Pip runs on the image's own platform, whatever that costs.
+    """
     emulated = ", emulated" if platform != native else ""
     return {"ours": "imagefactory", **RIVALS, "plain": RIVALS["plain"] + emulated}
 
 
 def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
-    """Measure everything, the cheapest to be wrong first; the page is written as it grows, lest an hour be lost."""
+    """Measure everything, the cheapest to be wrong first.
+
+    The page is written as it grows, lest an hour be lost.
+    """
     settings = from_environment(os.environ, ROOT)
     engine = Engine.connect(os.environ, settings.state)
     alone(stack, settings.state / "bench.lock")
@@ -239,7 +279,15 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     scale = [plan_scale.planning(1000), plan_scale.unchanged(100, engine)]
     bench = prepare(stack, engine, [*selected, *real.cells(several)])
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
-    facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"))
+    facts.append(
+        (
+            "cell",
+            (
+                f"{cell.name}: {len(wheels)} wheels, "
+                f"{sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"
+            ),
+        )
+    )
     room(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
     measured = () if asked.ours else tuple(asked.rival or RIVALS)
     base, held = content(bench, ours=not measured)
@@ -263,7 +311,7 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
     report.goals.append(together(bench, several))
     keep(asked, report)
     clear()
-    report.goals.append(other_platform(bench, asked.also or OTHER[cell.platform]))
+    report.goals.append(other_platform(bench, Platform(asked.also or OTHER[cell.platform])))
     keep(asked, report)
     return report
 
@@ -271,7 +319,9 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
 def keep(asked: argparse.Namespace, report: Report) -> None:
     """Write the page, if one is asked for."""
     if asked.markdown:
-        asked.markdown.write_text(report.page((__doc__ or "").split("\n\n", 2)[2], again(asked)), encoding="utf-8")
+        asked.markdown.write_text(
+            report.page((__doc__ or "").split("\n\n", 2)[2], again(asked)), encoding="utf-8"
+        )
 
 
 def again(asked: argparse.Namespace) -> str:
@@ -289,12 +339,25 @@ def again(asked: argparse.Namespace) -> str:
 def main() -> None:
     """Measure, then print the tables; or write them as a page too."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--select", default="flavor=cpu", metavar="CELL", help="the cell; the first of several")
-    parser.add_argument("--together", action="append", metavar="CELLS", help="cells that share a registry; repeatable")
+    parser.add_argument(
+        "--select", default="flavor=cpu", metavar="CELL", help="the cell; the first of several"
+    )
+    parser.add_argument(
+        "--together",
+        action="append",
+        metavar="CELLS",
+        help="cells that share a registry; repeatable",
+    )
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--rival", action="append", choices=tuple(RIVALS), help="measure this rival; repeatable")
+    chosen.add_argument(
+        "--rival", action="append", choices=tuple(RIVALS), help="measure this rival; repeatable"
+    )
     chosen.add_argument("--ours", action="store_true", help="leave the rivals out")
-    parser.add_argument("--also", metavar="PLATFORM", help="a platform to make the same cell for (default: the other)")
+    parser.add_argument(
+        "--also",
+        metavar="PLATFORM",
+        help="a platform to make the same cell for (default: the other)",
+    )
     parser.add_argument("--markdown", type=Path, metavar="PAGE")
     asked = parser.parse_args()
 

@@ -1,4 +1,7 @@
-"""What the image benchmark measures with: a clock, a registry whose bytes are counted, the files of an image."""
+"""What the image benchmark measures with.
+
+A clock, a registry whose bytes are counted, the files of an image.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +26,31 @@ import requests
 from filelock import FileLock, Timeout
 from remotezip import RemoteZip
 
-from imagefactory import disk, shell, ui
-from imagefactory.engine import Engine
+from imagefactory.building import disk
 from imagefactory.errors import FactoryError, SetupError, fail
-from imagefactory.locking import places
-from imagefactory.locking.model import Wheel
-from imagefactory.plan import CellPlan
+from imagefactory.locking import indexes
+from imagefactory.locking.lock import Wheel
+from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings
+from imagefactory.system import shell, ui
+from imagefactory.system.engine import Engine
 
 ROOT = Path(__file__).parents[1]
 #: Every image that a benchmark makes has a name in here, so that all of them can be taken away.
 REPOSITORY = "imagefactory/bench"
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
-    "application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json"
+    "application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.docker.distribution.manifest.v2+json"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """The regular files of an image, merged over its layers: bytes of all, and sha256 -> bytes of the distinct ones."""
+    """The regular files of an image, merged over its layers.
+
+    Bytes of all, and sha256 -> bytes of the distinct ones.
+    """
 
     total: int
     distinct: Mapping[str, int]
@@ -56,7 +64,10 @@ def clock(work: Callable[[], object]) -> float:
 
 
 def command(work: Callable[[], None]) -> None:
-    """Run a benchmark as a program: errors are told, and what was made goes when it is interrupted or terminated."""
+    """Run a benchmark as a program.
+
+    Errors are told, and what was made goes when it is interrupted or terminated.
+    """
 
     def terminated(*_: object) -> None:
         raise KeyboardInterrupt
@@ -73,24 +84,45 @@ def command(work: Callable[[], None]) -> None:
 
 
 def must(
-    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, quiet: bool = False
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    quiet: bool = False,
 ) -> str:
     """Run ``argv``; what it wrote. Raises SetupError if it fails."""
     done = shell.run(argv, env=env, cwd=cwd, join=True, quiet=quiet)
     if not done.ok:
         told = "\n".join(done.out.strip().splitlines()[-25:])
-        raise fail(SetupError, "bench-step", f"exit {done.code}: {shell.show(argv)}\n{told}", fix="run it by hand")
+        raise fail(
+            SetupError,
+            "bench-step",
+            f"exit {done.code}: {shell.show(argv)}\n{told}",
+            fix="run it by hand",
+        )
     return done.out
 
 
-def bake(engine: Engine, file: Path, target: str, *, cold: bool = False, keep: bool = True) -> float:
-    """The wall seconds of one bake, as somebody would type it; ``cold`` takes nothing from the cache.
+def bake(
+    engine: Engine, file: Path, target: str, *, cold: bool = False, keep: bool = True
+) -> float:
+    """The wall seconds of one bake, as somebody would type it; ``cold`` takes nothing from the
+    cache.
 
     Without ``keep`` its steps run, and no image is made of them.
 
     With --no-cache, BuildKit empties the cache mounts as well: a cold build downloads its wheels.
     """
-    argv = [*engine.docker, "buildx", "bake", "--file", str(file), "--progress=plain", *["--no-cache"] * cold, target]
+    argv = [
+        *engine.docker,
+        "buildx",
+        "bake",
+        "--file",
+        str(file),
+        "--progress=plain",
+        *["--no-cache"] * cold,
+        target,
+    ]
     argv += [] if keep else ["--set", f"{target}.output=type=cacheonly"]
     # the docker driver would otherwise write an image of every linked target, that is, of the bases
     return clock(lambda: must(argv, env={**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}))
@@ -99,7 +131,20 @@ def bake(engine: Engine, file: Path, target: str, *, cold: bool = False, keep: b
 def files_of(engine: Engine, image: str, platform: str) -> Files:
     """The files of ``image``, from an export; nothing of the image is run."""
     name = f"imagefactory-bench-{secrets.token_hex(6)}"
-    must([*engine.docker, "create", "--name", name, "--pull", "never", "--platform", platform, image, "true"])
+    must(
+        [
+            *engine.docker,
+            "create",
+            "--name",
+            name,
+            "--pull",
+            "never",
+            "--platform",
+            platform,
+            image,
+            "true",
+        ]
+    )
     try:
         export = shlex.join([*engine.docker, "export", name])
         reader = shlex.join([sys.executable, str(Path(__file__).with_name("tarfiles.py"))])
@@ -119,7 +164,9 @@ class Registry:
 
     def stored(self) -> int:
         """Bytes of all blobs: layers, configurations and manifests."""
-        return sum(path.stat().st_size for path in self.store.glob("docker/registry/v2/blobs/*/*/*/data"))
+        return sum(
+            path.stat().st_size for path in self.store.glob("docker/registry/v2/blobs/*/*/*/data")
+        )
 
     def push(self, engine: Engine, image: str, tag: str) -> int:
         """Push ``image``; the bytes that the registry did not have before."""
@@ -134,13 +181,19 @@ class Registry:
     def size(self, tag: str) -> int:
         """Compressed bytes of one image, whatever it shares with others."""
         answer = requests.get(
-            f"http://{self.address}/v2/bench/manifests/{tag}", headers={"Accept": _MANIFESTS}, timeout=30
+            f"http://{self.address}/v2/bench/manifests/{tag}",
+            headers={"Accept": _MANIFESTS},
+            timeout=30,
         )
         answer.raise_for_status()
         told = answer.json()
         if "manifests" in told:
             return len(answer.content) + sum(self.size(one["digest"]) for one in told["manifests"])
-        return len(answer.content) + int(told["config"]["size"]) + sum(int(layer["size"]) for layer in told["layers"])
+        return (
+            len(answer.content)
+            + int(told["config"]["size"])
+            + sum(int(layer["size"]) for layer in told["layers"])
+        )
 
 
 @contextmanager
@@ -161,7 +214,8 @@ def registry(engine: Engine) -> Iterator[Registry]:
 def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float:
     """How much more a registry stores than the distinct content of its images: 1.0 is none.
 
-    The share of the compressed bytes that it had to store, over the share of the file bytes that differ by SHA-256.
+    The share of the compressed bytes that it had to store, over the share of the file bytes that
+    differ by SHA-256.
     """
     distinct: dict[str, int] = {}
     for one in images:
@@ -170,15 +224,18 @@ def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float
 
 
 def unpacked(plan: CellPlan, settings: Settings) -> int:
-    """Bytes of all files in the wheels of a cell and of its toolchain, as the wheels' own directories say."""
+    """Bytes of all files in the wheels of a cell and of its toolchain.
+
+    As the wheels' own directories say.
+    """
     wheels = [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
     urls: dict[str, str] = {}
     for index in settings.indexes:
-        for page in places.pages(index, {wheel.name for wheel in wheels}).values():
+        for page in indexes.pages(index, {wheel.name for wheel in wheels}).values():
             urls |= {file.digests.get("sha256", ""): file.url for file in page.files}
 
     def held(wheel: Wheel) -> int:
-        here = places.local(wheel, settings.find_links)
+        here = indexes.local(wheel, settings.find_links)
         with zipfile.ZipFile(here) if here else RemoteZip(urls[wheel.sha256]) as archive:
             return sum(member.file_size for member in archive.infolist())
 
@@ -187,29 +244,41 @@ def unpacked(plan: CellPlan, settings: Settings) -> int:
 
 
 def room(engine: Engine, size: float, patience: float = 300.0) -> None:
-    """Wait until the engine's disk has ``size`` bytes free: it deletes unused steps by itself, a while after a build.
+    """Wait until the engine's disk has ``size`` bytes free: it deletes unused steps by itself, a
+    while after a build.
 
     Raises SetupError if it has not within ``patience`` seconds.
     """
     until = time.monotonic() + patience
     while (free := disk.free(engine.data_root)) is not None and free < size:
         if time.monotonic() > until:
-            what = f"{free / 1e9:.1f} GB are free at {engine.data_root}, the next image needs {size / 1e9:.1f} GB"
+            what = (
+                f"{free / 1e9:.1f} GB are free at {engine.data_root}, the next image "
+                f"needs {size / 1e9:.1f} GB"
+            )
             raise fail(SetupError, "bench-room", what, fix="docker buildx prune, or a bigger disk")
         time.sleep(5)
 
 
 def alone(stack: ExitStack, path: Path) -> None:
-    """Hold the lock ``path`` until ``stack`` unwinds: benchmarks name images alike. SetupError if another runs."""
+    """Hold the lock ``path`` until ``stack`` unwinds: benchmarks name images alike.
+
+    SetupError if another runs.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         stack.enter_context(FileLock(path, timeout=0))
     except Timeout:
-        raise fail(SetupError, "bench-running", "another benchmark runs on this engine", fix="wait for it") from None
+        raise fail(
+            SetupError, "bench-running", "another benchmark runs on this engine", fix="wait for it"
+        ) from None
 
 
 def prune(engine: Engine, *, downloads: bool = False) -> None:
-    """Empty the build cache, of ``downloads`` too if that is said: two large cells beside each other fill a disk."""
+    """Empty the build cache, of ``downloads`` too if that is said.
+
+    Two large cells beside each other fill a disk.
+    """
     kept = [] if downloads else ["--filter", "type=regular"]
     must([*engine.docker, "buildx", "prune", "--all", "--force", *kept])
 
@@ -224,7 +293,10 @@ def remove_images(engine: Engine) -> None:
 def machine(engine: Engine) -> list[tuple[str, str]]:
     """What the seconds depend on."""
     cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    model = next((line.partition(":")[2].strip() for line in cpu if line.startswith("model name")), os.uname().machine)
+    model = next(
+        (line.partition(":")[2].strip() for line in cpu if line.startswith("model name")),
+        os.uname().machine,
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     server, buildx = engine.version
     return [

@@ -1,9 +1,11 @@
-"""How long planning takes: a matrix of many cells is expanded, matched with the lock, patched, rendered and hashed.
+"""How long planning takes: a matrix of many cells is expanded, matched with the lock, patched,
+rendered and hashed.
 
     python benchmarks/plan_scale.py [CELLS] [--unchanged CELLS]
 
-``--unchanged`` needs an engine: as many cells are given images that hold nothing but their labels, and receipts that
-say that these were verified; ``imagefactory build --matrix`` is run as a user runs it, to find that nothing is to do.
+``--unchanged`` needs an engine: as many cells are given images that hold nothing but their labels,
+and receipts that say that these were verified; ``imagefactory build --matrix`` is run as a user
+runs it, to find that nothing is to do.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from pathlib import Path
 from measure import REPOSITORY, ROOT, command, must
 from report import Goal
 
-from imagefactory import bases, receipt, shell, ui
+from imagefactory.building import bases
 from imagefactory.commands.options import workspace_of
-from imagefactory.engine import Engine
 from imagefactory.errors import SetupError, fail
-from imagefactory.plan import CellPlan
+from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import from_environment
+from imagefactory.system import shell, ui
+from imagefactory.system.engine import Engine
+from imagefactory.verifying import receipt
 
 NAME, ROUNDS = f"{REPOSITORY}-scale", 5
 #: Seconds.
@@ -36,7 +40,10 @@ GOAL = 1.0
 
 
 def project(folder: Path, cells: int) -> Path:
-    """A copy of the project whose matrix has ``cells`` cells: the gb10 flavor many times, with another setting each."""
+    """A copy of the project whose matrix has ``cells`` cells.
+
+    The gb10 flavor many times, with another setting each.
+    """
     for name in ("patches", "templates"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "wheels.lock", folder)
@@ -44,7 +51,9 @@ def project(folder: Path, cells: int) -> Path:
     gb10, _, tail = rest.partition("# Compilers, each")
     names = [f"g{number}" for number in range(cells // 2)]
     flavors = "".join(f"  {n}:\n{gb10.rstrip()}\n      NUMBER: {n}\n" for n in names)
-    tail = tail.replace("  flavor: gb10\n", "").replace("axes:\n", f"axes:\n  flavor: [{', '.join(names)}]\n")
+    tail = tail.replace("  flavor: gb10\n", "").replace(
+        "axes:\n", f"axes:\n  flavor: [{', '.join(names)}]\n"
+    )
     tail = tail.replace("{flavor: gb10, ", "{")
     path = folder / "matrix.yaml"
     path.write_text(f"{head}{flavors}\n# Compilers, each{tail}", encoding="utf-8")
@@ -59,10 +68,15 @@ def planning(cells: int) -> Goal:
         expanded = workspace.cells([])
         _ = workspace.lock
         read = time.perf_counter()
-        found = {(c.flavor.base.name, c.platform): bases.unresolved(c.flavor.base, c.platform) for c in expanded}
+        found = {
+            (c.flavor.base.name, c.platform): bases.unresolved(c.flavor.base, c.platform)
+            for c in expanded
+        }
         keys = {plan.build_key for plan in workspace.plans(expanded, found)}
         seconds = time.perf_counter() - read
-    seen = f"{seconds:.2f} s; matrix and lock before it {read - began:.2f} s; {len(keys):,} build keys"
+    seen = (
+        f"{seconds:.2f} s; matrix and lock before it {read - began:.2f} s; {len(keys):,} build keys"
+    )
     return Goal(f"plan and render of {len(expanded):,} cells", seen, GOAL, seconds, " s")
 
 
@@ -71,10 +85,14 @@ def unchanged(cells: int, engine: Engine) -> Goal:
     with tempfile.TemporaryDirectory() as name:
         file = project(Path(name), cells)
         file.write_text(
-            file.read_text(encoding="utf-8").replace("repository: imagefactory/vllm", f"repository: {NAME}")
+            file.read_text(encoding="utf-8").replace(
+                "repository: imagefactory/vllm", f"repository: {NAME}"
+            )
         )
         workspace = workspace_of(file)
-        plans = workspace.plans(workspace.cells([]), workspace.look_everywhere(workspace.cells([]), engine))
+        plans = workspace.plans(
+            workspace.cells([]), workspace.look_everywhere(workspace.cells([]), engine)
+        )
         state = _own_state(Path(name), workspace.settings.state)
         try:
             for plan in plans:
@@ -96,11 +114,14 @@ def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
     text = f"FROM scratch\nCOPY . /\nLABEL io.imagefactory.build-key={plan.build_key}\n"
     (context / "Dockerfile").write_text(text, encoding="utf-8")
     argv = [*engine.docker, "buildx", "build", "--quiet", "--provenance=false", "--load"]
-    must([*argv, "--tag", plan.cell.tags[0], str(context)], env=engine.environment, quiet=True)
+    must([*argv, "--tag", plan.cell.tag, str(context)], env=engine.environment, quiet=True)
 
 
 def _own_state(folder: Path, real: Path) -> Path:
-    """A state folder with the engine and the bases of the ``real`` one, and no receipts: none is forged there."""
+    """A state folder with the engine and the bases of the ``real`` one, and no receipts.
+
+    None is forged there.
+    """
     state = folder / "state" / real.name
     state.mkdir(parents=True)
     for name in ("engine", "bases.json"):
@@ -111,14 +132,18 @@ def _own_state(folder: Path, real: Path) -> Path:
 
 def _keep_receipts(plans: Sequence[CellPlan], engine: Engine, folder: Path) -> None:
     """Receipts for the stand-ins of ``plans``, as if they had been verified."""
-    there = engine.find_images(plan.cell.tags[0] for plan in plans)
+    there = engine.find_images(plan.cell.tag for plan in plans)
     check = receipt.CheckResult(
-        name="stand-in", outcome=receipt.Outcome.PASS, required=True, detail="an empty image", seconds=0.0
+        name="stand-in",
+        outcome=receipt.Outcome.PASS,
+        required=True,
+        detail="an empty image",
+        seconds=0.0,
     )
     for plan in plans:
         one = receipt.Receipt(
-            digest=there[plan.cell.tags[0]].digest,
-            tag=plan.cell.tags[0],
+            digest=there[plan.cell.tag].digest,
+            tag=plan.cell.tag,
             cell=plan.cell.name,
             build_key=plan.build_key,
             verified_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -128,14 +153,22 @@ def _keep_receipts(plans: Sequence[CellPlan], engine: Engine, folder: Path) -> N
 
 
 def _build(file: Path, state: Path) -> float:
-    """The wall seconds of `imagefactory build`, as installed: with bytecode, whatever this shell says of that."""
+    """The wall seconds of `imagefactory build`, as installed.
+
+    With bytecode, whatever this shell says of that.
+    """
     began = time.perf_counter()
     argv = [sys.executable, "-m", "imagefactory", "build", "--matrix", str(file), "--json"]
-    done = shell.run(argv, env={"PYTHONDONTWRITEBYTECODE": "", "XDG_STATE_HOME": str(state)}, quiet=True)
+    done = shell.run(
+        argv, env={"PYTHONDONTWRITEBYTECODE": "", "XDG_STATE_HOME": str(state)}, quiet=True
+    )
     seconds = time.perf_counter() - began
     if not done.ok or {row["action"] for row in json.loads(done.out)} != {"skip"}:
         raise fail(
-            SetupError, "bench-changed", f"not all was unchanged: {done.err[-500:]}", fix="lock, then run it again"
+            SetupError,
+            "bench-changed",
+            f"not all was unchanged: {done.err[-500:]}",
+            fix="lock, then run it again",
         )
     return seconds
 
@@ -149,7 +182,10 @@ def main() -> None:
 
     def work() -> None:
         if asked.unchanged:
-            goal = unchanged(asked.unchanged, Engine.connect(os.environ, from_environment(os.environ, ROOT).state))
+            goal = unchanged(
+                asked.unchanged,
+                Engine.connect(os.environ, from_environment(os.environ, ROOT).state),
+            )
         else:
             goal = planning(asked.cells)
         ui.out.print(f"{goal.what}: {goal.seen}; {goal.verdict()}")

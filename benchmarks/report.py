@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from measure import told
 
-from imagefactory import ui
+from imagefactory.system import ui
 
 DISK_GOAL, REGISTRY_GOAL = 1.03, 1.10
 #: Of the cold build's seconds, and megabytes.
@@ -43,7 +43,9 @@ class Goal:
 
 def judged(value: float, bound: float, unit: str = "") -> str:
     """Whether a goal is met."""
-    return f"{'pass' if value <= bound else 'miss'}: {value:.3f}{unit}, goal {bound:.2f}{unit} or less"
+    return (
+        f"{'pass' if value <= bound else 'miss'}: {value:.3f}{unit}, goal {bound:.2f}{unit} or less"
+    )
 
 
 def amount(size: float) -> str:
@@ -61,7 +63,10 @@ def times(ratio: float) -> str:
 
 @dataclass(kw_only=True)
 class Report:
-    """Everything that one run saw; ``floor`` is the bytes of the base's files and the wheels' contents."""
+    """Everything that one run saw.
+
+    ``floor`` is the bytes of the base's files and the wheels' contents.
+    """
 
     facts: list[tuple[str, str]]
     titles: Mapping[str, str]
@@ -74,14 +79,20 @@ class Report:
         disk, stored = ours.unpacked / self.floor, ours.surplus
         return [
             self._row("cold build", lambda cost: cost.cold, lambda value: f"{value:.1f} s"),
-            self._row("rebuilt after one changed line", lambda cost: cost.changed, lambda value: f"{value:.1f} s"),
+            self._row(
+                "rebuilt after one changed line",
+                lambda cost: cost.changed,
+                lambda value: f"{value:.1f} s",
+            ),
             [
                 "the same, over the cold build",
                 *(f"{cost.changed / cost.cold:.3f}" for cost in self.costs.values()),
                 judged(ours.changed / ours.cold, CHANGED_GOAL),
             ],
             [
-                *self._row("moved by the push of that change", lambda cost: cost.moved, amount)[:-1],
+                *self._row("moved by the push of that change", lambda cost: cost.moved, amount)[
+                    :-1
+                ],
                 judged(ours.moved / 1e6, MOVED_GOAL, " MB"),
             ],
             self._row("compressed image", lambda cost: cost.compressed, amount),
@@ -98,7 +109,9 @@ class Report:
             ],
         ]
 
-    def _row(self, what: str, value: Callable[[Cost], float], shown: Callable[[float], str]) -> list[str]:
+    def _row(
+        self, what: str, value: Callable[[Cost], float], shown: Callable[[float], str]
+    ) -> list[str]:
         ours = value(self.costs["ours"])
         cells = [
             shown(value(cost)) + (f" ({times(value(cost) / ours)})" if name != "ours" else "")
@@ -110,7 +123,11 @@ class Report:
         names = [self.titles[name] for name in self.costs]
         return [
             ("every way", ["measure", *names, "our goal"], self._rows()),
-            ("ours alone", ["measure", "seen", "goal"], [[one.what, one.seen, one.verdict()] for one in self.goals]),
+            (
+                "ours alone",
+                ["measure", "seen", "goal"],
+                [[one.what, one.seen, one.verdict()] for one in self.goals],
+            ),
         ]
 
     def show(self) -> None:
@@ -126,12 +143,16 @@ class Report:
         lines += [f"- {name}: {value}" for name, value in self.facts]
         for title, columns, rows in self._tables():
             lines += ["", f"## {title.capitalize()}", "", f"| {' | '.join(columns)} |"]
-            lines += [f"| {' | '.join('---' for _ in columns)} |", *(f"| {' | '.join(row)} |" for row in rows)]
+            lines += [
+                f"| {' | '.join('---' for _ in columns)} |",
+                *(f"| {' | '.join(row)} |" for row in rows),
+            ]
         return "\n".join([*lines, "", f"Again, on your machine: `{rerun}`.", ""])
 
 
 DISTINCT = (
-    "Unpacked is what an export holds: regular files, hard links once. Base and wheels: the base's files, and what the "
-    "wheels' zip directories say. Distinct content is measured by files: the share of the images' compressed bytes "
-    "that the registry stores, over the share of their unpacked file bytes that are distinct by SHA-256."
+    "Unpacked is what an export holds: regular files, hard links once. Base and wheels: the base's "
+    "files, and what the wheels' zip directories say. Distinct content is measured by files: the "
+    "share of the images' compressed bytes that the registry stores, over the share of their "
+    "unpacked file bytes that are distinct by SHA-256."
 )

@@ -1,7 +1,9 @@
-"""How the same wheels become an image elsewhere: Dockerfiles as people write them, baked on the same base.
+"""How the same wheels become an image elsewhere: Dockerfiles as people write them, baked on the
+same base.
 
-``plain``: `pip install` in the image itself, what pip leaves included; emulated for a foreign architecture.
-``single``: a builder stage installs with uv, then one `COPY --from=builder /opt/venv` makes one layer.
+``plain``: `pip install` in the image itself, what pip leaves included; emulated for a foreign
+architecture. ``single``: a builder stage installs with uv, then one `COPY --from=builder /opt/venv`
+    makes one layer.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from measure import REPOSITORY, must
 
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking.requirements import requirements_txt
-from imagefactory.plan import CellPlan
-from imagefactory.render import SITE
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.render import SITE
 from imagefactory.settings import Settings
+from imagefactory.system.platforms import Platform
 
 #: The file that "a one-line change of a patch" changes, in every way of making the image.
 CHANGED = "vllm/imagefactory_bench.py"
@@ -30,22 +33,32 @@ CHANGED = "vllm/imagefactory_bench.py"
 _SETUP = """--mount=type=bind,from=tools,target=/tools \\
     --mount=type=bind,from=wheels,target=/wheels \\
     --mount=type=secret,id=ca,required=false \\
-    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca; fi \\
+    if [ -s /run/secrets/ca ]; then \\
+      export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca; fi \\
  && """
 _PIP = "PYTHONPATH=/tools/pip /opt/venv/bin/python -m pip --disable-pip-version-check"
 _LOCKED = "--require-hashes --no-deps --only-binary :all: --find-links /wheels"
-_UV = "/tools/uv pip install --python /opt/venv/bin/python --index-strategy unsafe-best-match --link-mode copy"
+_UV = (
+    "/tools/uv pip install --python /opt/venv/bin/python --index-strategy "
+    "unsafe-best-match --link-mode copy"
+)
 
 
 def _dockerfile(site: str, *, toolchain: bool) -> str:
-    args = "ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_DEFAULT_INDEX UV_INDEX\nCOPY *.txt /requirements/"
+    args = (
+        "ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_DEFAULT_INDEX UV_INDEX\nCOPY *.txt /requirements/"
+    )
     names = ["wheels", *["toolchain"] * toolchain]
     where = {"wheels": "", "toolchain": " --target /opt/cuda"}
     downloads = " \\\n && ".join(
         f"{_PIP} download {_LOCKED} -d /got/{name} -r /requirements/{name}.txt" for name in names
     )
-    pips = " \\\n && ".join(f"{_PIP} install {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names)
-    uvs = " \\\n && ".join(f"{_UV} {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names)
+    pips = " \\\n && ".join(
+        f"{_PIP} install {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names
+    )
+    uvs = " \\\n && ".join(
+        f"{_UV} {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names
+    )
     copy_cuda = "\nCOPY --from=builder /opt/cuda /opt/cuda" if toolchain else ""
     return f"""
 FROM base AS basefs
@@ -70,8 +83,13 @@ COPY --from=patched /opt/venv /opt/venv{copy_cuda}
 """
 
 
-def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, native: str) -> Path:
-    """Write contexts and a bake file below ``folder``, on the base of ``bakefile``, which imagefactory rendered."""
+def write(
+    folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, native: Platform
+) -> Path:
+    """Write contexts and a bake file below ``folder``, on the base of ``bakefile``.
+
+    Which imagefactory rendered.
+    """
     rendered = json.loads(bakefile.read_text(encoding="utf-8"))["target"]
     entry = rendered[plan.cell.name]
     base = entry["contexts"]["base"].removeprefix("target:")
@@ -82,20 +100,30 @@ def write(folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, nati
     (context / "Dockerfile").write_text(text.lstrip(), encoding="utf-8")
     (context / "wheels.txt").write_text(requirements_txt(plan.resolution.wheels), encoding="utf-8")
     if plan.toolchain:
-        (context / "toolchain.txt").write_text(requirements_txt(plan.toolchain.wheels), encoding="utf-8")
+        (context / "toolchain.txt").write_text(
+            requirements_txt(plan.toolchain.wheels), encoding="utf-8"
+        )
     change(folder, 1)
     _write_tools(folder / "tools", plan.cell.platform, native)
     targets: dict[str, Any] = {base: rendered[base]}
     for name in ("basefs", "plain", "single"):
-        targets[name] = {**_entry(folder, entry, base, name, settings), "tags": [f"{REPOSITORY}:{name}"]}
+        targets[name] = {
+            **_entry(folder, entry, base, name, settings),
+            "tags": [f"{REPOSITORY}:{name}"],
+        }
         targets[name]["output"] = ["type=image"]
-    targets["asked"] = {**_entry(folder, entry, base, "asked", settings), "output": ["type=cacheonly"]}
+    targets["asked"] = {
+        **_entry(folder, entry, base, "asked", settings),
+        "output": ["type=cacheonly"],
+    }
     path = folder / "docker-bake.json"
     path.write_text(json.dumps({"target": targets}, indent=1), encoding="utf-8")
     return path
 
 
-def _entry(folder: Path, entry: dict[str, Any], base: str, name: str, settings: Settings) -> dict[str, Any]:
+def _entry(
+    folder: Path, entry: dict[str, Any], base: str, name: str, settings: Settings
+) -> dict[str, Any]:
     return {
         "context": str(folder / "context"),
         "target": name,
@@ -121,17 +149,30 @@ def change(folder: Path, number: int) -> None:
     (folder / "context" / "changed.py").write_text(f"LINE = {number}\n", encoding="utf-8")
 
 
-def _write_tools(folder: Path, platform: str, native: str) -> None:
+def _write_tools(folder: Path, platform: Platform, native: Platform) -> None:
     """pip (this environment's own, it is Python only) and the uv of the target platform."""
     found = importlib.util.find_spec("pip")
     if found is None or found.origin is None:
-        raise fail(SetupError, "bench-no-pip", "this Python has no pip to measure", fix="make clean, then make bench")
-    shutil.copytree(Path(found.origin).parent, folder / "pip" / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+        raise fail(
+            SetupError,
+            "bench-no-pip",
+            "this Python has no pip to measure",
+            fix="make clean, then make bench",
+        )
+    shutil.copytree(
+        Path(found.origin).parent,
+        folder / "pip" / "pip",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     if platform == native:
         shutil.copy2(uv.find_uv_bin(), folder / "uv")
         return
-    machine = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}[platform]
-    tags = [word for glibc in ("2_17", "2_28") for word in ("--platform", f"manylinux_{glibc}_{machine}")]
+    machine = platform.machine
+    tags = [
+        word
+        for glibc in ("2_17", "2_28")
+        for word in ("--platform", f"manylinux_{glibc}_{machine}")
+    ]
     options = ["--quiet", "--no-deps", "--only-binary", ":all:", *tags, "--dest", str(folder)]
     must([sys.executable, "-m", "pip", "download", *options, f"uv=={version('uv')}"])
     wheel = next(folder.glob("uv-*.whl"))

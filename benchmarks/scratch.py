@@ -1,4 +1,7 @@
-"""A copy of the project for a benchmark: names of its own for images, and one more patch, whose line can be changed."""
+"""A copy of the project for a benchmark.
+
+Names of its own for images, and one more patch, whose line can be changed.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from measure import REPOSITORY, ROOT, clock, must
 from rivals import CHANGED
 from ruamel.yaml import YAML
 
-from imagefactory.bakefile import Uncached
-from imagefactory.cell import Cell
-from imagefactory.engine import Engine
-from imagefactory.locking import station, store
-from imagefactory.plan import CellPlan
+from imagefactory.building.bakefile import Uncached
+from imagefactory.locking import locking, store
+from imagefactory.matrix.cell import Cell
+from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings, from_environment
+from imagefactory.system.engine import Engine
 from imagefactory.workspace import Found, Workspace
 
 _PATCH = "vllm/bench-line"
@@ -50,7 +53,10 @@ sys.exit(0 if there else 1)
 
 @dataclass(frozen=True)
 class Project:
-    """The copy, in ``folder``; its builds share every cache with the real project but the contexts."""
+    """The copy, in ``folder``.
+
+    Its builds share every cache with the real project but the contexts.
+    """
 
     folder: Path
     environ: dict[str, str]
@@ -67,14 +73,25 @@ class Project:
 
     def change(self, number: int) -> None:
         """Write the patch so that its line says ``number``."""
-        diff = f"diff --git a/{CHANGED} b/{CHANGED}\nnew file mode 100644\n--- /dev/null\n+++ b/{CHANGED}\n"
+        diff = (
+            f"diff --git a/{CHANGED} b/{CHANGED}\nnew file mode 100644\n--- "
+            f"/dev/null\n+++ b/{CHANGED}\n"
+        )
         target = self.settings.project / "patches" / _PATCH / "0.diff"
         target.write_text(f"{diff}@@ -0,0 +1 @@\n+LINE = {number}\n", encoding="utf-8")
 
     def build(self, cells: Iterable[Cell]) -> float:
         """The wall seconds of ``imagefactory build`` for ``cells``, verification left out."""
         selects = [word for cell in cells for word in ("--select", cell.name)]
-        argv = [sys.executable, "-m", "imagefactory", "build", "--matrix", str(self.workspace.file), *selects]
+        argv = [
+            sys.executable,
+            "-m",
+            "imagefactory",
+            "build",
+            "--matrix",
+            str(self.workspace.file),
+            *selects,
+        ]
         return clock(lambda: must([*argv, "--no-verify"], env=self.environ, cwd=ROOT))
 
     def plan(self, cells: Iterable[Cell], engine: Engine) -> tuple[list[CellPlan], Found]:
@@ -84,15 +101,24 @@ class Project:
         return self.workspace.plans(wanted, found), found
 
     def bakefile(
-        self, plans: list[CellPlan], found: Found, engine: Engine, name: str, uncached: Uncached = "none"
+        self,
+        plans: list[CellPlan],
+        found: Found,
+        engine: Engine,
+        name: str,
+        uncached: Uncached = "none",
     ) -> Path:
         """What ``imagefactory render`` writes for ``plans``."""
-        return self.workspace.write_bake(self.folder / name, plans, found, engine.platform, uncached=uncached)
+        return self.workspace.write_bake(
+            self.folder / name, plans, found, engine.platform, uncached=uncached
+        )
 
     def lock(self, cells: Iterable[Cell]) -> None:
         """Lock what ``cells`` ask for and the copy's lock lacks."""
         workspace = self.workspace
-        new, _ = station.update(workspace.lock, list(cells), self.settings, toolchains=workspace.matrix.toolchains)
+        new, _ = locking.update(
+            workspace.lock, list(cells), self.settings, toolchains=workspace.matrix.toolchains
+        )
         store.write(workspace.lock_file, new)
         del workspace.lock
 
@@ -114,7 +140,8 @@ def copy(folder: Path, flavors: Iterable[str]) -> Project:
     entry.mkdir(parents=True)
     (entry / "patch.yaml").write_text(_YAML, encoding="utf-8")
     (entry / "proof.py").write_text(_PROOF, encoding="utf-8")
-    # contexts go into a cache of their own: somebody may be building this very cell; everything else is shared
+    # contexts go into a cache of their own: somebody may be building this very cell; everything
+    # else is shared
     real = from_environment(os.environ, ROOT).cache
     real.mkdir(parents=True, exist_ok=True)
     cache = folder / "cache" / "imagefactory"

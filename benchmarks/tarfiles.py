@@ -1,4 +1,7 @@
-"""Reads a tar of a file system on standard input, writes ``sha256 bytes`` for every regular file; hard links once."""
+"""Reads a tar of a file system on standard input, writes ``sha256 bytes`` for every regular file.
+
+Hard links once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ import tarfile
 
 
 def main() -> None:
-    """One line a file; what is no regular file, further names of one among them, has no bytes of its own."""
+    """One line a file; what is no regular file, further names of one among them.
+
+    Has no bytes of its own.
+    """
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
         for member in tar:
             data = tar.extractfile(member) if member.isreg() else None

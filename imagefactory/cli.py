@@ -13,14 +13,16 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from imagefactory import __version__, commands, ui
+from imagefactory import __version__, commands
 from imagefactory.errors import FactoryError, SetupError, fail
+from imagefactory.system import ui
 
 
 class _OnDemand(Mapping[str, Any]):
     """The commands by name; a command's module is loaded when it is asked for.
 
-    What the others bring takes a tenth of a second, which a build over unchanged cells has no use for.
+    What the others bring takes a tenth of a second, which a build over unchanged cells has no use
+    for.
     """
 
     def __getitem__(self, name: str) -> Any:
@@ -46,14 +48,20 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="vLLM images for DGX Spark: declared, locked by hash, patched with proof, built, verified, pushed.",
+    help=(
+        "vLLM images for DGX Spark: declared, locked by hash, patched with "
+        "proof, built, verified, pushed."
+    ),
 )
 
 INTERRUPTED, TERMINATED = 130, 143
 
 
 def main() -> None:
-    """Run a command, show its errors, exit 0 done, 1 a check failed, 2 wrong input, 3 wrong machine, 130 Ctrl-C."""
+    """Run a command, show its errors, exit 0 done, 1 a check failed, 2 wrong input.
+
+    3 wrong machine, 130 Ctrl-C.
+    """
     signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
@@ -71,19 +79,28 @@ def _of_the_machine(error: OSError) -> FactoryError:
     """What the system refused: most often a full disk, or a folder that is not ours to write."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     fix = (
-        "imagefactory prune makes room, and what was finished stays" if full else "check the path and who may write it"
+        "imagefactory prune makes room, and what was finished stays"
+        if full
+        else "check the path and who may write it"
     )
-    what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    what = (
+        f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    )
     return fail(SetupError, "disk-full" if full else "system-refused", what, fix=fix)
 
 
 def _terminated(*_: object) -> None:
-    """End as a failure does, so that whatever runs for us is stopped too; the default would leave it behind."""
+    """End as a failure does, so that whatever runs for us is stopped too.
+
+    The default would leave it behind.
+    """
     sys.exit(TERMINATED)
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         ui.out.print(f"imagefactory {__version__}")
         raise typer.Exit

@@ -1,7 +1,8 @@
 """The one place that says how imagefactory fails.
 
-Every failure that a person can cause or mend is a :class:`FactoryError` holding one or more :class:`Problem`; it is
-caught in one place (``cli.main``), printed there, and turned into the exit code.
+Every failure that a person can cause or mend is a :class:`FactoryError` holding one or more
+:class:`Problem`; it is caught in one place (``cli.main``), printed there, and turned into the exit
+code.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class SetupError(FactoryError):
     exit_code = 3
 
 
-def fail(kind: type[FactoryError], code: str, what: str, *, where: str | None = None, fix: str = "") -> FactoryError:
+def fail(
+    kind: type[FactoryError], code: str, what: str, *, where: str | None = None, fix: str = ""
+) -> FactoryError:
     """A ``kind`` error with a single problem, ready to be raised."""
     return kind(Problem(code=code, what=what, where=where, fix=fix))

@@ -12,21 +12,26 @@ from pathlib import Path
 
 import uv
 
-from imagefactory import bakefile, bases, builders, knobs, matrix, plan, toolchain, ui, wheelplan, wheels
-from imagefactory.cell import Base, Cell, request_of
-from imagefactory.engine import Engine, ImageInfo
+from imagefactory.building import bakefile, bases, builders
 from imagefactory.errors import FactoryError, InputError, Problem, SetupError, fail
 from imagefactory.locking import store
-from imagefactory.locking.model import Lock, LockedToolchain, Resolution
+from imagefactory.locking.lock import Lock, LockedToolchain, Resolution
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Base, Cell, request_of
 from imagefactory.matrix.select import select
-from imagefactory.patching import catalog, check, sources
+from imagefactory.patching import catalog, check, cuda_home, sources
 from imagefactory.patching.measure import Bench
-from imagefactory.patching.model import Patch, Step
-from imagefactory.plan import LABEL, BaseImage, CellPlan
+from imagefactory.patching.patch import Patch, Step
+from imagefactory.planning import cell_plan, vllm_settings, wheel_plan
+from imagefactory.planning.cell_plan import LABEL, BaseImage, CellPlan
 from imagefactory.settings import Settings
+from imagefactory.system import ui
+from imagefactory.system.engine import Engine, ImageInfo
+from imagefactory.system.platforms import Platform
+from imagefactory.wheels import wheels
 
 #: Bases by (name, platform).
-Found = dict[tuple[str, str], BaseImage]
+Found = dict[tuple[str, Platform], BaseImage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,21 +87,28 @@ class Workspace:
         return version("uv")
 
     def bench(self, patches: Iterable[Patch], *, fresh: bool = False) -> Bench:
-        """Where ``patches`` are measured; with the first toolchain of the matrix, if a proof compiles for a GPU.
+        """Where ``patches`` are measured; with the first toolchain of the matrix, if a proof
+        compiles for a GPU.
 
         Raises SetupError if that is locked and cannot be had.
         """
         cuda = None
         if any(patch.proof.kind == "nvcc" for patch in patches):
             declared = self.matrix.toolchains[:1]
-            locked = toolchain.of_this_machine(self.lock, declared[0].name) if declared else None
-            cuda = toolchain.prepare(locked, self.settings) if locked else None
+            locked = cuda_home.of_this_machine(self.lock, declared[0].name) if declared else None
+            cuda = cuda_home.prepare(locked, self.settings) if locked else None
         return Bench(self.settings, cuda=cuda, fresh=fresh)
 
     def try_series(self, series: Sequence[tuple[Cell, Sequence[Step]]]) -> list[check.Checked]:
-        """The patches of each cell, tried on upstream's sources. Raises SetupError if no place has the sources."""
+        """The patches of each cell, tried on upstream's sources.
+
+        Raises SetupError if no place has the sources.
+        """
         bench = self.bench(step.patch for _, steps in series for step in steps)
-        return [check.check(cell, steps, bench, self.lock_if_any, self.settings) for cell, steps in series]
+        return [
+            check.check(cell, steps, bench, self.lock_if_any, self.settings)
+            for cell, steps in series
+        ]
 
     def cells(self, expressions: Sequence[str]) -> tuple[Cell, ...]:
         """The cells that ``--select`` names, all of them without one."""
@@ -118,34 +130,45 @@ class Workspace:
         return plans
 
     def _dead_settings(self, plans: Sequence[CellPlan]) -> Iterator[Problem]:
-        """What flavors set that the vLLM of a cell would ignore; asks for sources only where something is set."""
-        judged: dict[tuple[str, str], knobs.Knobs | None] = {}
+        """What flavors set that the vLLM of a cell would ignore.
+
+        Asks for sources only where something is set.
+        """
+        judged: dict[tuple[str, str], vllm_settings.Knobs | None] = {}
         for one in plans:
-            if not knobs.asked(one.cell):
+            if not vllm_settings.asked(one.cell):
                 continue
-            key = one.cell.flavor.name, one.cell.axes["vllm"]
+            key = one.cell.flavor.name, one.cell.vllm
             if key not in judged:
                 judged[key] = self._knobs(one.cell)
             found = judged[key]
             if found is not None:
-                yield from knobs.dead(one.cell, found, one.series)
+                yield from vllm_settings.dead(one.cell, found, one.series)
 
-    def _knobs(self, cell: Cell) -> knobs.Knobs | None:
-        """The knobs of a cell's vLLM, kept by the hash of its sources; None if no place has them."""
+    def _knobs(self, cell: Cell) -> vllm_settings.Knobs | None:
+        """The knobs of a cell's vLLM, kept by the hash of its sources.
+
+        None if no place has them.
+        """
         try:
             tree = sources.of_cell("vllm", cell, self.lock_if_any, self.settings)
         except SetupError as error:
-            ui.warn(f"settings are not held against vLLM {cell.axes['vllm']}: {error.problems[0].what}")
+            ui.warn(
+                f"settings are not held against vLLM {cell.axes['vllm']}: {error.problems[0].what}"
+            )
             return None
         kept = self.settings.cache / "knobs" / f"{tree.sha256}.json"
         try:
             told = json.loads(kept.read_text(encoding="utf-8"))
-            return knobs.Knobs(variables=frozenset(told["variables"]), options=frozenset(told["options"]))
+            return vllm_settings.Knobs(
+                variables=frozenset(told["variables"]), options=frozenset(told["options"])
+            )
         except (OSError, ValueError, KeyError):
-            found = knobs.read(tree.root)
+            found = vllm_settings.read(tree.root)
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(
-            json.dumps({"variables": sorted(found.variables), "options": sorted(found.options)}), encoding="utf-8"
+            json.dumps({"variables": sorted(found.variables), "options": sorted(found.options)}),
+            encoding="utf-8",
         )
         return found
 
@@ -155,13 +178,13 @@ class Workspace:
             raise InputError(
                 Problem(
                     code="lock-uncovered",
-                    where=str(cell.sources["vllm"]),
+                    where=str(cell.locations["vllm"]),
                     what=f"wheels.lock has no resolution for {cell.name}",
                     fix="imagefactory lock",
                 )
             )
         series = catalog.series(patches, cell)
-        return plan.compose(
+        return cell_plan.compose(
             cell,
             self._with_wheel(cell, resolution, series),
             series,
@@ -171,8 +194,13 @@ class Workspace:
             toolchain=self._toolchain(cell),
         )
 
-    def wheel(self, cell: Cell, trial: wheelplan.Trial | None = None) -> wheelplan.WheelPlan | None:
-        """The wheel that is to be made for ``cell``; None if it takes all from indexes. Raises InputError."""
+    def wheel(
+        self, cell: Cell, trial: wheel_plan.Trial | None = None
+    ) -> wheel_plan.WheelPlan | None:
+        """The wheel that is to be made for ``cell``; None if it takes all from indexes.
+
+        Raises InputError.
+        """
         resolution = self.lock.find(request_of(cell))
         if resolution is None or cell.flavor.build is None:
             return None
@@ -180,38 +208,64 @@ class Workspace:
         return self._wheel(cell, resolution, series, trial)
 
     def _wheel(
-        self, cell: Cell, resolution: Resolution, series: Sequence[Step], trial: wheelplan.Trial | None = None
-    ) -> wheelplan.WheelPlan | None:
-        return wheelplan.compose(
-            cell, resolution, series, self.lock, templates=self.templates, uv_version=self._uv_version, trial=trial
+        self,
+        cell: Cell,
+        resolution: Resolution,
+        series: Sequence[Step],
+        trial: wheel_plan.Trial | None = None,
+    ) -> wheel_plan.WheelPlan | None:
+        return wheel_plan.compose(
+            cell,
+            resolution,
+            series,
+            self.lock,
+            templates=self.templates,
+            uv_version=self._uv_version,
+            trial=trial,
         )
 
     def _with_wheel(self, cell: Cell, resolution: Resolution, series: Sequence[Step]) -> Resolution:
-        """``resolution`` with the cell's own wheel of vLLM. Raises InputError if that was not made of these inputs."""
+        """``resolution`` with the cell's own wheel of vLLM.
+
+        Raises InputError if that was not made of these inputs.
+        """
         wanted = self._wheel(cell, resolution, series)
         if wanted is None:
             return resolution
         built = self.lock.built_for(wanted.key)
         if built is None:
-            what = f"the wheel of vLLM {cell.axes['vllm']} that {cell.name} asks for was not made of these patches yet"
+            what = (
+                f"the wheel of vLLM {cell.axes['vllm']} that {cell.name} asks for was "
+                "not made of these patches yet"
+            )
             fix = f"imagefactory wheel --select {cell.name}"
-            raise fail(InputError, "wheel-not-made", what, where=str(cell.sources["vllm"]), fix=fix)
+            raise fail(
+                InputError, "wheel-not-made", what, where=str(cell.locations["vllm"]), fix=fix
+            )
         return resolution.with_built(built)
 
     def make_wheels(
-        self, cells: Sequence[Cell], engine: Engine, *, there: builders.Builder | None = None, again: bool = False
+        self,
+        cells: Sequence[Cell],
+        engine: Engine,
+        *,
+        there: builders.Builder | None = None,
+        again: bool = False,
     ) -> list[wheels.Made]:
         """The wheels of ``cells``, made where they are not here; the lock's file learns of them.
 
-        ``there`` is a builder other than the engine's own. Raises CheckFailedError if one cannot be made, or comes out
-        as other bytes than are locked; SetupError if it has to be compiled on another platform.
+        ``there`` is a builder other than the engine's own. Raises CheckFailedError if one cannot be
+        made, or comes out as other bytes than are locked; SetupError if it has to be compiled on
+        another platform.
         """
         made: dict[str, wheels.Made] = {}
         for cell in cells:
             wanted = self.wheel(cell)
             if wanted is not None and wanted.key not in made:
                 kept = None if again else wheels.kept(wanted, self.lock, self.settings)
-                made[wanted.key] = kept or wheels.make(wanted, self.lock, self._place(cell, engine, there), again=again)
+                made[wanted.key] = kept or wheels.make(
+                    wanted, self.lock, self._place(cell, engine, there), again=again
+                )
                 self._keep_built(made.values())
         return list(made.values())
 
@@ -219,7 +273,9 @@ class Workspace:
         """Write wheels into the lock, each as soon as it is made: compiling one may take hours."""
         try:
             wanted = {one.key for cell in self.matrix.cells if (one := self.wheel(cell))}
-        except FactoryError:  # something is wrong with another cell: not the moment to forget anything
+        except (
+            FactoryError
+        ):  # something is wrong with another cell: not the moment to forget anything
             wanted = {built.key for built in self.lock.built}
         new = wheels.with_built(self.lock, list(made), wanted)
         if new != self.lock:
@@ -227,7 +283,12 @@ class Workspace:
             del self.lock
 
     def try_units(
-        self, cell: Cell, engine: Engine, trial: wheelplan.Trial, *, there: builders.Builder | None = None
+        self,
+        cell: Cell,
+        engine: Engine,
+        trial: wheel_plan.Trial,
+        *,
+        there: builders.Builder | None = None,
     ) -> wheels.Tried:
         """Compile units of the cell's vLLM for a look at them; no wheel is made of it.
 
@@ -235,8 +296,13 @@ class Workspace:
         """
         wanted = self.wheel(cell, trial)
         if wanted is None or not wanted.compiles:
-            what, fix = f"{cell.name} compiles nothing", "select a cell whose flavor has `binaries: compiled`"
-            raise fail(InputError, "compiles-nothing", what, where=str(cell.flavor.source), fix=fix)
+            what, fix = (
+                f"{cell.name} compiles nothing",
+                "select a cell whose flavor has `binaries: compiled`",
+            )
+            raise fail(
+                InputError, "compiles-nothing", what, where=str(cell.flavor.location), fix=fix
+            )
         return wheels.attempt(wanted, self._place(cell, engine, there))
 
     def _place(self, cell: Cell, engine: Engine, there: builders.Builder | None) -> wheels.Place:
@@ -245,9 +311,15 @@ class Workspace:
         if build and build.compiles and there and cell.platform in there.platforms:
             native = cell.platform
         if build and build.compiles and native != cell.platform:
-            what = f"{cell.name} is compiled on {cell.platform}, and this builder's platform is {native}"
-            fix = f"name one that has it: --builder NAME (docs/builders.md), or run this on a {cell.platform} machine"
-            raise fail(SetupError, "builder-platform", what, where=str(build.source), fix=fix)
+            what = (
+                f"{cell.name} is compiled on {cell.platform}, and this builder's "
+                f"platform is {native}"
+            )
+            fix = (
+                "name one that has it: --builder NAME (docs/builders.md), or run this "
+                f"on a {cell.platform} machine"
+            )
+            raise fail(SetupError, "builder-platform", what, where=str(build.location), fix=fix)
         base = self.ensure([cell], engine, native=native)[cell.flavor.base.name, native]
         return wheels.Place(
             folder=self.contexts,
@@ -263,32 +335,51 @@ class Workspace:
     def images_for(
         self, there: builders.Builder | None, found: Iterable[BaseImage], engine: Engine
     ) -> dict[str, str] | None:
-        """What a builder elsewhere gets in place of the engine's own images; None if it sees them."""
+        """What a builder elsewhere gets in place of the engine's own images.
+
+        None if it sees them.
+        """
         if there is None or not there.is_elsewhere:
             return None
         images = {base.swap.removeprefix(builders.SWAPPED) for base in found if base.swap}
-        return {image: builders.layout(engine, image, self.settings.cache) for image in sorted(images)}
+        return {
+            image: builders.layout(engine, image, self.settings.cache) for image in sorted(images)
+        }
 
     def _toolchain(self, cell: Cell) -> LockedToolchain | None:
-        """The compilers that the cell's flavor carries. Raises InputError if the lock does not have them."""
+        """The compilers that the cell's flavor carries.
+
+        Raises InputError if the lock does not have them.
+        """
         name = cell.flavor.toolchain
         if name is None:
             return None
-        locked, declared = self.lock.toolchain(name, cell.platform), {t.name: t for t in self.matrix.toolchains}[name]
+        locked, declared = (
+            self.lock.toolchain(name, cell.platform),
+            {t.name: t for t in self.matrix.toolchains}[name],
+        )
         if locked is None or not locked.answers(declared, cell.platform):
             fix = f"add {cell.platform} to its `platforms`, or run imagefactory lock"
             what = f"wheels.lock has no {name} for {cell.platform}, which {cell.name} carries"
-            raise InputError(Problem(code="lock-uncovered", where=str(declared.source), what=what, fix=fix))
+            raise InputError(
+                Problem(code="lock-uncovered", where=str(declared.location), what=what, fix=fix)
+            )
         return locked
 
     def look(self, cells: Sequence[Cell], engine: Engine | None) -> Found:
         """The bases of ``cells`` as they are, nothing made or pulled."""
-        return self._looked({(cell.flavor.base.name, cell.platform): cell.flavor.base for cell in cells}, engine)
+        return self._looked(
+            {(cell.flavor.base.name, cell.platform): cell.flavor.base for cell in cells}, engine
+        )
 
-    def _looked(self, wanted: Mapping[tuple[str, str], Base], engine: Engine | None) -> Found:
-        def one(place: tuple[str, str]) -> BaseImage:
+    def _looked(self, wanted: Mapping[tuple[str, Platform], Base], engine: Engine | None) -> Found:
+        def one(place: tuple[str, Platform]) -> BaseImage:
             base = wanted[place]
-            return bases.look(engine, base, place[1], self.known_bases) if engine else bases.unresolved(base, place[1])
+            return (
+                bases.look(engine, base, place[1], self.known_bases)
+                if engine
+                else bases.unresolved(base, place[1])
+            )
 
         with ThreadPoolExecutor(4) as pool:
             return dict(zip(wanted, pool.map(one, wanted), strict=True))
@@ -297,16 +388,22 @@ class Workspace:
         """Like ``look``, and for the platform on which build stages run as well."""
         native = engine.platform if engine else cells[0].platform
         return self._looked(
-            {(c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, native)}, engine
+            {(c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, native)},
+            engine,
         )
 
-    def ensure(self, cells: Sequence[Cell], engine: Engine, *, native: str | None = None) -> Found:
-        """The bases of ``cells`` for their platforms and for the build platform, made where they are missing.
+    def ensure(
+        self, cells: Sequence[Cell], engine: Engine, *, native: Platform | None = None
+    ) -> Found:
+        """The bases of ``cells`` for their platforms and for the build platform, made where they
+        are missing.
 
         ``native`` is the build platform, the engine's own if it is not said.
         """
         platforms = (native or engine.platform,)
-        wanted = {(c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, *platforms)}
+        wanted = {
+            (c.flavor.base.name, p): c.flavor.base for c in cells for p in (c.platform, *platforms)
+        }
         return {
             (name, platform): bases.ensure(
                 engine, base, platform, known=self.known_bases, project=self.settings.project
@@ -319,17 +416,22 @@ class Workspace:
         folder: Path,
         plans: Sequence[CellPlan],
         found: Found,
-        native: str,
+        native: Platform,
         *,
         uncached: bakefile.Uncached = "none",
         elsewhere: Mapping[str, str] | None = None,
         cache: str | None = None,
     ) -> Path:
-        """Write what Buildx reads below ``folder``; returns the bake file. ``native`` is the build platform."""
+        """Write what Buildx reads below ``folder``; returns the bake file.
+
+        ``native`` is the build platform.
+        """
         return bakefile.write(
             folder,
             plans,
-            build_bases={name: base for (name, platform), base in found.items() if platform == native},
+            build_bases={
+                name: base for (name, platform), base in found.items() if platform == native
+            },
             settings=self.settings,
             uv=Path(uv.find_uv_bin()),
             templates=self.templates,
@@ -340,7 +442,10 @@ class Workspace:
 
 
 def decide(plans: Sequence[CellPlan], there: Mapping[str, ImageInfo] | None) -> list[Row]:
-    """What is to be done for each plan; ``there`` are the engine's images, None if no engine answers."""
+    """What is to be done for each plan.
+
+    ``there`` are the engine's images, None if no engine answers.
+    """
     return [Row(plan=plan, **_decision(plan, there)) for plan in plans]
 
 
@@ -349,10 +454,13 @@ def _decision(plan: CellPlan, there: Mapping[str, ImageInfo] | None) -> dict[str
         return {"action": "build", "reason": "no engine answers, so nothing is known to be built"}
     if plan.base.origin == "unresolved":
         return {"action": "build", "reason": f"base {plan.base.base.image} is not here yet"}
-    image = there.get(plan.cell.tags[0])
+    image = there.get(plan.cell.tag)
     if image is None:
-        return {"action": "build", "reason": f"no image {plan.cell.tags[0]}"}
+        return {"action": "build", "reason": f"no image {plan.cell.tag}"}
     had = image.labels.get(f"{LABEL}.build-key", "")
     if had != plan.build_key:
-        return {"action": "build", "reason": f"build key was {had[:12] or 'none'}, is {plan.build_key[:12]}"}
+        return {
+            "action": "build",
+            "reason": f"build key was {had[:12] or 'none'}, is {plan.build_key[:12]}",
+        }
     return {"action": "skip", "reason": "unchanged since it was built"}

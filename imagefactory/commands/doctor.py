@@ -6,22 +6,31 @@ import os
 
 import typer
 
-from imagefactory import doctor, ui
 from imagefactory.commands.options import HERE, File, Json, settings_of
+from imagefactory.system import ui
+from imagefactory.upkeep import doctor
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("doctor", epilog="Example: imagefactory doctor --json")
 def doctor_command(file: File = HERE, json: Json = False) -> None:
-    """What this machine offers for building, and the remedy for what it lacks; exit 3 if it cannot build."""
+    """What this machine offers for building, and the remedy for what it lacks.
+
+    Exit 3 if it cannot build.
+    """
     findings = doctor.examine(settings_of(file), os.environ)
     if json:
         ui.emit_json([finding.as_dict() for finding in findings])
     else:
-        colour = {doctor.Health.GOOD: "green", doctor.Health.NOTE: "yellow", doctor.Health.BAD: "red"}
+        colour = {
+            doctor.Health.GOOD: "green",
+            doctor.Health.NOTE: "yellow",
+            doctor.Health.BAD: "red",
+        }
         rows = [
-            [f.name, f"[{colour[f.health]}]{f.health}[/]", ui.escape(f.seen), ui.escape(f.remedy)] for f in findings
+            [f.name, f"[{colour[f.health]}]{f.health}[/]", ui.escape(f.seen), ui.escape(f.remedy)]
+            for f in findings
         ]
         ui.table("doctor", ["what", "is", "seen", "remedy"], rows)
     if any(finding.health is doctor.Health.BAD for finding in findings):

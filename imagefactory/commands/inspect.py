@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import anatomy, receipt, ui
-from imagefactory.anatomy import Anatomy
-from imagefactory.commands import looking
 from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
-from imagefactory.plan import LABEL
-from imagefactory.receipt import Outcome, Receipt
+from imagefactory.inspecting import anatomy, inspecting
+from imagefactory.inspecting.anatomy import Anatomy
+from imagefactory.planning.cell_plan import LABEL
+from imagefactory.system import ui
+from imagefactory.verifying import receipt
+from imagefactory.verifying.receipt import Outcome, Receipt
 
 #: As many packages as tell what an image is heavy with.
 BIGGEST = 10
@@ -28,13 +29,13 @@ def inspect_command(
     """What an image is made of: pins, patches, layers, biggest packages, and which checks held."""
     workspace = workspace_of(file)
     engine = engine_of(workspace.settings)
-    found = looking.look(engine, tag)
+    found = inspecting.look(engine, tag)
     verified = receipt.load(workspace.settings.receipts, found.digest)
     if json:
         ui.emit_json({**found.as_dict(), "receipt": verified.as_dict() if verified else None})
         return
     _facts(found, verified)
-    looking.layers("layers", found.layers)
+    inspecting.layers("layers", found.layers)
     lock = workspace.lock_if_any
     if found.dropped:
         shown = [[one.layer, one.rule, str(one.files), ui.size(one.size)] for one in found.dropped]
@@ -48,14 +49,25 @@ def inspect_command(
 
 def _facts(found: Anatomy, verified: Receipt | None) -> None:
     made = f"{LABEL}.build-key" in found.labels
-    pins = {key.removeprefix(f"{LABEL}.pin."): v for key, v in found.labels.items() if key.startswith(f"{LABEL}.pin.")}
-    rows = [["digest", found.digest], ["platform", found.platform], ["size", f"{ui.size(found.size)} unpacked"]]
+    pins = {
+        key.removeprefix(f"{LABEL}.pin."): v
+        for key, v in found.labels.items()
+        if key.startswith(f"{LABEL}.pin.")
+    }
+    rows = [
+        ["digest", found.digest],
+        ["platform", found.platform],
+        ["size", f"{ui.size(found.size)} unpacked"],
+    ]
     if made:
         rows += [
             ["cell", found.labels.get(f"{LABEL}.cell", "")],
             ["pins", ", ".join(f"{name} {version}" for name, version in pins.items())],
             ["torch", found.labels.get(f"{LABEL}.torch", "")],
-            ["patches", ", ".join(f"{name} ({state})" for name, state in found.patches.items()) or "none"],
+            [
+                "patches",
+                ", ".join(f"{name} ({state})" for name, state in found.patches.items()) or "none",
+            ],
             ["packages", str(len(found.packages))],
             ["build key", found.labels[f"{LABEL}.build-key"]],
         ]
@@ -68,6 +80,8 @@ def _facts(found: Anatomy, verified: Receipt | None) -> None:
 def _verified(verified: Receipt | None) -> str:
     if verified is None:
         return "never, on this machine"
-    counts = {outcome: sum(check.outcome is outcome for check in verified.checks) for outcome in Outcome}
+    counts = {
+        outcome: sum(check.outcome is outcome for check in verified.checks) for outcome in Outcome
+    }
     told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
     return f"{verified.verified_at}: {'passed' if verified.passed else 'NOT passed'} ({told})"

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import ui
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError
-from imagefactory.locking import station as locking
-from imagefactory.locking import store
+from imagefactory.locking import locking, store
+from imagefactory.system import ui
 from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
@@ -20,11 +19,17 @@ app = typer.Typer(add_completion=False)
 def lock_command(
     file: File = HERE,
     check: Annotated[
-        bool, typer.Option("--check", help="Resolve nothing: is every cell covered, is every hash still served?")
+        bool,
+        typer.Option(
+            "--check", help="Resolve nothing: is every cell covered, is every hash still served?"
+        ),
     ] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", "-U", help="Resolve everything anew.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", "-U", help="Resolve everything anew.")
+    ] = False,
     package: Annotated[
-        list[str] | None, typer.Option("--upgrade-package", "-P", help="Let only this package move; repeatable.")
+        list[str] | None,
+        typer.Option("--upgrade-package", "-P", help="Let only this package move; repeatable."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -51,16 +56,24 @@ def lock_command(
     for change in changes if old else ():
         ui.say(str(change))
     wheels = sum(len(resolution.wheels) for resolution in new.resolutions)
-    ui.say(f"wheels.lock: {len(new.resolutions)} resolutions, {wheels} wheels, {len(changes)} changes")
+    ui.say(
+        f"wheels.lock: {len(new.resolutions)} resolutions, {wheels} wheels, {len(changes)} changes"
+    )
 
 
 def _check_lock(workspace: Workspace, *, json: bool) -> None:
     with ui.step("asking every place for every hash"):
         problems = locking.check(
-            workspace.lock, workspace.matrix.cells, workspace.settings, toolchains=workspace.matrix.toolchains
+            workspace.lock,
+            workspace.matrix.cells,
+            workspace.settings,
+            toolchains=workspace.matrix.toolchains,
         )
     if json:
         ui.emit_json([problem.as_dict() for problem in problems])
     if problems:
         raise CheckFailedError(problems)
-    ui.say(f"wheels.lock covers all {len(workspace.matrix.cells)} cells, and every wheel is still served")
+    ui.say(
+        f"wheels.lock covers all {len(workspace.matrix.cells)} cells, and every "
+        "wheel is still served"
+    )

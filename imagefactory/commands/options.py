@@ -8,23 +8,30 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import ui
-from imagefactory.engine import Engine
 from imagefactory.errors import SetupError
 from imagefactory.settings import Settings, from_environment
+from imagefactory.system import ui
+from imagefactory.system.engine import Engine
 from imagefactory.workspace import Row, Workspace
 
 HERE = Path("matrix.yaml")
-File = Annotated[Path, typer.Option("--file", "-f", help="Matrix file; lock, patches and templates are beside it.")]
+File = Annotated[
+    Path,
+    typer.Option("--file", "-f", help="Matrix file; lock, patches and templates are beside it."),
+]
 Select = Annotated[
     list[str] | None,
     typer.Option(
-        "--select", "-s", help="Cells: a name glob, or axis=value terms: 'flavor=gb10 vllm=0.3*'. Repeat for OR."
+        "--select",
+        "-s",
+        help="Cells: a name glob, or axis=value terms: 'flavor=gb10 vllm=0.3*'. Repeat for OR.",
     ),
 ]
 BuilderName = Annotated[
     str | None,
-    typer.Option("--builder", metavar="NAME", envvar="BUILDX_BUILDER", help="Build on this buildx builder."),
+    typer.Option(
+        "--builder", metavar="NAME", envvar="BUILDX_BUILDER", help="Build on this buildx builder."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 
@@ -55,7 +62,7 @@ def show_plan(rows: list[Row]) -> None:
         ["cell", "platform", "action", "build key", "why"],
         [
             [
-                f"[bold]{row.plan.cell.name}[/bold]\n[dim]{row.plan.cell.tags[0]}[/dim]",
+                f"[bold]{row.plan.cell.name}[/bold]\n[dim]{row.plan.cell.tag}[/dim]",
                 row.plan.cell.platform,
                 f"[{colour[row.action]}]{row.action}[/]",
                 row.plan.build_key[:12],

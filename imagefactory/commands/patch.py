@@ -6,6 +6,11 @@ import typer
 
 from imagefactory.commands import patch_measure, patch_write
 
-app = typer.Typer(name="patch", add_completion=False, no_args_is_help=True, help="Patches: measured, not declared.")
+app = typer.Typer(
+    name="patch",
+    add_completion=False,
+    no_args_is_help=True,
+    help="Patches: measured, not declared.",
+)
 app.add_typer(patch_measure.app)
 app.add_typer(patch_write.app)

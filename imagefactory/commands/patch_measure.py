@@ -11,14 +11,14 @@ import typer
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from imagefactory import ui
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Measured
-from imagefactory.patching.model import State
+from imagefactory.patching.patch import State
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
+from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
 COLOURS = {
@@ -36,19 +36,34 @@ SHORT = {State.NOT_APPLICABLE: "n/a", State.UNKNOWN: "?"}
 @app.command("status", epilog="Example: imagefactory patch status --vllm '>=0.22' --json")
 def status_command(
     file: File = HERE,
-    vllm: Annotated[str | None, typer.Option(help="Releases of vLLM, any PEP 440 specifier.")] = None,
-    flashinfer: Annotated[
-        str | None, typer.Option(help="Releases of FlashInfer; without it, those that the releases of vLLM pin.")
+    vllm: Annotated[
+        str | None, typer.Option(help="Releases of vLLM, any PEP 440 specifier.")
     ] = None,
-    prove: Annotated[bool, typer.Option("--prove", help="Run every proof again, whatever is kept.")] = False,
-    markdown: Annotated[Path | None, typer.Option(metavar="PAGE", help="Write the matrix as a page.")] = None,
+    flashinfer: Annotated[
+        str | None,
+        typer.Option(
+            help="Releases of FlashInfer; without it, those that the releases of vLLM pin."
+        ),
+    ] = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Run every proof again, whatever is kept.")
+    ] = False,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Write the matrix as a page.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Measure every patch against every release: needed, obsolete, conflict, broken, n/a or unknown."""
+    """Measure every patch against every release.
+
+    Needed, obsolete, conflict, broken, n/a or unknown.
+    """
     workspace = workspace_of(file)
     settings = workspace.settings
     patches = list(catalog.load(settings.project / "patches").values())
-    asked = {"vllm": _specifier("--vllm", vllm), "flashinfer": _specifier("--flashinfer", flashinfer)}
+    asked = {
+        "vllm": _specifier("--vllm", vllm),
+        "flashinfer": _specifier("--flashinfer", flashinfer),
+    }
     trees = _trees(sorted({patch.project for patch in patches}), asked, settings)
     with ui.step(f"measuring {len(patches)} patches on {len(trees)} releases"):
         rows = status.measure(patches, trees, workspace.bench(patches, fresh=prove))
@@ -68,12 +83,20 @@ def _specifier(option: str, text: str | None) -> SpecifierSet | None:
     except InvalidSpecifier:
         what = f"{option} {text!r} is no version specifier"
         raise fail(
-            InputError, "patch-bad-versions", what, fix="write it as in PEP 440, such as '>=0.22,<0.24'"
+            InputError,
+            "patch-bad-versions",
+            what,
+            fix="write it as in PEP 440, such as '>=0.22,<0.24'",
         ) from None
 
 
-def _trees(projects: Sequence[str], asked: dict[str, SpecifierSet | None], settings: Settings) -> list[SourceTree]:
-    """The trees to measure; a project that another one pins is measured at the versions that it pins."""
+def _trees(
+    projects: Sequence[str], asked: dict[str, SpecifierSet | None], settings: Settings
+) -> list[SourceTree]:
+    """The trees to measure.
+
+    A project that another one pins is measured at the versions that it pins.
+    """
     found: list[SourceTree] = []
     for project in sorted(projects, key=lambda name: name != "vllm"):
         versions = [] if asked.get(project) else sources.pinned(project, found)
@@ -91,7 +114,10 @@ def _matrix(project: str, rows: Sequence[Measured]) -> None:
     fit = max((ui.out.width - width - 4) // 11, 1)
     for start in range(0, len(versions), fit):
         shown = versions[start : start + fit]
-        lines = [[name.partition("/")[2], *(_cell(states[name, version]) for version in shown)] for name in patches]
+        lines = [
+            [name.partition("/")[2], *(_cell(states[name, version]) for version in shown)]
+            for name in patches
+        ]
         ui.table(f"{project}: patches by release" if not start else "", ["patch", *shown], lines)
 
 
@@ -107,7 +133,9 @@ def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
     ui.table("in short", ["patch", "measured", "proof", "oldest result"], lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:
-            ui.out.print(f"[{COLOURS[row.state]}]{row.patch} on {row.version}[/]: {ui.escape(row.reason)}")
+            ui.out.print(
+                f"[{COLOURS[row.state]}]{row.patch} on {row.version}[/]: {ui.escape(row.reason)}"
+            )
 
 
 def _age(rows: Sequence[Measured]) -> str:
@@ -117,7 +145,15 @@ def _age(rows: Sequence[Measured]) -> str:
         return ""
     seconds = int((datetime.now(UTC) - datetime.fromisoformat(min(times))).total_seconds())
     days, hours, minutes = seconds // 86400, seconds // 3600, seconds // 60
-    return f"{days} d ago" if days else f"{hours} h ago" if hours else f"{minutes} min ago" if minutes else "now"
+    return (
+        f"{days} d ago"
+        if days
+        else f"{hours} h ago"
+        if hours
+        else f"{minutes} min ago"
+        if minutes
+        else "now"
+    )
 
 
 @app.command("check", epilog="Example: imagefactory patch check 'gb10*'")
@@ -126,14 +162,23 @@ def check_command(
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Try the whole series of a cell on its sources, as the build does; exit 1 if a patch stops the cell."""
+    """Try the whole series of a cell on its sources, as the build does.
+
+    Exit 1 if a patch stops the cell.
+    """
     workspace = workspace_of(file)
     found = catalog.load(workspace.settings.project / "patches")
-    done = workspace.try_series([(one, catalog.series(found, one)) for one in workspace.cells([cell])])
+    done = workspace.try_series(
+        [(one, catalog.series(found, one)) for one in workspace.cells([cell])]
+    )
     if json:
         ui.emit_json([{"cell": one.cell, **row.as_dict()} for one in done for row in one.rows])
     else:
-        lines = [[one.cell, row.patch, _cell(row.state), ui.escape(row.reason)] for one in done for row in one.rows]
+        lines = [
+            [one.cell, row.patch, _cell(row.state), ui.escape(row.reason)]
+            for one in done
+            for row in one.rows
+        ]
         ui.table("patches", ["cell", "patch", "state", "seen"], lines)
     problems = [problem for one in done for problem in one.problems]
     if problems:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import ui
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
 from imagefactory.patching import catalog, importing, port, worktree
-from imagefactory.patching.model import Patch
+from imagefactory.patching.patch import Patch
 from imagefactory.patching.port import Ported
+from imagefactory.system import ui
 from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
@@ -26,18 +26,31 @@ def _patches(workspace: Workspace) -> Path:
 @app.command("port", epilog="Example: imagefactory patch port --all --to latest")
 def port_command(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A patch; or --all.")] = None,
-    to: Annotated[str, typer.Option("--to", metavar="VERSION", help="The release, or `latest`.")] = "latest",
+    to: Annotated[
+        str, typer.Option("--to", metavar="VERSION", help="The release, or `latest`.")
+    ] = "latest",
     every: Annotated[bool, typer.Option("--all", help="Every patch that has a text.")] = False,
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Make a patch work on another release, by three-way merge; its proof decides. Exit 1 if a person is needed."""
+    """Make a patch work on another release, by three-way merge; its proof decides.
+
+    Exit 1 if a person is needed.
+    """
     workspace = workspace_of(file)
     found = catalog.load(_patches(workspace))
     if every == bool(name):
         raise fail(InputError, "port-what", "say what to port", fix="a patch's name, or --all")
-    wanted = [patch for patch in found.values() if patch.variants] if every else [catalog.find(found, name or "")]
-    targets = {p.project: port.target(p.project, to, workspace.settings) for p in wanted} if to == "latest" else {}
+    wanted = (
+        [patch for patch in found.values() if patch.variants]
+        if every
+        else [catalog.find(found, name or "")]
+    )
+    targets = (
+        {p.project: port.target(p.project, to, workspace.settings) for p in wanted}
+        if to == "latest"
+        else {}
+    )
     bench = workspace.bench(wanted)
     done = []
     for patch in wanted:
@@ -52,19 +65,28 @@ def _show(done: list[Ported], *, json: bool) -> None:
         ui.emit_json([one.as_dict() for one in done])
     else:
         colour = {True: "green", False: "bold red"}
-        rows = [[o.patch, o.version, f"[{colour[o.done]}]{o.outcome}[/]", o.base, ui.escape(o.did)] for o in done]
+        rows = [
+            [o.patch, o.version, f"[{colour[o.done]}]{o.outcome}[/]", o.base, ui.escape(o.did)]
+            for o in done
+        ]
         ui.table("port", ["patch", "to", "outcome", "from", ""], rows)
     left = [one for one in done if not one.done]
     if left:
         raise CheckFailedError(
-            Problem(code="port-unfinished", what=f"{one.patch} on {one.version}: {one.did}", fix="see docs/patches.md")
+            Problem(
+                code="port-unfinished",
+                what=f"{one.patch} on {one.version}: {one.did}",
+                fix="see docs/patches.md",
+            )
             for one in left
         )
 
 
 @app.command("continue", epilog="Example: imagefactory patch continue vllm/mtp-exclusion")
 def continue_command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A patch; without one, all open trees.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A patch; without one, all open trees.")
+    ] = None,
     file: File = HERE,
     json: Json = False,
 ) -> None:
@@ -73,7 +95,9 @@ def continue_command(
     works = [work for work in worktree.open_ones(workspace.settings) if name in (None, work.patch)]
     if not works:
         what = f"no work tree of {name} waits" if name else "no work tree waits"
-        raise fail(InputError, "port-none", what, fix="imagefactory patch port, or imagefactory patch new")
+        raise fail(
+            InputError, "port-none", what, fix="imagefactory patch port, or imagefactory patch new"
+        )
     found = catalog.load(_patches(workspace))
     patches: list[Patch | None] = [found.get(work.patch) for work in works]
     bench = workspace.bench([patch for patch in patches if patch])
@@ -89,7 +113,10 @@ def new_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="PROJECT/NAME, such as vllm/my-fix.")],
     on: On = "latest",
     tree: Annotated[
-        Path | None, typer.Option("--tree", metavar="DIR", help="A copy of the release that was edited already.")
+        Path | None,
+        typer.Option(
+            "--tree", metavar="DIR", help="A copy of the release that was edited already."
+        ),
     ] = None,
     file: File = HERE,
 ) -> None:
@@ -99,24 +126,34 @@ def new_command(
     catalog.load(folder)
     if tree is not None:
         port.from_tree(name, on, tree, folder, workspace.settings)
-        ui.say(f"wrote the draft patches/{name}: write its proof and its words, then take `draft` out")
+        ui.say(
+            f"wrote the draft patches/{name}: write its proof and its words, then take `draft` out"
+        )
         return
     work = port.begin_new(name, on, folder, workspace.settings)
     ui.out.print(str(work.tree))
     ui.say(f"edit that tree, then: imagefactory patch continue {name}")
 
 
-@app.command("import", epilog="Example: imagefactory patch import ../spark-vllm-docker/mods/gpu-mem-util-gb")
+@app.command(
+    "import", epilog="Example: imagefactory patch import ../spark-vllm-docker/mods/gpu-mem-util-gb"
+)
 def import_command(
     path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A diff, or a folder of diffs.")],
     name: Annotated[str | None, typer.Option("--name", help="PROJECT/NAME of the draft.")] = None,
     on: Annotated[
-        str | None, typer.Option("--on", metavar="VERSION", help="The release it was made for; else it is found.")
+        str | None,
+        typer.Option(
+            "--on", metavar="VERSION", help="The release it was made for; else it is found."
+        ),
     ] = None,
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Take a diff, or a folder of diffs, into the draft of a patch, on the newest release that it applies to."""
+    """Take a diff, or a folder of diffs, into the draft of a patch.
+
+    On the newest release that it applies to.
+    """
     workspace = workspace_of(file)
     done = importing.take(path, _patches(workspace), workspace.settings, name=name, on=on)
     if json:

@@ -6,9 +6,17 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import ui
-from imagefactory.commands.options import HERE, File, Json, Select, engine_if_any, show_plan, workspace_of
+from imagefactory.commands.options import (
+    HERE,
+    File,
+    Json,
+    Select,
+    engine_if_any,
+    show_plan,
+    workspace_of,
+)
 from imagefactory.matrix.explain import explain
+from imagefactory.system import ui
 from imagefactory.workspace import Workspace, decide
 
 app = typer.Typer(add_completion=False)
@@ -19,7 +27,10 @@ def plan_command(
     file: File = HERE,
     select: Select = None,
     explained: Annotated[
-        str | None, typer.Option("--explain", metavar="CELL", help="Show where every value of one cell comes from.")
+        str | None,
+        typer.Option(
+            "--explain", metavar="CELL", help="Show where every value of one cell comes from."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -31,7 +42,7 @@ def plan_command(
     engine = engine_if_any(workspace.settings)
     cells = workspace.cells(select or [])
     plans = workspace.plans(cells, workspace.look(cells, engine))
-    rows = decide(plans, engine.find_images(cell.tags[0] for cell in cells) if engine else None)
+    rows = decide(plans, engine.find_images(cell.tag for cell in cells) if engine else None)
     if json:
         ui.emit_json([row.as_dict() for row in rows])
     else:
@@ -41,6 +52,12 @@ def plan_command(
 def _explain(workspace: Workspace, name: str, *, json: bool) -> None:
     rows = [row for cell in workspace.cells([name]) for row in explain(cell)]
     if json:
-        ui.emit_json([dict(zip(("what", "value", "where", "section"), row, strict=True)) for row in rows])
+        ui.emit_json(
+            [dict(zip(("what", "value", "where", "section"), row, strict=True)) for row in rows]
+        )
     else:
-        ui.table(name, ["what", "value", "where", "section"], [[ui.escape(text) for text in row] for row in rows])
+        ui.table(
+            name,
+            ["what", "value", "where", "section"],
+            [[ui.escape(text) for text in row] for row in rows],
+        )

@@ -10,11 +10,14 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import disk, prune, receipt, ui
+from imagefactory.building import disk
 from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
-from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError, FactoryError, Problem
-from imagefactory.prune import Item, Kind
+from imagefactory.system import ui
+from imagefactory.system.engine import Engine
+from imagefactory.upkeep import prune
+from imagefactory.upkeep.prune import Item, Kind
+from imagefactory.verifying import receipt
 from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
@@ -28,19 +31,38 @@ REMAKABLE = ("build", "rebuild", "knobs", "metadata", "proofs", "sources", "tool
 def prune_command(
     file: File = HERE,
     everything: Annotated[
-        bool, typer.Option("--all", help="What the matrix has now, too: images, bases, downloaded sources.")
+        bool,
+        typer.Option(
+            "--all", help="What the matrix has now, too: images, bases, downloaded sources."
+        ),
     ] = False,
-    cache: Annotated[bool, typer.Option("--cache", help="The build cache too; the next build is a cold one.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; touch nothing.")] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="The build cache too; the next build is a cold one.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan; touch nothing.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> None:
-    """Make room: show what can go and why, ask, and take away nothing that imagefactory did not make."""
+    """Make room: show what can go and why, ask.
+
+    And take away nothing that imagefactory did not make.
+    """
     workspace = workspace_of(file)
     engine = engine_of(workspace.settings)
     found = _images(workspace, engine, everything=everything)
-    cached = prune.cache(engine.cache_records(), private=engine.private) if cache else prune.Pruning(items=(), kept=())
-    items = [*found.items, *_bases(engine, everything), *_folders(workspace, everything), *cached.items]
+    cached = (
+        prune.cache(engine.cache_records(), private=engine.private)
+        if cache
+        else prune.Pruning(items=(), kept=())
+    )
+    items = [
+        *found.items,
+        *_bases(engine, everything),
+        *_folders(workspace, everything),
+        *cached.items,
+    ]
     kept = [*found.kept, *cached.kept]
     go = bool(items) and not dry_run and (yes or _asked(items, kept))
     before = disk.free(engine.data_root)
@@ -48,9 +70,19 @@ def prune_command(
     if json:
         rows = [item.as_dict() for item in items]
         freed = _freed(before, engine) if go else 0
-        ui.emit_json({"items": rows, "kept": [item.as_dict() for item in kept], "removed": go, "bytes_freed": freed})
+        ui.emit_json(
+            {
+                "items": rows,
+                "kept": [item.as_dict() for item in kept],
+                "removed": go,
+                "bytes_freed": freed,
+            }
+        )
     elif go:
-        ui.say(f"{len(items) - len(failed)} things removed; {ui.size(_freed(before, engine))} more free on the disk")
+        ui.say(
+            f"{len(items) - len(failed)} things removed; "
+            f"{ui.size(_freed(before, engine))} more free on the disk"
+        )
     elif dry_run or not items:
         _show(items, kept)
     if failed:
@@ -69,7 +101,9 @@ def _show(items: Sequence[Item], kept: Sequence[Item]) -> None:
     # cache records have no names that tell anybody anything: one line for all
     for title, every in (("can go", items), ("stays", kept)):
         rows = [
-            [i.kind, ui.escape(i.name), ui.size(i.size), ui.escape(i.why)] for i in every if i.kind is not Kind.CACHE
+            [i.kind, ui.escape(i.name), ui.size(i.size), ui.escape(i.why)]
+            for i in every
+            if i.kind is not Kind.CACHE
         ]
         records = [item for item in every if item.kind is Kind.CACHE]
         if records:
@@ -101,7 +135,10 @@ def _images(workspace: Workspace, engine: Engine, *, everything: bool) -> prune.
 def _bases(engine: Engine, everything: bool) -> list[Item]:
     found = engine.find_images(engine.names(BOOTSTRAPPED)) if everything else {}
     why = "made again from the distribution's archive"
-    return [Item(kind=Kind.BASE, name=ref, size=image.size, why=why) for ref, image in sorted(found.items())]
+    return [
+        Item(kind=Kind.BASE, name=ref, size=image.size, why=why)
+        for ref, image in sorted(found.items())
+    ]
 
 
 def _folders(workspace: Workspace, everything: bool) -> list[Item]:
@@ -110,14 +147,25 @@ def _folders(workspace: Workspace, everything: bool) -> list[Item]:
         roots = {cache / name: _size(cache / name) for name in REMAKABLE if (cache / name).is_dir()}
         return list(prune.folders(cache, (), "made or downloaded again when it is needed", roots))
     cells = {cell.name for cell in workspace.cells([])}
-    contexts = {p: _size(p) for p in workspace.contexts.glob("*") if p.is_dir() and not _is_stage(p.name)}
+    contexts = {
+        p: _size(p) for p in workspace.contexts.glob("*") if p.is_dir() and not _is_stage(p.name)
+    }
     gone = list(
-        prune.folders(workspace.contexts, cells, "build context of a cell that the matrix does not have", contexts)
+        prune.folders(
+            workspace.contexts,
+            cells,
+            "build context of a cell that the matrix does not have",
+            contexts,
+        )
     )
-    locked = {wheel.sha256 for resolution in workspace.lock.installable() for wheel in resolution.wheels}
+    locked = {
+        wheel.sha256 for resolution in workspace.lock.installable() for wheel in resolution.wheels
+    }
     locked |= {source.sha256 for source in workspace.lock.sources}
     house = {p: _size(p) for p in (cache / "wheelhouse").glob("*") if p.is_dir()}
-    return gone + list(prune.folders(cache / "wheelhouse", locked, "a file that the lock does not name", house))
+    return gone + list(
+        prune.folders(cache / "wheelhouse", locked, "a file that the lock does not name", house)
+    )
 
 
 def _is_stage(name: str) -> bool:
@@ -126,7 +174,11 @@ def _is_stage(name: str) -> bool:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(
+        path.lstat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    )
 
 
 def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
@@ -139,7 +191,11 @@ def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
             elif item.kind is Kind.FOLDER:
                 shutil.rmtree(item.name)
         except (FactoryError, OSError) as error:
-            failed.append(Problem(code="prune-failed", where=item.name, what=str(error), fix="remove it by hand"))
+            failed.append(
+                Problem(
+                    code="prune-failed", where=item.name, what=str(error), fix="remove it by hand"
+                )
+            )
     if records:
         engine.forget_cache(records)
     return failed

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import push, ui
 from imagefactory.commands.options import HERE, File, Json, Select, engine_of, workspace_of
+from imagefactory.publishing import publishing
+from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
 
@@ -17,7 +18,8 @@ def push_command(
     file: File = HERE,
     select: Select = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="REPO", help="Repository instead of the matrix's own.")
+        str | None,
+        typer.Option("--to", metavar="REPO", help="Repository instead of the matrix's own."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -26,14 +28,21 @@ def push_command(
     engine = engine_of(workspace.settings)
     cells = workspace.cells(select or [])
     plans = workspace.plans(cells, workspace.look(cells, engine))
-    ready = push.allowed(plans, engine, workspace.settings.receipts)
+    ready = publishing.allowed(plans, engine, workspace.settings.receipts)
     repository = to or workspace.matrix.repository
-    done = [one for plan, image in ready for one in push.push(engine, plan, image, repository)]
+    done = [
+        one for plan, image in ready for one in publishing.push(engine, plan, image, repository)
+    ]
     if json:
         ui.emit_json([one.as_dict() for one in done])
     else:
         rows = [
-            [one.cell, one.reference, one.digest[:19], f"{one.blobs_sent} sent, {one.blobs_there} there"]
+            [
+                one.cell,
+                one.reference,
+                one.digest[:19],
+                f"{one.blobs_sent} sent, {one.blobs_there} there",
+            ]
             for one in done
         ]
         ui.table("push", ["cell", "reference", "digest", "blobs"], rows)

@@ -6,25 +6,35 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import rebuild, ui
-from imagefactory.commands import looking
 from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
+from imagefactory.inspecting import inspecting, rebuild
+from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command("rebuild", epilog="Example: imagefactory rebuild --diff imagefactory/vllm:cpu-vllm0.32.0")
+@app.command(
+    "rebuild", epilog="Example: imagefactory rebuild --diff imagefactory/vllm:cpu-vllm0.32.0"
+)
 def rebuild_command(
     tag: Annotated[str, typer.Argument(metavar="TAG", help="An image in the engine.")],
     file: File = HERE,
-    diff: Annotated[bool, typer.Option("--diff", help="If it differs, show what: file by file.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="If it differs, show what: file by file.")
+    ] = False,
     with_base: Annotated[
         bool,
-        typer.Option("--with-base", help="Install the base's packages again too; the distribution's archive moves."),
+        typer.Option(
+            "--with-base",
+            help="Install the base's packages again too; the distribution's archive moves.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Build an image once more from nothing, and hold it against the one that is there; exit 1 if it is another."""
+    """Build an image once more from nothing, and hold it against the one that is there.
+
+    Exit 1 if it is another.
+    """
     workspace = workspace_of(file)
     engine = engine_of(workspace.settings)
     image = engine.inspect_image(tag)
@@ -45,8 +55,14 @@ def _show_rebuilt(done: rebuild.Rebuilt) -> None:
     rows = [[str(place), old[:19], new[:19]] for place, old, new in done.layers]
     ui.table("layers that differ", ["place", "there", "built again"], rows)
     if not done.layers:
-        ui.say("all layers are equal: the difference is in the image's settings or its manifest (imagefactory diff)")
-    looking.files(done.files or ())
+        ui.say(
+            "all layers are equal: the difference is in the image's settings or "
+            "its manifest (imagefactory diff)"
+        )
+    inspecting.files(done.files or ())
     if done.fingerprints:
         same = done.fingerprints[0] == done.fingerprints[1]
-        ui.say(f"contents without dates are {'the same' if same else 'different'}: {' and '.join(done.fingerprints)}")
+        ui.say(
+            f"contents without dates are {'the same' if same else 'different'}: "
+            f"{' and '.join(done.fingerprints)}"
+        )

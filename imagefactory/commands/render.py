@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import ui
 from imagefactory.commands.options import HERE, File, Select, engine_if_any, workspace_of
+from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
 
@@ -19,7 +19,8 @@ def render_command(
     file: File = HERE,
     select: Select = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write build contexts and the bake file here.")
+        Path | None,
+        typer.Option("--out", "-o", help="Write build contexts and the bake file here."),
     ] = None,
 ) -> None:
     """Print the Dockerfiles of the selected cells, or write all that Buildx reads."""
@@ -32,5 +33,7 @@ def render_command(
         for plan in plans:
             sys.stdout.write(plan.dockerfile)
         return
-    path = workspace.write_bake(out.resolve(), plans, found, engine.platform if engine else cells[0].platform)
+    path = workspace.write_bake(
+        out.resolve(), plans, found, engine.platform if engine else cells[0].platform
+    )
     ui.say(f"wrote {path}; build it with: docker buildx bake -f {path}")

@@ -8,31 +8,37 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import receipt, ui
 from imagefactory.commands.options import HERE, File, Json, Select, engine_of, workspace_of
-from imagefactory.engine import Engine
 from imagefactory.errors import CheckFailedError
-from imagefactory.receipt import Receipt
-from imagefactory.verify import junit, station
+from imagefactory.system import ui
+from imagefactory.system.engine import Engine
+from imagefactory.verifying import junit, receipt, verifying
+from imagefactory.verifying.receipt import Receipt
 from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command("verify", epilog="Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml")
+@app.command(
+    "verify",
+    epilog="Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml",
+)
 def verify_command(
     tags: Annotated[
-        list[str] | None, typer.Argument(metavar="[TAG]...", help="Images; or name cells with --select.")
+        list[str] | None,
+        typer.Argument(metavar="[TAG]...", help="Images; or name cells with --select."),
     ] = None,
     file: File = HERE,
     select: Select = None,
-    junit_file: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run an image in containers and judge it; exit 1 if a required check fails."""
     workspace = workspace_of(file)
     engine = engine_of(workspace.settings)
-    names = list(tags or []) or [cell.tags[0] for cell in workspace.cells(select or [])]
+    names = list(tags or []) or [cell.tag for cell in workspace.cells(select or [])]
     receipts = verify_all(workspace, engine, names, show=not json)
     if junit_file:
         junit.write(junit_file, *receipts)
@@ -43,14 +49,18 @@ def verify_command(
         raise CheckFailedError(problems)
 
 
-def verify_all(workspace: Workspace, engine: Engine, tags: list[str], *, show: bool) -> list[Receipt]:
+def verify_all(
+    workspace: Workspace, engine: Engine, tags: list[str], *, show: bool
+) -> list[Receipt]:
     """Verify images one after the other, and keep a receipt of each."""
     lock = workspace.lock_if_any
     done = []
     for tag in tags:
-        made = station.verify(tag, engine=engine, lock=lock, settings=workspace.settings, now=datetime.now(UTC))
+        made = verifying.verify(
+            tag, engine=engine, lock=lock, settings=workspace.settings, now=datetime.now(UTC)
+        )
         receipt.save(workspace.settings.receipts, made)
         done.append(made)
         if show:
-            station.render_table(made)
+            verifying.render_table(made)
     return done

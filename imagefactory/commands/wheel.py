@@ -6,10 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from imagefactory import builders, ui, wheels
-from imagefactory.commands.options import HERE, BuilderName, File, Json, Select, engine_of, workspace_of
+from imagefactory.building import builders
+from imagefactory.commands.options import (
+    HERE,
+    BuilderName,
+    File,
+    Json,
+    Select,
+    engine_of,
+    workspace_of,
+)
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
-from imagefactory.wheelplan import Trial
+from imagefactory.planning.wheel_plan import Trial
+from imagefactory.system import ui
+from imagefactory.wheels import wheels
 
 app = typer.Typer(add_completion=False)
 
@@ -18,30 +28,53 @@ app = typer.Typer(add_completion=False)
 def wheel_command(
     file: File = HERE,
     select: Select = None,
-    again: Annotated[bool, typer.Option("--again", help="Make them anew, whatever is locked.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Make them anew, whatever is locked.")
+    ] = False,
     builder: BuilderName = None,
     units: Annotated[
         list[str] | None,
-        typer.Option("--try", metavar="GLOB", help="Make no wheel: compile these source files and show what came out."),
+        typer.Option(
+            "--try",
+            metavar="GLOB",
+            help="Make no wheel: compile these source files and show what came out.",
+        ),
     ] = None,
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", metavar="SM", help="With --try: for this GPU, such as sm_121a. Repeatable."),
+        typer.Option(
+            "--target", metavar="SM", help="With --try: for this GPU, such as sm_121a. Repeatable."
+        ),
     ] = None,
     count: Annotated[
-        str, typer.Option("--count", metavar="REGEX", help="With --try: instructions to count in the machine code.")
+        str,
+        typer.Option(
+            "--count",
+            metavar="REGEX",
+            help="With --try: instructions to count in the machine code.",
+        ),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Make the wheels of vLLM that flavors with `build` ask for, from its sources with the patches in them."""
+    """Make the wheels of vLLM that flavors with `build` ask for.
+
+    From its sources with the patches in them.
+    """
     workspace = workspace_of(file)
     cells = [cell for cell in workspace.cells(select or []) if cell.flavor.build]
     if units and len(cells) != 1:
         names = ", ".join(cell.name for cell in cells) or "no cell with `build`"
         fix = "select one: imagefactory wheel --select CELL --try GLOB"
-        raise fail(InputError, "try-which", f"--try takes one cell, and this selects {names}", fix=fix)
+        raise fail(
+            InputError, "try-which", f"--try takes one cell, and this selects {names}", fix=fix
+        )
     if not units and (targets or count):
-        raise fail(InputError, "try-what", "--target and --count go with --try", fix="say what to compile: --try GLOB")
+        raise fail(
+            InputError,
+            "try-what",
+            "--target and --count go with --try",
+            fix="say what to compile: --try GLOB",
+        )
     engine = engine_of(workspace.settings)
     there = builders.find(engine, builder) if builder else None
     if units:
@@ -56,7 +89,8 @@ def wheel_command(
         ui.say("no selected cell has a flavor with `build`: all take vLLM's wheel from an index")
         return
     rows = [
-        [one.built.key[:12], "made" if one.fresh else "kept", one.built.wheel.sha256, str(one.path)] for one in made
+        [one.built.key[:12], "made" if one.fresh else "kept", one.built.wheel.sha256, str(one.path)]
+        for one in made
     ]
     ui.table("wheels", ["key", "", "sha256", "file"], rows)
     for one in made:
@@ -102,7 +136,8 @@ def _show_tried(tried: wheels.Tried, count: str, *, json: bool) -> None:
 def _code(code: dict[str, dict[str, int]], count: str) -> str:
     return ui.escape(
         ", ".join(
-            f"{arch}: {row['instructions']} instructions" + (f", {row['matching']} match {count}" if count else "")
+            f"{arch}: {row['instructions']} instructions"
+            + (f", {row['matching']} match {count}" if count else "")
             for arch, row in code.items()
         )
     )

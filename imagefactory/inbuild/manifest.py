@@ -1,9 +1,10 @@
-"""Writes ``manifest.json`` of an image and puts the proofs beside it. Standard library only: it runs in the builder.
+"""Writes ``manifest.json`` of an image and puts the proofs beside it. Standard library only: it
+runs in the builder.
 
     python manifest.py PLANNED LAYERS PATCHED DROPPED SERIES OUT
 
-PLANNED is what the plan knew; LAYERS, PATCHED and the files in DROPPED, one a layer, are what the build saw
-(identity.py, overlay.py, trim.py).
+PLANNED is what the plan knew; LAYERS, PATCHED and the files in DROPPED, one a layer, are what the
+build saw (identity.py, overlay.py, trim.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import sys
 from pathlib import Path
 
 
-def main(planned: Path, layers: Path, patched: Path, dropped: Path, series: Path, out: Path) -> None:
+def main(
+    planned: Path, layers: Path, patched: Path, dropped: Path, series: Path, out: Path
+) -> None:
     """Join the records, and copy every proof to ``OUT/proofs/<project>/<name>/proof.py``.
 
     The manifest tells how much was dropped by which rule; ``OUT/dropped.json`` names every file.
@@ -28,7 +31,8 @@ def main(planned: Path, layers: Path, patched: Path, dropped: Path, series: Path
         for row in json.loads(file.read_text(encoding="utf-8"))
     ]
     manifest["dropped"] = [
-        {**row, "files": len(row["files"]), "bytes": sum(size for _, size in row["files"])} for row in rows
+        {**row, "files": len(row["files"]), "bytes": sum(size for _, size in row["files"])}
+        for row in rows
     ]
     out.mkdir(parents=True, exist_ok=True)
     (out / "dropped.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -1,13 +1,15 @@
-"""Applies a series to an installed tree and proves every patch. Standard library and git only: it runs in the builder.
+"""Applies a series to an installed tree and proves every patch. Standard library and git only: it
+runs in the builder.
 
     python overlay.py TREE SERIES OUT
 
-``SERIES`` holds ``series.json`` (a list of ``{"name", "diff", "proof"}``, in order, paths below ``SERIES``; one with
-``exempt`` means nothing for this version and is only recorded, as is one with ``compiled``, which the wheel's binaries
-have in them). Every patch is judged by its proof: red before and
-green after is ``needed``; green before is ``obsolete`` and left out. All patches are tried, so that the failure of one
-hides no other; if any failed, TREE is byte-identical to what it was and nothing is written to OUT. Otherwise OUT gets
-the changed files, and ``OUT.json`` the record of what was done.
+``SERIES`` holds ``series.json`` (a list of ``{"name", "diff", "proof"}``, in order, paths below
+``SERIES``; one with ``exempt`` means nothing for this version and is only recorded, as is one with
+``compiled``, which the wheel's binaries have in them). Every patch is judged by its proof: red
+before and green after is ``needed``; green before is ``obsolete`` and left out. All patches are
+tried, so that the failure of one hides no other; if any failed, TREE is byte-identical to what it
+was and nothing is written to OUT. Otherwise OUT gets the changed files, and ``OUT.json`` the record
+of what was done.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ COMPILED = "compiled in"
 
 @dataclass
 class Applied:
-    """What happened to one patch; ``files`` maps each touched path to the SHA-256 of its state after the series."""
+    """What happened to one patch.
+
+    ``files`` maps each touched path to the SHA-256 of its state after the series.
+    """
 
     name: str
     state: str
@@ -44,13 +49,28 @@ class Applied:
 def git_apply(tree: Path, diff: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """``git apply`` in ``tree``, which is never taken for a part of a repository around it.
 
-    Inside another repository git silently skips paths outside its index; the ceiling and the absent GIT_DIR stop that.
+    Inside another repository git silently skips paths outside its index; the ceiling and the absent
+    GIT_DIR stop that.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     env["GIT_CEILING_DIRECTORIES"] = str(tree.resolve().parent)
-    argv = ["git", "-c", "core.autocrlf=false", "apply", "--verbose", "-p1", "--whitespace=nowarn", *options]
+    argv = [
+        "git",
+        "-c",
+        "core.autocrlf=false",
+        "apply",
+        "--verbose",
+        "-p1",
+        "--whitespace=nowarn",
+        *options,
+    ]
     return subprocess.run(
-        [*argv, str(diff.resolve())], cwd=tree, env={**env, "LC_ALL": "C"}, capture_output=True, text=True, check=False
+        [*argv, str(diff.resolve())],
+        cwd=tree,
+        env={**env, "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -65,18 +85,27 @@ def touched(diff: Path) -> list[str]:
 
 
 def prove(script: Path, tree: Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Run a proof; its exit code (anything but 0, 1, 3 counts as "cannot be told") and its last line.
+    """Run a proof; its exit code (anything but 0, 1, 3 counts as "cannot be told") and its last
+    line.
 
-    ``env`` is added to the environment: it names the tools that a proof may use, such as ``IMAGEFACTORY_CUDA``.
+    ``env`` is added to the environment: it names the tools that a proof may use, such as
+    ``IMAGEFACTORY_CUDA``.
     """
     argv = [sys.executable, "-B", str(script.resolve()), str(tree.resolve())]
     full = {**os.environ, **(env or {})}
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROOF_SECONDS, check=False, env=full)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=PROOF_SECONDS, check=False, env=full
+        )
     except subprocess.TimeoutExpired:
         return UNTOLD, f"the proof did not end within {PROOF_SECONDS} s"
-    # the proof speaks on standard output; what else there is may be warnings of the code that it runs
-    lines = [line for line in (done.stdout if done.stdout.strip() else done.stderr).splitlines() if line.strip()]
+    # the proof speaks on standard output; what else there is may be warnings of the code that it
+    # runs
+    lines = [
+        line
+        for line in (done.stdout if done.stdout.strip() else done.stderr).splitlines()
+        if line.strip()
+    ]
     code = done.returncode if done.returncode in (RIGHT, SYMPTOM, UNTOLD) else UNTOLD
     return code, lines[-1] if lines else f"exit {done.returncode}"
 
@@ -87,10 +116,15 @@ class Snapshot:
     def __init__(self, tree: Path, names: Sequence[str]) -> None:
         self.tree = tree
         self.before = {n: (tree / n).read_bytes() if (tree / n).is_file() else None for n in names}
-        self.folders = {f for n in names for f in (tree / n).parents if f != tree and not f.exists()}
+        self.folders = {
+            f for n in names for f in (tree / n).parents if f != tree and not f.exists()
+        }
 
     def restore(self) -> None:
-        """Make every file what it was; files that were not there go, and so do folders that came with them."""
+        """Make every file what it was.
+
+        Files that were not there go, and so do folders that came with them.
+        """
         for name, data in self.before.items():
             if data is None:
                 (self.tree / name).unlink(missing_ok=True)
@@ -101,13 +135,17 @@ class Snapshot:
                 folder.rmdir()
 
 
-def apply_one(tree: Path, name: str, diff: Path | None, proof: Path, env: Mapping[str, str] | None = None) -> Applied:
+def apply_one(
+    tree: Path, name: str, diff: Path | None, proof: Path, env: Mapping[str, str] | None = None
+) -> Applied:
     """Apply and prove one patch in ``tree``; on any failure the tree is as before."""
     before, saw = prove(proof, tree, env)
     if before == RIGHT:
         return Applied(name, "obsolete", f"the proof passes without the patch: {saw}")
     if diff is None and before == UNTOLD:
-        return Applied(name, "unknown", f"no variant for this version, and the proof cannot tell here: {saw}")
+        return Applied(
+            name, "unknown", f"no variant for this version, and the proof cannot tell here: {saw}"
+        )
     if diff is None:
         return Applied(name, "conflict", f"no variant for this version, and the proof fails: {saw}")
     names = touched(diff)
@@ -116,14 +154,20 @@ def apply_one(tree: Path, name: str, diff: Path | None, proof: Path, env: Mappin
     if done.returncode != 0:
         snapshot.restore()
         return Applied(
-            name, "conflict", "\n".join(line for line in done.stderr.splitlines() if line.startswith("error"))
+            name,
+            "conflict",
+            "\n".join(line for line in done.stderr.splitlines() if line.startswith("error")),
         )
     offsets = [line for line in done.stderr.splitlines() if "offset" in line]
     reverse = git_apply(tree, diff, "--reverse", "--check")
     after, now = prove(proof, tree, env)
     if reverse.returncode != 0 or after == SYMPTOM or (after == UNTOLD and before == SYMPTOM):
         snapshot.restore()
-        why = now if reverse.returncode == 0 else "the tree does not hold what the diff says after applying it"
+        why = (
+            now
+            if reverse.returncode == 0
+            else "the tree does not hold what the diff says after applying it"
+        )
         return Applied(name, "broken", f"applies, and its proof still fails: {why}")
     state = "needed" if (before, after) == (SYMPTOM, RIGHT) else "unknown"
     created = [n for n in names if snapshot.before[n] is None and (tree / n).is_file()]
@@ -133,7 +177,10 @@ def apply_one(tree: Path, name: str, diff: Path | None, proof: Path, env: Mappin
 def apply_series(
     tree: Path, steps: Sequence[tuple[str, Path | None, Path]], env: Mapping[str, str] | None = None
 ) -> list[Applied]:
-    """Apply all patches in order; if any fails the tree is byte-identical to what it was, and all are reported."""
+    """Apply all patches in order.
+
+    If any fails the tree is byte-identical to what it was, and all are reported.
+    """
     names = [n for _, diff, _ in steps if diff for n in touched(diff)]
     whole = Snapshot(tree, list(dict.fromkeys(names)))
     done = [apply_one(tree, name, diff, proof, env) for name, diff, proof in steps]
@@ -142,44 +189,68 @@ def apply_series(
         return done
     for patch in done:
         for n in patch.files:
-            patch.files[n] = hashlib.sha256((tree / n).read_bytes()).hexdigest() if (tree / n).is_file() else ""
+            patch.files[n] = (
+                hashlib.sha256((tree / n).read_bytes()).hexdigest() if (tree / n).is_file() else ""
+            )
     return done
 
 
 def _settled(tree: Path, series: Path, row: dict[str, Any]) -> Applied | None:
     """A patch that is not applied here: exempt, or in the wheel already, where its proof must hold.
 
-    One that changed only what was compiled has no proof here; the files that it was compiled into are recorded.
+    One that changed only what was compiled has no proof here; the files that it was compiled into
+    are recorded.
     """
     if row.get("exempt"):
         return Applied(row["name"], "n/a", row["exempt"])
     if row.get("compiled"):
         found = sorted(path for pattern in row["compiled"] for path in tree.glob(pattern))
         if len(found) < len(row["compiled"]):
-            return Applied(row["name"], "broken", f"the wheel lacks one of {', '.join(row['compiled'])}")
-        hashes = {str(path.relative_to(tree)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
-        return Applied(row["name"], COMPILED, "proven on the sources, when the wheel was made", [], hashes)
+            return Applied(
+                row["name"], "broken", f"the wheel lacks one of {', '.join(row['compiled'])}"
+            )
+        hashes = {
+            str(path.relative_to(tree)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in found
+        }
+        return Applied(
+            row["name"], COMPILED, "proven on the sources, when the wheel was made", [], hashes
+        )
     if not row.get("in_wheel"):
         return None
     code, saw = prove(series / row["proof"], tree)
     if code == SYMPTOM:
-        return Applied(row["name"], "broken", f"the wheel should have it, and its proof fails: {saw}")
-    names = [name for name in touched(series / row["diff"]) if (tree / name).is_file()] if row["diff"] else []
+        return Applied(
+            row["name"], "broken", f"the wheel should have it, and its proof fails: {saw}"
+        )
+    names = (
+        [name for name in touched(series / row["diff"]) if (tree / name).is_file()]
+        if row["diff"]
+        else []
+    )
     hashes = {name: hashlib.sha256((tree / name).read_bytes()).hexdigest() for name in names}
     return Applied(row["name"], "in the wheel", saw, [], hashes)
 
 
 def main(tree: Path, series: Path, out: Path) -> int:
-    """Apply the series and write the overlay; exit 1 with every reason if a patch conflicts or is broken."""
+    """Apply the series and write the overlay.
+
+    Exit 1 with every reason if a patch conflicts or is broken.
+    """
     rows = json.loads((series / "series.json").read_text(encoding="utf-8"))
-    wanted = [row for row in rows if not any(row.get(key) for key in ("exempt", "in_wheel", "compiled"))]
-    steps = [(row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"]) for row in wanted]
+    wanted = [
+        row for row in rows if not any(row.get(key) for key in ("exempt", "in_wheel", "compiled"))
+    ]
+    steps = [
+        (row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"])
+        for row in wanted
+    ]
     applied = iter(apply_series(tree, steps))
     done = [_settled(tree, series, row) or next(applied) for row in rows]
     for patch in done:
-        print(f"patch {patch.name}: {patch.state}: {patch.detail}")  # noqa: T201
+        print(f"patch {patch.name}: {patch.state}: {patch.detail}")
         for line in patch.offsets:
-            print(f"    {line}")  # noqa: T201
+            print(f"    {line}")
     if any(patch.state in ("conflict", "broken") for patch in done):
         return 1
     out.mkdir(parents=True, exist_ok=True)
@@ -189,7 +260,9 @@ def main(tree: Path, series: Path, out: Path) -> int:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(tree / name, target)
     record = [asdict(patch) for patch in done]
-    out.with_name(out.name + ".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    out.with_name(out.name + ".json").write_text(
+        json.dumps(record, indent=1) + "\n", encoding="utf-8"
+    )
     return 0
 
 

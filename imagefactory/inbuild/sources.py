@@ -2,8 +2,8 @@
 
     python sources.py LIST FILES SOURCE BESIDE
 
-LIST is a JSON file: name -> ``file`` below FILES, and the folder ``inside`` it. The one without a name is the project
-itself and becomes SOURCE; every other becomes BESIDE/name.
+LIST is a JSON file: name -> ``file`` below FILES, and the folder ``inside`` it. The one without a
+name is the project itself and becomes SOURCE; every other becomes BESIDE/name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 
 
 def unpack(archive: Path, inside: str, target: Path) -> None:
-    """Unpack ``archive`` and make its folder ``inside`` (its only one, for an empty text) ``target``.
+    """Unpack ``archive`` and make its folder ``inside`` (its only one, for an empty text)
+    ``target``.
 
     Raises SystemExit if it has no such folder.
     """

@@ -1,9 +1,11 @@
-"""Takes out of an install layer what nobody uses at run time, and writes down what. Standard library only.
+"""Takes out of an install layer what nobody uses at run time, and writes down what. Standard
+library only.
 
     python trim.py SITE_PACKAGES OUT [CUDA_HOME]
 
-OUT becomes a JSON list of ``{"rule", "why", "files": [[path, bytes], ...]}``, a row for each rule that found something.
-Every RECORD is kept true. CUDA_HOME is where the image has compilers: those that wheels bring become links to them.
+OUT becomes a JSON list of ``{"rule", "why", "files": [[path, bytes], ...]}``, a row for each rule
+that found something. Every RECORD is kept true. CUDA_HOME is where the image has compilers: those
+that wheels bring become links to them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Static libraries that kernels compiled at run time are linked with: by FlashInfer, numba and nvcc.
+#: Static libraries that kernels compiled at run time are linked with: by FlashInfer, numba and
+#: nvcc.
 LINKED = ("libnvshmem_device.a", "libcudadevrt.a", "libcudart_static.a")
 COMPILERS = re.compile(
     r"(?:^|/)(?:nvidia/cu\d+|backends/nvidia)/(?P<place>(?:nvvm/)?bin)/"
@@ -35,7 +38,10 @@ _STRING = re.compile(rb"""["']((?:\w+\.)+tests?(?:\.\w+)*)["']""")
 
 @dataclass(frozen=True)
 class Layer:
-    """An install layer: its site-packages, the files in it (relative names), where the image has compilers."""
+    """An install layer: its site-packages, the files in it (relative names).
+
+    Where the image has compilers.
+    """
 
     site: Path
     files: tuple[str, ...]
@@ -48,7 +54,10 @@ Row = dict[str, Any]
 
 
 def tests(layer: Layer) -> Found:
-    """Folders of tests, but those that a module outside of them imports or names: NumPy and numba use theirs."""
+    """Folders of tests, but those that a module outside of them imports or names.
+
+    NumPy and numba use theirs.
+    """
     folders: dict[str, list[str]] = defaultdict(list)
     for name in layer.files:
         folder = _tests_folder(name)
@@ -73,7 +82,10 @@ def _tests_folder(name: str) -> str | None:
 
 
 def _imported(layer: Layer) -> set[str]:
-    """Modules with ``test`` or ``tests`` in their names that modules outside of tests use, as paths."""
+    """Modules with ``test`` or ``tests`` in their names that modules outside of tests use.
+
+    As paths.
+    """
     found: set[str] = set()
     for name in layer.files:
         if not name.endswith(".py") or _tests_folder(name):
@@ -88,7 +100,10 @@ def _imported(layer: Layer) -> set[str]:
 
 
 def _imports(data: bytes, package: list[str]) -> Iterator[str]:
-    """Every module or name that the source ``data`` of a module in ``package`` imports, as a path."""
+    """Every module or name that the source ``data`` of a module in ``package`` imports.
+
+    As a path.
+    """
     for node in ast.walk(ast.parse(data)):
         if isinstance(node, ast.Import):
             yield from (alias.name.replace(".", "/") for alias in node.names)
@@ -106,7 +121,10 @@ def static_libraries(layer: Layer) -> Found:
 
 
 def compilers(layer: Layer) -> Found:
-    """CUDA's compilers, where the image has its own set: several versions beside each other refuse to work together."""
+    """CUDA's compilers, where the image has its own set.
+
+    Several versions beside each other refuse to work together.
+    """
     for name in layer.files:
         match = COMPILERS.search(name) if layer.cuda_home else None
         if match and not (layer.site / name).is_symlink():
@@ -131,7 +149,10 @@ def copies(layer: Layer) -> Found:
 
 
 def leftovers(layer: Layer) -> Found:
-    """Compiled Python (made again at the first start, and not in an image's layers) and wheels in wheels."""
+    """Compiled Python (made again at the first start.
+
+    And not in an image's layers) and wheels in wheels.
+    """
     for name in layer.files:
         if name.endswith((".pyc", ".pyo", ".whl")):
             yield name, None
@@ -148,7 +169,11 @@ RULES: tuple[tuple[str, Callable[[Layer], Found]], ...] = (
 
 def trim(site: Path, cuda_home: str | None) -> list[Row]:
     """Apply all rules to ``site``; what each of them took out, with the bytes that it saved."""
-    names = tuple(sorted(p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_symlink() or p.is_file()))
+    names = tuple(
+        sorted(
+            p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_symlink() or p.is_file()
+        )
+    )
     layer, report = Layer(site, names, cuda_home), []
     fate: dict[str, str | None] = {}
     for rule, find in RULES:
@@ -167,10 +192,21 @@ def trim(site: Path, cuda_home: str | None) -> list[Row]:
 
 
 def _keep_records_true(site: Path, fate: dict[str, str | None]) -> None:
-    """What is gone leaves its RECORD; a link has no size there, as with any file that an installer made."""
+    """What is gone leaves its RECORD.
+
+    A link has no size there, as with any file that an installer made.
+    """
     for record in sorted(site.glob("*.dist-info/RECORD")) if fate else []:
-        rows = [row for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"), newline="")) if row]
-        kept = [[row[0], "", ""] if row[0] in fate else row for row in rows if row[0] not in fate or fate[row[0]]]
+        rows = [
+            row
+            for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"), newline=""))
+            if row
+        ]
+        kept = [
+            [row[0], "", ""] if row[0] in fate else row
+            for row in rows
+            if row[0] not in fate or fate[row[0]]
+        ]
         if kept != rows:
             with record.open("w", encoding="utf-8", newline="") as out:
                 csv.writer(out, lineterminator="\n").writerows(kept)
@@ -190,7 +226,7 @@ def main(site: Path, out: Path, cuda_home: str | None = None) -> None:
     out.write_text(json.dumps(report) + "\n", encoding="utf-8")
     for row in report:
         size = sum(size for _, size in row["files"])
-        print(f"trim: {row['rule']}: {len(row['files'])} files, {size / 1e6:.1f} MB")  # noqa: T201
+        print(f"trim: {row['rule']}: {len(row['files'])} files, {size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

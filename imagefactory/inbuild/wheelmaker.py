@@ -3,8 +3,9 @@
     python wheelmaker.py SOURCES OFFICIAL TORCH CUDA VERSION OUT [COMPILED]
 
 Libraries below COMPILED take the place of the official ones of the same names.
-It runs in the builder, whatever platform OFFICIAL is for; setuptools and the other build tools are on its path. vLLM's
-setup asks torch for nothing but its versions here, so a stand-in that tells the locked ones (TORCH and CUDA) is enough.
+It runs in the builder, whatever platform OFFICIAL is for; setuptools and the other build tools are
+on its path. vLLM's setup asks torch for nothing but its versions here, so a stand-in that tells the
+locked ones (TORCH and CUDA) is enough.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import zipfile
 from pathlib import Path
 
 STAND_IN = {
-    "torch/__init__.py": "__version__ = {torch!r}\n\n\nclass version:\n    cuda, hip, xpu = {cuda!r}, None, None\n",
+    "torch/__init__.py": (
+        "__version__ = {torch!r}\n\n\nclass version:\n    cuda, hip, xpu = {cuda!r}, None, None\n"
+    ),
     "torch/utils/__init__.py": "",
     "torch/utils/cpp_extension.py": "CUDA_HOME = ROCM_HOME = None\n",
 }
@@ -32,7 +35,10 @@ def tags_of(wheel: str) -> tuple[str, str, str]:
 
 
 def build(sources: Path, official: Path, version: str, out: Path) -> Path:
-    """Run the project's own build; nothing is compiled. The working directory becomes ``sources``."""
+    """Run the project's own build; nothing is compiled.
+
+    The working directory becomes ``sources``.
+    """
     machine = official.name.removesuffix(".whl").rpartition("_")[2]
     machine = "x86_64" if machine == "64" else machine
     os.environ |= {
@@ -50,26 +56,36 @@ def build(sources: Path, official: Path, version: str, out: Path) -> Path:
 
 
 def with_compiled(official: Path, compiled: Path, folder: Path) -> Path:
-    """A copy of the official wheel in ``folder`` with what was compiled in it; nobody reads its RECORD.
+    """A copy of the official wheel in ``folder`` with what was compiled in it; nobody reads its
+    RECORD.
 
     Raises SystemExit if it has no file of that name: nothing would load ours.
     """
     ours = {path.relative_to(compiled).as_posix(): path for path in sorted(compiled.rglob("*.so"))}
     folder.mkdir(parents=True)
-    with zipfile.ZipFile(official) as old, zipfile.ZipFile(folder / official.name, "w", zipfile.ZIP_STORED) as new:
+    with (
+        zipfile.ZipFile(official) as old,
+        zipfile.ZipFile(folder / official.name, "w", zipfile.ZIP_STORED) as new,
+    ):
         strange = sorted(ours.keys() - set(old.namelist()))
         if strange or not ours:
             sys.exit(f"E: {official.name} has no {', '.join(strange) or 'library of ours'}")
         for member in old.infolist():
             path = ours.get(member.filename)
             if member.filename.endswith(".so"):
-                print(f"{'compiled' if path else 'official'}: {member.filename}")  # noqa: T201
+                print(f"{'compiled' if path else 'official'}: {member.filename}")
             new.writestr(member, path.read_bytes() if path else old.read(member))
     return folder / official.name
 
 
 def main(
-    sources: Path, official: Path, torch: str, cuda: str, version: str, out: Path, compiled: Path | None = None
+    sources: Path,
+    official: Path,
+    torch: str,
+    cuda: str,
+    version: str,
+    out: Path,
+    compiled: Path | None = None,
 ) -> int:
     """Build, then give the wheel the tags of the official one, whose compiled parts it has."""
     if compiled:
@@ -82,11 +98,22 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     made = build(sources, official, version, out)
     python, abi, platform = tags_of(official.name)
-    retag = ["--remove", "--python-tag", python, "--abi-tag", abi, "--platform-tag", platform, str(made)]
+    retag = [
+        "--remove",
+        "--python-tag",
+        python,
+        "--abi-tag",
+        abi,
+        "--platform-tag",
+        platform,
+        str(made),
+    ]
     return subprocess.run([sys.executable, "-m", "wheel", "tags", *retag], check=False).returncode
 
 
 if __name__ == "__main__":
     source, wheel, torch_version, cuda_version, release, target, *more = sys.argv[1:]
     extra = Path(more[0]) if more else None
-    sys.exit(main(Path(source), Path(wheel), torch_version, cuda_version, release, Path(target), extra))
+    sys.exit(
+        main(Path(source), Path(wheel), torch_version, cuda_version, release, Path(target), extra)
+    )

@@ -1,1 +1,4 @@
-"""The lock station: ``wheels.lock`` decides which wheels an image gets; no resolver runs in a build."""
+"""The lock station: ``wheels.lock`` decides which wheels an image gets.
+
+No resolver runs in a build.
+"""

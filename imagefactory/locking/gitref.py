@@ -1,4 +1,7 @@
-"""Adapter for git: the commit that a ref means, and its tree, submodules included, as one archive."""
+"""Adapter for git: the commit that a ref means, and its tree, submodules included.
+
+As one archive.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,23 @@ import re
 import tempfile
 from pathlib import Path
 
-from imagefactory import archive, shell
 from imagefactory.errors import SetupError, fail
+from imagefactory.system import archive, shell
 
 #: Never a question at a prompt that nobody reads.
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ADVICE": "0"}
 
 
 def commit_of(repository: str, ref: str) -> str:
-    """The commit that ``ref`` means now, 40 hex digits. Raises SetupError if the repository has no such ref."""
+    """The commit that ``ref`` means now, 40 hex digits.
+
+    Raises SetupError if the repository has no such ref.
+    """
     if re.fullmatch("[0-9a-f]{40}", ref):
         return ref
-    lines = _git("ls-remote", repository, f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}").splitlines()
+    lines = _git(
+        "ls-remote", repository, f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"
+    ).splitlines()
     found = {name: commit for commit, name in (line.split() for line in lines)}
     for name in (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"):
         if name in found:
@@ -27,7 +35,8 @@ def commit_of(repository: str, ref: str) -> str:
 
 
 def pack(repository: str, commit: str, target: Path) -> None:
-    """Write the tree of ``commit`` to the tar file ``target``: the same bytes wherever and whenever.
+    """Write the tree of ``commit`` to the tar file ``target``: the same bytes wherever and
+    whenever.
 
     Raises SetupError if the commit cannot be fetched.
     """
@@ -37,7 +46,17 @@ def pack(repository: str, commit: str, target: Path) -> None:
         _git("-C", str(tree), "fetch", "--quiet", "--depth", "1", repository, commit)
         _git("-C", str(tree), "-c", "core.autocrlf=false", "checkout", "--quiet", "FETCH_HEAD")
         if (tree / ".gitmodules").is_file():
-            _git("-C", str(tree), "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+            _git(
+                "-C",
+                str(tree),
+                "submodule",
+                "--quiet",
+                "update",
+                "--init",
+                "--recursive",
+                "--depth",
+                "1",
+            )
         archive.pack(tree, target)
 
 
@@ -45,6 +64,9 @@ def _git(*arguments: str) -> str:
     done = shell.run(["git", *arguments], env=_ENVIRONMENT)
     if not done.ok:
         said = (done.err or done.out).strip().splitlines()
-        what = f"git {arguments[0] if arguments[0] != '-C' else arguments[2]}: {said[-1] if said else 'failed'}"
+        what = (
+            f"git {arguments[0] if arguments[0] != '-C' else arguments[2]}: "
+            f"{said[-1] if said else 'failed'}"
+        )
         raise fail(SetupError, "git-failed", what, fix=f"run it by hand: {shell.show(done.argv)}")
     return done.out

@@ -14,7 +14,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 from remotezip import RemoteIOError, RemoteZip
 
-from imagefactory.locking import places
+from imagefactory.locking import indexes
 from imagefactory.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def requires(name: str, version: str, settings: Settings) -> list[str] | None:
                 with zipfile.ZipFile(path) as archive:
                     return _lines(archive.read(_member(archive)).decode())
     for index in settings.indexes:
-        for file in places.pages(index, [name])[name].files:
+        for file in indexes.pages(index, [name])[name].files:
             if _is(file.filename, name, version):
                 return _cached(index, file, settings.cache / "metadata")
     return None
@@ -72,7 +72,11 @@ def _fetch(index: str, file: DistributionPackage) -> str:
 
 
 def _member(archive: zipfile.ZipFile) -> str:
-    return next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1)
+    return next(
+        name
+        for name in archive.namelist()
+        if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+    )
 
 
 def _lines(text: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Adapter for uv, the only resolver there is: a request becomes a set of wheels, once, when the lock is made."""
+"""Adapter for uv, the only resolver there is.
+
+A request becomes a set of wheels, once, when the lock is made.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,16 @@ import uv
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from imagefactory import shell, web
-from imagefactory.cell import Request
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.locking.model import FIND_LINKS, Resolution, Wheel
-from imagefactory.locking.targets import target_tags, uv_platform
+from imagefactory.locking.lock import FIND_LINKS, Resolution, Wheel
+from imagefactory.locking.tags import target_tags, uv_platform
+from imagefactory.matrix.cell import Request
 from imagefactory.settings import Settings
+from imagefactory.system import shell, web
 
-_UNREACHABLE = re.compile(r"Could not connect|Failed to fetch|dns error|error sending request|timed out", re.IGNORECASE)
+_UNREACHABLE = re.compile(
+    r"Could not connect|Failed to fetch|dns error|error sending request|timed out", re.IGNORECASE
+)
 
 
 def resolve(
@@ -38,10 +43,11 @@ def resolve(
 ) -> dict[Wheel, str]:
     """Resolve ``request`` to wheels, each with the URL it was found at.
 
-    Versions of ``previous`` are kept where they can be, but for ``upgrade_packages``; ``refresh`` asks the indexes anew
-    even for pages that uv has in its cache.
+    Versions of ``previous`` are kept where they can be, but for ``upgrade_packages``; ``refresh``
+    asks the indexes anew even for pages that uv has in its cache.
 
-    Raises CheckFailedError if there is no solution or no wheel for the target, SetupError if no index answers.
+    Raises CheckFailedError if there is no solution or no wheel for the target, SetupError if no
+    index answers.
     """
     with tempfile.TemporaryDirectory(prefix="imagefactory-lock-") as name:
         folder = Path(name)
@@ -57,7 +63,9 @@ def resolve(
     chosen = [_best(package, tags, request) for package in packages]
     with ThreadPoolExecutor(16) as pool, requests.Session() as session:
         sizes = list(pool.map(lambda entry: _size(session, entry[1]), chosen))
-    return {_wheel(p, e, n, settings.indexes): e["url"] for (p, e), n in zip(chosen, sizes, strict=True)}
+    return {
+        _wheel(p, e, n, settings.indexes): e["url"] for (p, e), n in zip(chosen, sizes, strict=True)
+    }
 
 
 def _command(
@@ -66,15 +74,36 @@ def _command(
     wanted, overrides = folder / "requirements.in", folder / "overrides.txt"
     wanted.write_text("".join(f"{line}\n" for line in request.requirements), encoding="utf-8")
     # a marker that never holds is how uv is told to leave a package out
-    lines = [f"{o.requirement}; sys_platform == 'never'" if o.drop else o.requirement for o in request.overrides]
+    lines = [
+        f"{o.requirement}; sys_platform == 'never'" if o.drop else o.requirement
+        for o in request.overrides
+    ]
     overrides.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     first, *more = settings.indexes
     return [
-        *(uv.find_uv_bin(), "pip", "compile", str(wanted), "--override", str(overrides), "--output-file", str(out)),
-        # any interpreter will do, for wheels only are read; looking for the target's own takes uv seconds
+        *(
+            uv.find_uv_bin(),
+            "pip",
+            "compile",
+            str(wanted),
+            "--override",
+            str(overrides),
+            "--output-file",
+            str(out),
+        ),
+        # any interpreter will do, for wheels only are read; looking for the target's own takes uv
+        # seconds
         *("--python", sys.executable, "--python-version", request.python),
         *("--python-platform", uv_platform(request.platform, request.glibc)),
-        *("--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--quiet", "--no-config"),
+        *(
+            "--format",
+            "pylock.toml",
+            "--only-binary",
+            ":all:",
+            "--no-header",
+            "--quiet",
+            "--no-config",
+        ),
         *("--default-index", first, "--index-strategy", "unsafe-best-match"),
         *(option for index in more for option in ("--index", index)),
         *(option for place in settings.find_links for option in ("--find-links", str(place))),
@@ -83,19 +112,31 @@ def _command(
 
 
 def _failure(request: Request, text: str) -> Exception:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("warning")]
+    lines = [
+        line.strip()
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("warning")
+    ]
     essence = " ".join(lines)[:900] or "uv said nothing"
     shown = f"{', '.join(request.requirements)} for {request.platform}, Python {request.python}"
     if _UNREACHABLE.search(text):
         return fail(
-            SetupError, "index-unreachable", f"{shown}: {essence}", fix="imagefactory doctor checks the indexes"
+            SetupError,
+            "index-unreachable",
+            f"{shown}: {essence}",
+            fix="imagefactory doctor checks the indexes",
         )
-    fix = "if upstream's metadata is too narrow, add an override with its reason to matrix.yaml; else change the pins"
-    where = next((str(o.source) for o in request.overrides), None)
+    fix = (
+        "if upstream's metadata is too narrow, add an override with its reason "
+        "to matrix.yaml; else change the pins"
+    )
+    where = next((str(o.location) for o in request.overrides), None)
     return fail(CheckFailedError, "lock-unsatisfiable", f"{shown}: {essence}", where=where, fix=fix)
 
 
-def _best(package: dict[str, Any], tags: dict[Tag, int], request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+def _best(
+    package: dict[str, Any], tags: dict[Tag, int], request: Request
+) -> tuple[dict[str, Any], dict[str, Any]]:
     ranked = []
     named = [package["archive"]] if "archive" in package else []
     for entry in (*package.get("wheels", ()), *named):
@@ -104,7 +145,8 @@ def _best(package: dict[str, Any], tags: dict[Tag, int], request: Request) -> tu
             ranked.append((min(ranks), entry))
     if not ranked:
         what = (
-            f"{package['name']} {package.get('version')} has no wheel for {request.platform}, Python {request.python}"
+            f"{package['name']} {package.get('version')} has no wheel for "
+            f"{request.platform}, Python {request.python}"
         )
         fix = "choose another version, or a base with a newer glibc"
         raise fail(CheckFailedError, "lock-no-wheel", what, fix=fix)
@@ -121,11 +163,15 @@ def _size(session: requests.Session, entry: dict[str, Any]) -> int:
     parts = urlsplit(entry["url"])
     if parts.scheme == "file":
         return Path(unquote(parts.path)).stat().st_size
-    told = web.patiently(lambda: session.head(entry["url"], timeout=web.SECONDS, allow_redirects=True))
+    told = web.patiently(
+        lambda: session.head(entry["url"], timeout=web.SECONDS, allow_redirects=True)
+    )
     return int(told.headers.get("content-length", 0))
 
 
-def _wheel(package: dict[str, Any], entry: dict[str, Any], size: int, indexes: Sequence[str]) -> Wheel:
+def _wheel(
+    package: dict[str, Any], entry: dict[str, Any], size: int, indexes: Sequence[str]
+) -> Wheel:
     filename = _filename(entry)
     return Wheel(
         name=canonicalize_name(package["name"]),
@@ -144,7 +190,10 @@ def _place(package: dict[str, Any], entry: dict[str, Any], indexes: Sequence[str
 
 
 def _index_of(url: str, indexes: Sequence[str]) -> str:
-    """The index with the file's host; indexes that keep files on another host (as PyPI does) are taken in order."""
+    """The index with the file's host.
+
+    Indexes that keep files on another host (as PyPI does) are taken in order.
+    """
     host = urlsplit(url).hostname
     return next((index for index in indexes if urlsplit(index).hostname == host), indexes[0])
 
@@ -155,7 +204,9 @@ def _as_pylock(previous: Resolution) -> str:
         {
             "name": wheel.name,
             "version": wheel.version,
-            "wheels": [{"url": f"{wheel.index}/{wheel.filename}", "hashes": {"sha256": wheel.sha256}}],
+            "wheels": [
+                {"url": f"{wheel.index}/{wheel.filename}", "hashes": {"sha256": wheel.sha256}}
+            ],
         }
         for wheel in previous.wheels
         if not wheel.is_local and not wheel.has_address

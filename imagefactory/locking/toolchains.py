@@ -1,4 +1,7 @@
-"""Toolchains and sources in the lock: resolved like anything else; toolchains get a prefix of their own."""
+"""Toolchains and sources in the lock.
+
+Resolved like anything else; toolchains get a prefix of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,22 @@ from pathlib import Path, PurePosixPath
 
 import requests
 
-from imagefactory import ui
-from imagefactory.cell import Cell, Request, Toolchain
 from imagefactory.errors import FactoryError, Problem, SetupError, fail
-from imagefactory.locking import gitref, origins, places, resolve, wheelhouse
-from imagefactory.locking.model import Lock, LockedSource, LockedToolchain
-from imagefactory.locking.targets import BUILT, COMPILER_GLIBC, COMPILER_PYTHON
+from imagefactory.locking import gitref, indexes, resolve, wheelhouse
+from imagefactory.locking.lock import Lock, LockedSource, LockedToolchain
+from imagefactory.locking.tags import BUILT, COMPILER_GLIBC, COMPILER_PYTHON
+from imagefactory.matrix import origins
+from imagefactory.matrix.cell import Cell, Request, Toolchain
 from imagefactory.settings import Settings
+from imagefactory.system import ui
+from imagefactory.system.platforms import Platform
 
 
 def compilers_of(
     lock: Lock | None, toolchain: Toolchain, settings: Settings, *, upgrade: bool
 ) -> Iterator[LockedToolchain]:
-    """``toolchain`` for each of its platforms; what is unchanged comes from ``lock``, without any network.
+    """``toolchain`` for each of its platforms; what is unchanged comes from ``lock``, without any
+    network.
 
     Raises CheckFailedError if there is no solution, SetupError if no index answers.
     """
@@ -34,7 +40,9 @@ def compilers_of(
             yield _resolved(toolchain, platform, settings, refresh=upgrade)
 
 
-def _resolved(toolchain: Toolchain, platform: str, settings: Settings, *, refresh: bool) -> LockedToolchain:
+def _resolved(
+    toolchain: Toolchain, platform: Platform, settings: Settings, *, refresh: bool
+) -> LockedToolchain:
     asked = Request(
         platform=platform,
         python=COMPILER_PYTHON,
@@ -46,13 +54,20 @@ def _resolved(toolchain: Toolchain, platform: str, settings: Settings, *, refres
     try:
         found = resolve.resolve(asked, settings, refresh=refresh)
     except FactoryError as error:
-        placed = [replace(problem, where=problem.where or str(toolchain.source)) for problem in error.problems]
+        placed = [
+            replace(problem, where=problem.where or str(toolchain.location))
+            for problem in error.problems
+        ]
         raise type(error)(placed) from None
     wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
-    return LockedToolchain(name=toolchain.name, platform=platform, requirements=toolchain.requirements, wheels=wheels)
+    return LockedToolchain(
+        name=toolchain.name, platform=platform, requirements=toolchain.requirements, wheels=wheels
+    )
 
 
-def sources_of(lock: Lock | None, cells: Sequence[Cell], settings: Settings, *, upgrade: bool) -> list[LockedSource]:
+def sources_of(
+    lock: Lock | None, cells: Sequence[Cell], settings: Settings, *, upgrade: bool
+) -> list[LockedSource]:
     """What the wheels of ``cells`` are made from: sdists, and commits of repositories.
 
     Raises SetupError if no index has the one, or the repository the other.
@@ -62,10 +77,14 @@ def sources_of(lock: Lock | None, cells: Sequence[Cell], settings: Settings, *, 
         build = cell.flavor.build
         if build is None:
             continue
-        version = cell.axes["vllm"]
-        old = {(s.name, s.version if s.name == BUILT else ""): s for s in lock.sources} if lock and not upgrade else {}
+        version = cell.vllm
+        old = (
+            {(s.name, s.version if s.name == BUILT else ""): s for s in lock.sources}
+            if lock and not upgrade
+            else {}
+        )
         if build.ref is None and (BUILT, version) not in found:
-            new = old.get((BUILT, version)) or _sdist(version, settings, where=str(build.source))
+            new = old.get((BUILT, version)) or _sdist(version, settings, where=str(build.location))
             found[BUILT, version] = new
         for text in [*([build.ref] if build.ref else []), *build.sources.values()]:
             if origins.of(text).kind is origins.Kind.GIT and (text, "") not in found:
@@ -96,9 +115,15 @@ def _commit(text: str, settings: Settings) -> LockedSource:
 
 def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
     for index in settings.indexes:
-        for file in places.pages(index, [BUILT])[BUILT].files:
-            if file.package_type == "sdist" and file.version == version and "sha256" in file.digests:
-                size = file.size or int(requests.head(file.url, timeout=60).headers.get("content-length", 0))
+        for file in indexes.pages(index, [BUILT])[BUILT].files:
+            if (
+                file.package_type == "sdist"
+                and file.version == version
+                and "sha256" in file.digests
+            ):
+                size = file.size or int(
+                    requests.head(file.url, timeout=60).headers.get("content-length", 0)
+                )
                 return LockedSource(
                     name=BUILT,
                     version=version,
@@ -108,17 +133,31 @@ def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
                     url=file.url.partition("#")[0],
                 )
     what = f"no index has the sources of {BUILT} {version}"
-    raise fail(SetupError, "sources-unreachable", what, where=where, fix="imagefactory doctor checks the indexes")
+    raise fail(
+        SetupError,
+        "sources-unreachable",
+        what,
+        where=where,
+        fix="imagefactory doctor checks the indexes",
+    )
 
 
 def uncovered(lock: Lock, toolchains: Sequence[Toolchain]) -> Iterator[Problem]:
-    """A problem for each toolchain that the lock does not have as declared, and each that nothing declares."""
+    """A problem for each toolchain that the lock does not have as declared.
+
+    And each that nothing declares.
+    """
     wanted = {(t.name, platform): t for t in toolchains for platform in t.platforms}
     for (name, platform), toolchain in wanted.items():
         locked = lock.toolchain(name, platform)
         if locked is None or not locked.answers(toolchain, platform):
             what = f"wheels.lock has no {name} for {platform}"
-            yield Problem(code="lock-uncovered", where=str(toolchain.source), what=what, fix="imagefactory lock")
+            yield Problem(
+                code="lock-uncovered",
+                where=str(toolchain.location),
+                what=what,
+                fix="imagefactory lock",
+            )
     for locked in lock.toolchains:
         if (locked.name, locked.platform) not in wanted:
             what = f"nothing declares {locked.name} for {locked.platform} any more"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from imagefactory.cell import Cell
+from imagefactory.matrix.cell import Cell
 
 
 def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
     """Rows of (what, value, ``file:line``, section), axes first."""
-    rows = [(axis, value, str(cell.sources[axis]), cell.sources[axis].section) for axis, value in cell.axes.items()]
+    rows = [
+        (axis, value, str(cell.locations[axis]), cell.locations[axis].section)
+        for axis, value in cell.axes.items()
+    ]
     flavor = cell.flavor
-    own = (str(flavor.source), f"flavors.{flavor.name}")
+    own = (str(flavor.location), f"flavors.{flavor.name}")
     rows += [("tag", tag, "", "tags") for tag in cell.tags]
     rows += [("base", f"{flavor.base.name} ({flavor.base.image})", *own)]
     rows += [("requirement", requirement, *own) for requirement in cell.requirements]
@@ -21,5 +24,5 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
         rows.append(("driver", flavor.driver, *own))
     for override in cell.overrides:
         text = f"drop {override.requirement}" if override.drop else override.requirement
-        rows.append(("override", f"{text}: {override.reason}", str(override.source), "overrides"))
+        rows.append(("override", f"{text}: {override.reason}", str(override.location), "overrides"))
     return rows

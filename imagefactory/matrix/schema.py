@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from imagefactory.yamlfile import Strict
+from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
 # [host[:port]/]path, as in image references: a colon elsewhere would begin a tag
@@ -17,11 +17,15 @@ When = dict[str, Text | list[Text]]
 class BaseEntry(Strict):
     """A distribution that images stand on."""
 
-    image: Annotated[Text, Field(description="reference in a registry; by digest if it must never move")]
-    bootstrap: Annotated[Text | None, Field(description="Debian suite to make it from where no registry answers")] = (
-        None
-    )
-    python: Annotated[Text, Field(description="the distribution's own Python, X.Y", pattern=r"^3\.\d+$")]
+    image: Annotated[
+        Text, Field(description="reference in a registry; by digest if it must never move")
+    ]
+    bootstrap: Annotated[
+        Text | None, Field(description="Debian suite to make it from where no registry answers")
+    ] = None
+    python: Annotated[
+        Text, Field(description="the distribution's own Python, X.Y", pattern=r"^3\.\d+$")
+    ]
     glibc: Annotated[Text, Field(description="the distribution's glibc, X.Y", pattern=r"^2\.\d+$")]
     packages: Annotated[list[Text], Field(description="Debian packages that every image on it has")]
 
@@ -31,16 +35,31 @@ class BuildEntry(Strict):
 
     binaries: Annotated[
         Literal["official", "compiled"],
-        Field(description="compiled parts: those of the release's own wheel, or `extensions` compiled anew"),
+        Field(
+            description=(
+                "compiled parts: those of the release's own wheel, or `extensions` compiled anew"
+            )
+        ),
     ]
-    tools: Annotated[Text, Field(description="a key of `toolchains`: setuptools and what else its build asks for")]
+    tools: Annotated[
+        Text,
+        Field(description="a key of `toolchains`: setuptools and what else its build asks for"),
+    ]
     ref: Annotated[
-        Text | None, Field(description="git+https://host/repository@ref to take instead of the release's sdist")
+        Text | None,
+        Field(description="git+https://host/repository@ref to take instead of the release's sdist"),
     ] = None
-    extensions: Annotated[list[Text], Field(description="CMake targets to compile; the others are official")] = []
+    extensions: Annotated[
+        list[Text], Field(description="CMake targets to compile; the others are official")
+    ] = []
     sources: Annotated[
         dict[Text, Text],
-        Field(description="NAME_SRC_DIR of vLLM's CMake: git+URL@ref, URL#sha256=, wheel:NAME/path, or a folder"),
+        Field(
+            description=(
+                "NAME_SRC_DIR of vLLM's CMake: git+URL@ref, URL#sha256=, "
+                "wheel:NAME/path, or a folder"
+            )
+        ),
     ] = {}
 
 
@@ -49,13 +68,23 @@ class FlavorEntry(Strict):
 
     summary: Text
     base: Annotated[Text, Field(description="a key of `bases`")]
-    requirements: Annotated[list[Text], Field(min_length=1, description="PEP 508, with {axis} placeholders")]
+    requirements: Annotated[
+        list[Text], Field(min_length=1, description="PEP 508, with {axis} placeholders")
+    ]
     patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
     env: dict[str, Text] = {}
-    serve_args: Annotated[list[Text], Field(description="what `serve` passes to vLLM by default")] = []
-    toolchain: Annotated[Text | None, Field(description="a key of `toolchains`, for what compiles at run time")] = None
-    build: Annotated[BuildEntry | None, Field(description="make vLLM's wheel from its sources")] = None
-    driver: Annotated[Text | None, Field(description="NVIDIA driver of the machines, such as 580.95")] = None
+    serve_args: Annotated[
+        list[Text], Field(description="what `serve` passes to vLLM by default")
+    ] = []
+    toolchain: Annotated[
+        Text | None, Field(description="a key of `toolchains`, for what compiles at run time")
+    ] = None
+    build: Annotated[BuildEntry | None, Field(description="make vLLM's wheel from its sources")] = (
+        None
+    )
+    driver: Annotated[
+        Text | None, Field(description="NVIDIA driver of the machines, such as 580.95")
+    ] = None
 
 
 class ToolchainEntry(Strict):
@@ -75,7 +104,9 @@ class ExcludeEntry(Strict):
 class OverrideEntry(Strict):
     """A decision against upstream's metadata: replace a requirement, or drop a package."""
 
-    requirement: Annotated[Text | None, Field(description="PEP 508, with {axis} placeholders")] = None
+    requirement: Annotated[Text | None, Field(description="PEP 508, with {axis} placeholders")] = (
+        None
+    )
     drop: Annotated[Text | None, Field(description="package that is left out altogether")] = None
     when: When = {}
     reason: Text
@@ -86,18 +117,30 @@ class MatrixFile(Strict):
 
     version: Literal[1]
     repository: Annotated[Text, Field(pattern=_REPOSITORY)]
-    tags: Annotated[list[Text], Field(min_length=1, description="templates; the first one is the cell's own")]
+    tags: Annotated[
+        list[Text], Field(min_length=1, description="templates; the first one is the cell's own")
+    ]
     bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
-    toolchains: Annotated[dict[str, ToolchainEntry], Field(description="compilers for proofs and for JIT")] = {}
+    toolchains: Annotated[
+        dict[str, ToolchainEntry], Field(description="compilers for proofs and for JIT")
+    ] = {}
     defaults: dict[str, Text] = {}
     axes: dict[str, list[Text]] = {}
-    zip: Annotated[list[dict[str, list[Text]]], Field(description="axes that move together, row by row")] = []
+    zip: Annotated[
+        list[dict[str, list[Text]]], Field(description="axes that move together, row by row")
+    ] = []
     include: list[dict[str, Text]] = []
     exclude: list[ExcludeEntry] = []
     overrides: list[OverrideEntry] = []
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of ``matrix.yaml`` (draft 2020-12), as published in ``docs/matrix.schema.json``."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **MatrixFile.model_json_schema()}
+    """The JSON Schema of ``matrix.yaml`` (draft 2020-12).
+
+    As published in ``docs/matrix.schema.json``.
+    """
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **MatrixFile.model_json_schema(),
+    }

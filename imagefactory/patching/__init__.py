@@ -1,1 +1,4 @@
-"""The patch station: changes to upstream sources as data under ``patches/``, each with its proof."""
+"""The patch station: changes to upstream sources as data under ``patches/``.
+
+Each with its proof.
+"""

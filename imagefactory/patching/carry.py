@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from imagefactory.cell import Source
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.merge import MergedFile, copy_files, diff_of, merge
-from imagefactory.patching.model import Patch, State, Step, Variant
-from imagefactory.patching.placing import Side, place
+from imagefactory.patching.patch import Patch, State, Step, Variant
+from imagefactory.patching.settle import Side, place
 from imagefactory.patching.sources import SourceTree
+from imagefactory.system.yamlfile import Location
 
 
 class Outcome(StrEnum):
@@ -28,7 +28,10 @@ class Outcome(StrEnum):
 
     @property
     def arrived(self) -> bool:
-        """Whether the patch works on the new release, or is no longer needed there, without a person's help."""
+        """Whether the patch works on the new release, or is no longer needed there.
+
+        Without a person's help.
+        """
         return self in (Outcome.AS_IS, Outcome.MERGED, Outcome.OBSOLETE)
 
 
@@ -57,14 +60,23 @@ class Carried:
 
 
 def carry(patch: Patch, diff: Path, old: SourceTree, new: SourceTree, bench: Bench) -> Carried:
-    """Try ``diff`` on ``new`` as it is, then merged. Raises CheckFailedError if it does not apply to ``old``."""
+    """Try ``diff`` on ``new`` as it is, then merged.
+
+    Raises CheckFailedError if it does not apply to ``old``.
+    """
     as_is = judge(patch, diff, new, bench)
-    plain = {State.NEEDED: Outcome.AS_IS, State.OBSOLETE: Outcome.OBSOLETE, State.UNKNOWN: Outcome.UNKNOWN}
+    plain = {
+        State.NEEDED: Outcome.AS_IS,
+        State.OBSOLETE: Outcome.OBSOLETE,
+        State.UNKNOWN: Outcome.UNKNOWN,
+    }
     if as_is.state in plain:
         outcome = plain[as_is.state]
         text = diff.read_text(encoding="utf-8") if outcome is Outcome.AS_IS else None
         return Carried(outcome=outcome, text=text, files=(), seen=as_is)
-    files = merge(diff, old.root, new.root, (f"{old.project} {old.version}", f"{new.project} {new.version}"))
+    files = merge(
+        diff, old.root, new.root, (f"{old.project} {old.version}", f"{new.project} {new.version}")
+    )
     for tried, note in _candidates(files):
         seen = _judge_text(patch, text_of(tried, new), new, bench, as_is)
         if seen.state is State.NEEDED:
@@ -76,7 +88,10 @@ def carry(patch: Patch, diff: Path, old: SourceTree, new: SourceTree, bench: Ben
 
 
 def _candidates(files: tuple[MergedFile, ...]) -> Iterator[tuple[tuple[MergedFile, ...], str]]:
-    """What a merge may have meant: its outcome if it has no conflict, else with the patch's own lines placed."""
+    """What a merge may have meant.
+
+    Its outcome if it has no conflict, else with the patch's own lines placed.
+    """
     if not any(file.conflicts for file in files):
         yield files, ""
         return
@@ -85,7 +100,10 @@ def _candidates(files: tuple[MergedFile, ...]) -> Iterator[tuple[tuple[MergedFil
         whole = tuple(file for file in placed if file)
         if len(whole) == len(files):
             places = ", ".join(file.new for file in files if file.conflicts)
-            yield whole, f"its lines were placed {side} upstream's change in {places}: read the diff"
+            yield (
+                whole,
+                f"its lines were placed {side} upstream's change in {places}: read the diff",
+            )
 
 
 def _placed(file: MergedFile, side: Side) -> MergedFile | None:
@@ -95,7 +113,9 @@ def _placed(file: MergedFile, side: Side) -> MergedFile | None:
     return replace(file, text=text, conflicts=0) if text is not None else None
 
 
-def _judge_text(patch: Patch, text: str, new: SourceTree, bench: Bench, as_is: Measured) -> Measured:
+def _judge_text(
+    patch: Patch, text: str, new: SourceTree, bench: Bench, as_is: Measured
+) -> Measured:
     if not text:
         return replace(as_is, state=State.BROKEN, reason=_NOTHING)
     with tempfile.TemporaryDirectory(prefix="imagefactory-port-") as name:
@@ -109,7 +129,9 @@ _NOTHING = "upstream has every line of the patch already, and the proof fails al
 
 def judge(patch: Patch, diff: Path, tree: SourceTree, bench: Bench) -> Measured:
     """The state of ``patch`` on ``tree`` with the text ``diff``."""
-    variant = Variant(versions=patch.everywhere, diff=diff, source=Source(file=str(diff), line=1))
+    variant = Variant(
+        versions=patch.everywhere, diff=diff, location=Location(file=str(diff), line=1)
+    )
     (row,) = bench.series(tree, [Step(patch=patch, version=tree.version, variant=variant)])
     return row
 

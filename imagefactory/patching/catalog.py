@@ -10,14 +10,14 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from imagefactory import yamlfile
-from imagefactory.cell import Cell
 from imagefactory.errors import InputError, Problem, fail
-from imagefactory.locking.targets import BUILT
+from imagefactory.locking.tags import BUILT
+from imagefactory.matrix.cell import Cell
 from imagefactory.patching import diffs
-from imagefactory.patching.model import Exemption, Patch, Proof, Stage, Step, Variant
+from imagefactory.patching.patch import Exemption, Patch, Proof, Stage, Step, Variant
 from imagefactory.patching.schema import PatchFile
-from imagefactory.yamlfile import Loc, Positions
+from imagefactory.system import yamlfile
+from imagefactory.system.yamlfile import Loc, Positions
 
 Catalog = Mapping[str, Patch]
 
@@ -39,7 +39,8 @@ def load(folder: Path) -> Catalog:
 
 
 def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
-    """The patches of ``cell`` in the order of application, with the variant for the cell's version of each project.
+    """The patches of ``cell`` in the order of application, with the variant for the cell's version
+    of each project.
 
     Raises InputError for a patch that does not exist, or whose project the cell has no version of.
     """
@@ -48,23 +49,40 @@ def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
         if name not in catalog:
             fix = f"there are: {', '.join(catalog) or 'none'}"
             what = f"flavor {cell.flavor.name} names the patch {name}, which does not exist"
-            problems.append(Problem(code="patch-unknown", where=str(cell.flavor.source), what=what, fix=fix))
+            problems.append(
+                Problem(code="patch-unknown", where=str(cell.flavor.location), what=what, fix=fix)
+            )
         elif name.partition("/")[0] not in cell.axes:
             what = f"{cell.name} has no version of {name.partition('/')[0]}, which {name} changes"
             fix = f"give the cell that axis, or take {name} out of flavor {cell.flavor.name}"
-            problems.append(Problem(code="patch-no-version", where=str(cell.flavor.source), what=what, fix=fix))
+            problems.append(
+                Problem(
+                    code="patch-no-version", where=str(cell.flavor.location), what=what, fix=fix
+                )
+            )
         elif catalog[name].draft:
             what = f"flavor {cell.flavor.name} names {name}, which is a draft without a proof"
             fix = f"write its proof, and take `draft` out of {catalog[name].shown}"
-            problems.append(Problem(code="patch-draft", where=str(cell.flavor.source), what=what, fix=fix))
+            problems.append(
+                Problem(code="patch-draft", where=str(cell.flavor.location), what=what, fix=fix)
+            )
         elif catalog[name].stage is Stage.SOURCE and not _is_compiled(catalog[name], cell):
-            what = f"{name} changes what binaries are compiled from, and {cell.name} installs them from wheels"
-            fix = f"take {name} out of flavor {cell.flavor.name}, or give that `build: {{binaries: compiled, …}}`"
-            problems.append(Problem(code="patch-stage", where=str(cell.flavor.source), what=what, fix=fix))
+            what = (
+                f"{name} changes what binaries are compiled from, and {cell.name} "
+                "installs them from wheels"
+            )
+            fix = (
+                f"take {name} out of flavor {cell.flavor.name}, or give that `build: "
+                f"{{binaries: compiled, …}}`"
+            )
+            problems.append(
+                Problem(code="patch-stage", where=str(cell.flavor.location), what=what, fix=fix)
+            )
     if problems:
         raise InputError(problems)
     return tuple(
-        _step(catalog[name], cell.axes[catalog[name].project]) for name in _ordered(cell.flavor.patches, catalog)
+        _step(catalog[name], cell.axes[catalog[name].project])
+        for name in _ordered(cell.flavor.patches, catalog)
     )
 
 
@@ -80,8 +98,13 @@ def _step(patch: Patch, version: str) -> Step:
 
 
 def _ordered(names: Sequence[str], catalog: Catalog) -> list[str]:
-    """``names`` with every patch behind the ones it says it comes ``after``, else in the given order."""
-    sorter = graphlib.TopologicalSorter({n: [a for a in catalog[n].after if a in names] for n in names})
+    """``names`` with every patch behind the ones it says it comes ``after``.
+
+    Else in the given order.
+    """
+    sorter = graphlib.TopologicalSorter(
+        {n: [a for a in catalog[n].after if a in names] for n in names}
+    )
     sorter.prepare()
     out: list[str] = []
     while sorter.is_active():
@@ -96,14 +119,23 @@ def _order_problems(catalog: Catalog) -> Iterator[Problem]:
         for name in patch.after:
             if name not in catalog:
                 what = f"`after` names {name}, which does not exist"
-                yield Problem(code="patch-unknown", where=f"{patch.shown}:1", what=what, fix="mend or remove it")
+                yield Problem(
+                    code="patch-unknown",
+                    where=f"{patch.shown}:1",
+                    what=what,
+                    fix="mend or remove it",
+                )
     try:
-        graphlib.TopologicalSorter({p.name: [a for a in p.after if a in catalog] for p in catalog.values()}).prepare()
+        graphlib.TopologicalSorter(
+            {p.name: [a for a in p.after if a in catalog] for p in catalog.values()}
+        ).prepare()
     except graphlib.CycleError as error:
         names = " -> ".join(error.args[1])
         fix = "let one of them come without `after`"
         where = f"{catalog[error.args[1][0]].shown}:1"
-        yield Problem(code="patch-cycle", where=where, what=f"patches wait for each other: {names}", fix=fix)
+        yield Problem(
+            code="patch-cycle", where=where, what=f"patches wait for each other: {names}", fix=fix
+        )
 
 
 def _read(file: Path, name: str, root: Path) -> Patch:
@@ -114,17 +146,20 @@ def _read(file: Path, name: str, root: Path) -> Patch:
         Variant(
             versions=_specifier(v.versions, ("variants", i, "versions"), positions, problems),
             diff=file.parent / v.diff,
-            source=positions.source(("variants", i)),
+            location=positions.locate(("variants", i)),
         )
         for i, v in enumerate(entry.variants)
     )
     exemptions = tuple(
         Exemption(
-            versions=_specifier(e.versions, ("not_applicable", i, "versions"), positions, problems), reason=e.reason
+            versions=_specifier(e.versions, ("not_applicable", i, "versions"), positions, problems),
+            reason=e.reason,
         )
         for i, e in enumerate(entry.not_applicable)
     )
-    proof = Proof(script=file.parent / entry.proof.run, kind=entry.proof.kind, needs=tuple(entry.proof.needs))
+    proof = Proof(
+        script=file.parent / entry.proof.run, kind=entry.proof.kind, needs=tuple(entry.proof.needs)
+    )
     patch = Patch(
         name=name,
         folder=file.parent,
@@ -137,7 +172,11 @@ def _read(file: Path, name: str, root: Path) -> Patch:
         variants=variants,
         exemptions=exemptions,
         proof=proof,
-        text={"symptom": entry.symptom, "remove_when": entry.remove_when, "findings": entry.findings},
+        text={
+            "symptom": entry.symptom,
+            "remove_when": entry.remove_when,
+            "findings": entry.findings,
+        },
     )
     problems += _file_problems(patch, positions, root)
     if problems:
@@ -149,21 +188,38 @@ def _specifier(text: str, loc: Loc, positions: Positions, problems: list[Problem
     try:
         return SpecifierSet(text)
     except InvalidSpecifier:
-        where = str(positions.source(loc))
+        where = str(positions.locate(loc))
         fix = 'write it as in PEP 440, such as ">=0.22,<0.23"'
-        problems.append(Problem(code="patch-bad-versions", where=where, what=f"{text!r} is no version range", fix=fix))
+        problems.append(
+            Problem(
+                code="patch-bad-versions",
+                where=where,
+                what=f"{text!r} is no version range",
+                fix=fix,
+            )
+        )
         return SpecifierSet()
 
 
 def _file_problems(patch: Patch, positions: Positions, root: Path) -> Iterator[Problem]:
     if not patch.proof.script.is_file():
-        where = str(positions.source(("proof", "run")))
+        where = str(positions.locate(("proof", "run")))
         what = f"{patch.name} has no proof: there is no file {patch.proof.script.name}"
-        yield Problem(code="patch-no-proof", where=where, what=what, fix="write the check that fails without the patch")
+        yield Problem(
+            code="patch-no-proof",
+            where=where,
+            what=what,
+            fix="write the check that fails without the patch",
+        )
     for variant in patch.variants:
         if not variant.diff.is_file():
             what = f"there is no file {variant.diff.name}"
-            yield Problem(code="patch-no-diff", where=str(variant.source), what=what, fix="write it, or mend the name")
+            yield Problem(
+                code="patch-no-diff",
+                where=str(variant.location),
+                what=what,
+                fix="write it, or mend the name",
+            )
         else:
             yield from diffs.problems(variant.diff, str(variant.diff.relative_to(root)))
     for one, other in itertools.combinations(patch.variants, 2):
@@ -171,17 +227,24 @@ def _file_problems(patch: Patch, positions: Positions, root: Path) -> Iterator[P
         if both:
             what = f"two variants are for {both}: {one.versions} and {other.versions}"
             fix = "let the ranges meet without overlap"
-            yield Problem(code="patch-overlap", where=str(other.source), what=what, fix=fix)
+            yield Problem(code="patch-overlap", where=str(other.location), what=what, fix=fix)
 
 
 def _corners(patch: Patch) -> list[Version]:
     """Versions at and just above every bound: if two ranges overlap, they do so at one of them."""
     bounds = [s.version.removesuffix(".*") for v in patch.variants for s in v.versions]
-    return [Version(text) for bound in bounds for text in (bound, f"{Version(bound).base_version}.1")]
+    return [
+        Version(text) for bound in bounds for text in (bound, f"{Version(bound).base_version}.1")
+    ]
 
 
 def find(catalog: Catalog, name: str) -> Patch:
     """The patch ``name``. Raises InputError naming what there is."""
     if name not in catalog:
-        raise fail(InputError, "patch-unknown", f"there is no patch {name!r}", fix=f"there are: {', '.join(catalog)}")
+        raise fail(
+            InputError,
+            "patch-unknown",
+            f"there is no patch {name!r}",
+            fix=f"there are: {', '.join(catalog)}",
+        )
     return catalog[name]

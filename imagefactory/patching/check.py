@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.cell import Cell
 from imagefactory.errors import Problem
-from imagefactory.locking.model import Lock
+from imagefactory.locking.lock import Lock
+from imagefactory.matrix.cell import Cell
 from imagefactory.patching import sources
 from imagefactory.patching.measure import Bench, Measured
-from imagefactory.patching.model import State, Step
+from imagefactory.patching.patch import State, Step
 from imagefactory.settings import Settings
 
 
@@ -23,8 +23,11 @@ class Checked:
     problems: tuple[Problem, ...]
 
 
-def check(cell: Cell, steps: Sequence[Step], bench: Bench, lock: Lock | None, settings: Settings) -> Checked:
-    """Apply and prove ``steps`` project by project, as the build does. Raises SetupError without the sources.
+def check(
+    cell: Cell, steps: Sequence[Step], bench: Bench, lock: Lock | None, settings: Settings
+) -> Checked:
+    """Apply and prove ``steps`` project by project, as the build does. Raises SetupError without
+    the sources.
 
     With a ``lock`` the sources are those of what the cell installs, be it no release.
     """
@@ -33,7 +36,11 @@ def check(cell: Cell, steps: Sequence[Step], bench: Bench, lock: Lock | None, se
         tree = sources.of_cell(project, cell, lock, settings)
         rows |= {row.patch: row for row in bench.series(tree, own)}
     ordered = tuple(rows[step.patch.name] for step in steps)
-    found = [_problem(cell, step, row) for step, row in zip(steps, ordered, strict=True) if row.state.stops_build]
+    found = [
+        _problem(cell, step, row)
+        for step, row in zip(steps, ordered, strict=True)
+        if row.state.stops_build
+    ]
     return Checked(cell=cell.name, rows=ordered, problems=tuple(found))
 
 
@@ -47,14 +54,20 @@ def _by_project(steps: Sequence[Step]) -> Mapping[str, list[Step]]:
 def _problem(cell: Cell, step: Step, row: Measured) -> Problem:
     patch, variant = step.patch, step.variant
     if row.state is State.BROKEN:
-        fix = f"it no longer does what it is for: mend {patch.shown}, or take it out of flavor {cell.flavor.name}"
+        fix = (
+            f"it no longer does what it is for: mend {patch.shown}, or take it out "
+            f"of flavor {cell.flavor.name}"
+        )
     elif variant is None:
         fix = f"imagefactory patch port {patch.name} --to {step.version}"
     else:
-        fix = f"imagefactory patch port {patch.name} --to {step.version} merges it with what upstream changed"
+        fix = (
+            f"imagefactory patch port {patch.name} --to {step.version} merges it "
+            "with what upstream changed"
+        )
     return Problem(
         code=f"patch-{row.state}",
-        where=str(variant.source) if variant else patch.shown,
+        where=str(variant.location) if variant else patch.shown,
         what=f"{cell.name}: {patch.name} is {row.state}: {row.reason}",
         fix=fix,
         detail=row.detail,

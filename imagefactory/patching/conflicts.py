@@ -1,4 +1,7 @@
-"""Shows why a diff does not apply: the hunk, and what stands in the file where it should go. Pure but for reading."""
+"""Shows why a diff does not apply: the hunk, and what stands in the file where it should go.
+
+Pure but for reading.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ AROUND = 2
 
 
 def explain(diff: str, root: Path) -> str:
-    """The hunks of ``diff`` that have no place below ``root``, each with the nearest place in its file."""
+    """The hunks of ``diff`` that have no place below ``root``.
+
+    Each with the nearest place in its file.
+    """
     return "\n".join(line for file in PatchSet(diff) for line in _of_file(file, root))
 
 
@@ -29,9 +35,14 @@ def _of_file(file: PatchedFile, root: Path) -> Iterator[str]:
         return
     text = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, hunk in enumerate(file, start=1):
-        wanted = [line.value.rstrip("\n") for line in hunk if not line.is_added and line.line_type != "\\"]
+        wanted = [
+            line.value.rstrip("\n") for line in hunk if not line.is_added and line.line_type != "\\"
+        ]
         if not _stands(text, wanted):
-            yield f"{file.path}: hunk {number} of {len(file)}, written for line {hunk.source_start}, has no place"
+            yield (
+                f"{file.path}: hunk {number} of {len(file)}, written for line "
+                f"{hunk.source_start}, has no place"
+            )
             yield from _shown(hunk, text, wanted)
 
 
@@ -52,7 +63,10 @@ def _shown(hunk: Hunk, text: Sequence[str], wanted: Sequence[str]) -> Iterator[s
     yield f"    the file, from line {first + 1}:"
     expected = set(wanted)
     # what the hunk waits for is marked, so that the eye finds the line that is different
-    yield from (f"      {'=' if line in expected else '?'} {n:5} {line}" for n, line in _numbered(text, first, last))
+    yield from (
+        f"      {'=' if line in expected else '?'} {n:5} {line}"
+        for n, line in _numbered(text, first, last)
+    )
 
 
 def _numbered(text: Sequence[str], first: int, last: int) -> Iterator[tuple[int, str]]:
@@ -60,7 +74,10 @@ def _numbered(text: Sequence[str], first: int, last: int) -> Iterator[tuple[int,
 
 
 def nearest(text: Sequence[str], wanted: Sequence[str], guess: int) -> int:
-    """The index in ``text`` (from 0) at which most of ``wanted`` stands; among equals the one nearest to ``guess``."""
+    """The index in ``text`` (from 0) at which most of ``wanted`` stands.
+
+    Among equals the one nearest to ``guess``.
+    """
     blocks = difflib.SequenceMatcher(a=wanted, b=text, autojunk=False).get_matching_blocks()
     starts = {block.b - block.a for block in blocks if block.size} or {guess}
 

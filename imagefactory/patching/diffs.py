@@ -1,4 +1,7 @@
-"""Judges a diff before anything is applied: every way in which it could surprise is an error with its line."""
+"""Judges a diff before anything is applied.
+
+Every way in which it could surprise is an error with its line.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,44 @@ from imagefactory.errors import Problem
 
 _FILE_LINE = re.compile(r"^(?:---|\+\+\+) (?P<name>[^\t\n]+)")
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-_MODE_LINK = re.compile(r"^(?:new file mode|old mode|new mode|deleted file mode) 120000|^index [0-9a-f.]+ 120000")
+_MODE_LINK = re.compile(
+    r"^(?:new file mode|old mode|new mode|deleted file mode) 120000|^index [0-9a-f.]+ 120000"
+)
 
 
 def problems(path: Path, shown: str) -> Iterator[Problem]:
-    """Everything that is wrong with the diff at ``path``; ``shown`` is how the file is named to a person."""
+    """Everything that is wrong with the diff at ``path``.
+
+    ``shown`` is how the file is named to a person.
+    """
     data = path.read_bytes()
     if not data.strip():
         yield Problem(
-            code="diff-empty", where=f"{shown}:1", what="the diff is empty", fix="delete it or write the change"
+            code="diff-empty",
+            where=f"{shown}:1",
+            what="the diff is empty",
+            fix="delete it or write the change",
         )
         return
     if b"\r\n" in data:
         line = data[: data.index(b"\r\n")].count(b"\n") + 1
         fix = (
-            "convert it to LF; if upstream's file has CRLF, say so in patch.yaml's purpose and change it with a script"
+            "convert it to LF; if upstream's file has CRLF, say so in patch.yaml's "
+            "purpose and change it with a script"
         )
-        yield Problem(code="diff-crlf", where=f"{shown}:{line}", what="the diff has CRLF line ends", fix=fix)
+        yield Problem(
+            code="diff-crlf", where=f"{shown}:{line}", what="the diff has CRLF line ends", fix=fix
+        )
         return
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         yield Problem(
-            code="diff-encoding", where=f"{shown}:{line}", what="the diff is not UTF-8", fix="save it as UTF-8"
+            code="diff-encoding",
+            where=f"{shown}:{line}",
+            what="the diff is not UTF-8",
+            fix="save it as UTF-8",
         )
         return
     yield from _lines(text, shown)
@@ -46,17 +63,27 @@ def problems(path: Path, shown: str) -> Iterator[Problem]:
 def _lines(text: str, shown: str) -> Iterator[Problem]:
     seen: dict[str, int] = {}
     for number in _spilled(text):
-        what = "a line of the change stands outside its hunk, whose header says that it is shorter: git would drop it"
+        what = (
+            "a line of the change stands outside its hunk, whose header says that "
+            "it is shorter: git would drop it"
+        )
         fix = "make it again with: git diff --no-index, or imagefactory patch new"
         yield Problem(code="diff-malformed", where=f"{shown}:{number}", what=what, fix=fix)
     for number, line in _headers(text):
         where = f"{shown}:{number}"
         if line.startswith(("GIT binary patch", "Binary files ")):
             fix = "a patch changes text; ship binaries as a wheel"
-            yield Problem(code="diff-binary", where=where, what="the diff has a binary hunk", fix=fix)
+            yield Problem(
+                code="diff-binary", where=where, what="the diff has a binary hunk", fix=fix
+            )
         if _MODE_LINK.match(line):
             fix = "write through the link's target instead"
-            yield Problem(code="diff-symlink", where=where, what="the diff makes or changes a symbolic link", fix=fix)
+            yield Problem(
+                code="diff-symlink",
+                where=where,
+                what="the diff makes or changes a symbolic link",
+                fix=fix,
+            )
         found = _FILE_LINE.match(line)
         if not found or found["name"] == "/dev/null":
             continue
@@ -64,7 +91,10 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
         if _escapes(name):
             fix = "name files as a/PATH and b/PATH, relative to the tree"
             yield Problem(
-                code="diff-escape", where=where, what=f"{name} is outside the tree, or has no a/ b/ prefix", fix=fix
+                code="diff-escape",
+                where=where,
+                what=f"{name} is outside the tree, or has no a/ b/ prefix",
+                fix=fix,
             )
         elif line.startswith("+++"):
             inside = name.partition("/")[2]
@@ -76,7 +106,10 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
 
 
 def _headers(text: str) -> Iterator[tuple[int, str]]:
-    """Lines outside hunks, numbered from 1: a removed line that begins with ``-- `` must not be read as a header."""
+    """Lines outside hunks, numbered from 1.
+
+    A removed line that begins with ``-- `` must not be read as a header.
+    """
     old = new = 0
     for number, line in enumerate(text.splitlines(), start=1):
         hunk = _HUNK.match(line)
@@ -92,7 +125,13 @@ def _headers(text: str) -> Iterator[tuple[int, str]]:
 def _escapes(name: str) -> bool:
     prefix, _, inside = name.partition("/")
     parts = PurePosixPath(inside).parts
-    return prefix not in ("a", "b") or not inside or inside.startswith("/") or ".." in parts or ".git" in parts
+    return (
+        prefix not in ("a", "b")
+        or not inside
+        or inside.startswith("/")
+        or ".." in parts
+        or ".git" in parts
+    )
 
 
 def _parse(text: str, shown: str) -> Iterator[Problem]:
@@ -101,9 +140,18 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
     except UnidiffParseError as error:
         fix = "make it again with: git diff --no-index, or imagefactory patch new"
         where = f"{shown}:{_malformed_line(text)}"
-        yield Problem(code="diff-malformed", where=where, what=f"not a unified diff: {error}", fix=fix)
+        yield Problem(
+            code="diff-malformed", where=where, what=f"not a unified diff: {error}", fix=fix
+        )
         return
-    headless = next((number for number, line in _headers(text) if line.startswith("@@") and not _HUNK.match(line)), 0)
+    headless = next(
+        (
+            number
+            for number, line in _headers(text)
+            if line.startswith("@@") and not _HUNK.match(line)
+        ),
+        0,
+    )
     if headless:
         what, fix = "this is no header of a hunk", "write it as @@ -LINE,COUNT +LINE,COUNT @@"
         yield Problem(code="diff-malformed", where=f"{shown}:{headless}", what=what, fix=fix)
@@ -113,7 +161,10 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
 
 
 def _spilled(text: str) -> Iterator[int]:
-    """The first line after each hunk that looks like a part of it: neither git nor unidiff says a word about those."""
+    """The first line after each hunk that looks like a part of it.
+
+    Neither git nor unidiff says a word about those.
+    """
     inside = dict(_headers(text))
     after_hunk = False
     for number, line in enumerate(text.splitlines(), start=1):
@@ -127,7 +178,10 @@ def _spilled(text: str) -> Iterator[int]:
 
 
 def _malformed_line(text: str) -> int:
-    """The line, from 1, at which a hunk breaks off or holds what it cannot hold; unidiff does not tell."""
+    """The line, from 1, at which a hunk breaks off or holds what it cannot hold.
+
+    Unidiff does not tell.
+    """
     old = new = number = 0
     for number, line in enumerate(text.splitlines(), start=1):
         hunk = _HUNK.match(line)

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from imagefactory.errors import InputError, Problem, fail
 from imagefactory.inbuild import overlay
-from imagefactory.patching import conflicts, diffs, entry, sources
+from imagefactory.patching import authoring, conflicts, diffs, sources
 from imagefactory.patching.measure import copy_of
 from imagefactory.patching.merge import diff_of
 from imagefactory.patching.sources import SourceTree
@@ -36,15 +36,21 @@ _HEADER = re.compile(r"^(--- |\+\+\+ )([^\t\n]+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A draft that was made: its name, the release that its diff applies to, and what was left behind."""
+    """A draft that was made.
+
+    Its name, the release that its diff applies to, and what was left behind.
+    """
 
     patch: str
     version: str
     left: tuple[str, ...]
 
 
-def take(path: Path, patches: Path, settings: Settings, *, name: str | None = None, on: str | None = None) -> Imported:
-    """Make a draft of ``path`` on the newest release to which all of it applies, or on the release ``on``.
+def take(
+    path: Path, patches: Path, settings: Settings, *, name: str | None = None, on: str | None = None
+) -> Imported:
+    """Make a draft of ``path`` on the newest release to which all of it applies, or on the release
+    ``on``.
 
     Raises InputError for diffs that are malformed, belong to no known project, or apply nowhere.
     """
@@ -53,13 +59,19 @@ def take(path: Path, patches: Path, settings: Settings, *, name: str | None = No
     texts = {file: normal(file.read_bytes().decode("utf-8", "surrogateescape")) for file in files}
     with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
         plain = [_written(Path(folder), number, text) for number, text in enumerate(texts.values())]
-        problems = [p for file, diff in zip(files, plain, strict=True) for p in diffs.problems(diff, str(file))]
+        problems = [
+            p
+            for file, diff in zip(files, plain, strict=True)
+            for p in diffs.problems(diff, str(file))
+        ]
         if problems:
             raise InputError(problems)
         project = _project(texts)
         full = _full_name(name, project, path, patches)
         tree, text = _place(plain, files, project, on, settings)
-    entry.write_draft(patches / full, tree.version, text, summary=_subject(files), notes=_notes(path, left))
+    authoring.write_draft(
+        patches / full, tree.version, text, summary=_subject(files), notes=_notes(path, left)
+    )
     return Imported(patch=full, version=tree.version, left=left)
 
 
@@ -67,7 +79,13 @@ def _full_name(name: str | None, project: str, path: Path, patches: Path) -> str
     full = name or f"{project}/{re.sub('[^a-z0-9]+', '-', path.stem.lower()).strip('-')}"
     if (patches / full).exists():
         fix = "give another one with --name"
-        raise fail(InputError, "patch-exists", f"there is a patch {full} already", where=str(patches / full), fix=fix)
+        raise fail(
+            InputError,
+            "patch-exists",
+            f"there is a patch {full} already",
+            where=str(patches / full),
+            fix=fix,
+        )
     return full
 
 
@@ -76,19 +94,27 @@ def _files(path: Path) -> tuple[list[Path], tuple[str, ...]]:
     if path.is_file():
         return [path], ()
     if not path.is_dir():
-        raise fail(InputError, "import-missing", f"there is no {path}", fix="name a diff, or a folder of diffs")
+        raise fail(
+            InputError,
+            "import-missing",
+            f"there is no {path}",
+            fix="name a diff, or a folder of diffs",
+        )
     inside = sorted(file for file in path.rglob("*") if file.is_file())
     found = [file for file in inside if file.suffix in SUFFIXES]
     if not found:
         fix = (
-            "name a folder with .patch or .diff files; what scripts do must be made a diff with imagefactory patch new"
+            "name a folder with .patch or .diff files; what scripts do must be "
+            "made a diff with imagefactory patch new"
         )
         raise fail(InputError, "import-empty", f"{path} holds no diff", where=str(path), fix=fix)
     return found, tuple(str(file.relative_to(path)) for file in inside if file not in found)
 
 
 def normal(text: str) -> str:
-    """A diff with ``a/`` and ``b/`` before every path and nothing of the machine that it was made on."""
+    """A diff with ``a/`` and ``b/`` before every path and nothing of the machine that it was made
+    on.
+    """
 
     def mended(match: re.Match[str]) -> str:
         marker, path = match[1], match[2].strip(" ")
@@ -97,7 +123,11 @@ def normal(text: str) -> str:
         bare = path[2:] if path.startswith(("a/", "b/")) else path
         return f"{marker}{'a' if marker == '--- ' else 'b'}/{_INSTALLED.sub('', bare)}"
 
-    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(("diff --git ", "index "))]
+    lines = [
+        line
+        for line in text.splitlines(keepends=True)
+        if not line.startswith(("diff --git ", "index "))
+    ]
     return _HEADER.sub(mended, "".join(lines))
 
 
@@ -115,11 +145,16 @@ def _project(texts: dict[Path, str]) -> str:
                 line = text[: match.start()].count("\n") + 1
                 what = f"{match[2].strip()} belongs to no project that is known"
                 fix = f"paths begin with one of: {', '.join(PROJECTS)}"
-                problems.append(Problem(code="import-project", where=f"{file}:{line}", what=what, fix=fix))
+                problems.append(
+                    Problem(code="import-project", where=f"{file}:{line}", what=what, fix=fix)
+                )
     if problems:
         raise InputError(problems)
     if len(found) != 1:
-        what = f"the diffs change {' and '.join(found) or 'nothing'}, and a patch belongs to one project"
+        what = (
+            f"the diffs change {' and '.join(found) or 'nothing'}, and a patch "
+            "belongs to one project"
+        )
         raise fail(InputError, "import-projects", what, fix="import them one by one")
     return next(iter(found))
 
@@ -133,7 +168,10 @@ def _written(folder: Path, number: int, text: str) -> Path:
 def _place(
     plain: Sequence[Path], files: Sequence[Path], project: str, on: str | None, settings: Settings
 ) -> tuple[SourceTree, str]:
-    """The newest release to which all diffs apply, one after the other, and the one diff that they amount to."""
+    """The newest release to which all diffs apply, one after the other.
+
+    And the one diff that they amount to.
+    """
     wanted = SpecifierSet(f"=={on}") if on else None
     releases = sources.releases(project, wanted, settings)
     for version in reversed(releases):
@@ -142,9 +180,17 @@ def _place(
         if text:
             return tree, text
     if not releases:
-        raise fail(InputError, "port-target", f"there is no {project} {on}", fix="imagefactory patch status lists them")
+        raise fail(
+            InputError,
+            "port-target",
+            f"there is no {project} {on}",
+            fix="imagefactory patch status lists them",
+        )
     newest = sources.fetch(project, releases[-1], settings)
-    fix = "name the release that it was made for with --on; made for none of them, merge it by hand: patch new"
+    fix = (
+        "name the release that it was made for with --on; made for none of "
+        "them, merge it by hand: patch new"
+    )
     raise InputError(
         Problem(
             code="import-nowhere",
@@ -158,17 +204,27 @@ def _place(
 
 
 def _applied(plain: Sequence[Path], tree: SourceTree) -> str:
-    """The diff from the pristine tree to the one with all of ``plain`` applied; empty if one of them does not."""
+    """The diff from the pristine tree to the one with all of ``plain`` applied.
+
+    Empty if one of them does not.
+    """
     with copy_of(tree.root) as copy:
         if any(overlay.git_apply(copy, diff).returncode for diff in plain):
             return ""
-        return diff_of(tree.root, copy, sorted({name for diff in plain for name in overlay.touched(diff)}))
+        return diff_of(
+            tree.root, copy, sorted({name for diff in plain for name in overlay.touched(diff)})
+        )
 
 
 def _subject(files: Sequence[Path]) -> str:
-    """The subject of a mailed patch, which says what it does better than anything that could be made up."""
+    """The subject of a mailed patch.
+
+    Which says what it does better than anything that could be made up.
+    """
     for file in files:
-        found = re.search(r"^Subject: (?:\[PATCH[^]]*\] )?(.+)$", file.read_text(errors="replace"), re.MULTILINE)
+        found = re.search(
+            r"^Subject: (?:\[PATCH[^]]*\] )?(.+)$", file.read_text(errors="replace"), re.MULTILINE
+        )
         if found:
             return found[1].strip()
     return ""

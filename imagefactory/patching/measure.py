@@ -1,4 +1,7 @@
-"""Applies and proves patches on upstream's sources, exactly as the build does, and keeps what was seen by content."""
+"""Applies and proves patches on upstream's sources, exactly as the build does.
+
+And keeps what was seen by content.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pathlib import Path
 
 from imagefactory.inbuild import overlay
 from imagefactory.patching import conflicts
-from imagefactory.patching.model import Patch, State, Step
+from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
 
@@ -59,10 +62,14 @@ class Bench:
     ``cuda`` is the toolchain for proofs that compile, or None; ``fresh`` ignores what is kept.
     """
 
-    def __init__(self, settings: Settings, *, cuda: Path | None = None, fresh: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, *, cuda: Path | None = None, fresh: bool = False
+    ) -> None:
         self._kept = settings.cache / "proofs"
         self._env: Mapping[str, str] = {CUDA_VARIABLE: str(cuda)} if cuda else {}
-        self._tools = f"{sys.version_info[:2]} {cuda.parents[1].name if cuda else 'no toolchain'}".encode()
+        self._tools = (
+            f"{sys.version_info[:2]} {cuda.parents[1].name if cuda else 'no toolchain'}".encode()
+        )
         self._fresh = fresh
         self._lock = threading.Lock()
 
@@ -73,11 +80,19 @@ class Bench:
         return [_declared(step, tree) if step.exempt else next(rows) for step in steps]
 
     def _remembered(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
-        """What is kept of the longest beginning of the series, and the rest measured on top of it."""
-        places = [self._kept / f"{self._key(tree, steps[:number])}.json" for number in range(1, len(steps) + 1)]
+        """What is kept of the longest beginning of the series.
+
+        And the rest measured on top of it.
+        """
+        places = [
+            self._kept / f"{self._key(tree, steps[:number])}.json"
+            for number in range(1, len(steps) + 1)
+        ]
         known: list[Measured] = []
         if not self._fresh:
-            known = next((rows for place in reversed(places) if (rows := _read(place)) is not None), [])
+            known = next(
+                (rows for place in reversed(places) if (rows := _read(place)) is not None), []
+            )
         rows = known + (self._measured(tree, steps, known) if len(known) < len(steps) else [])
         for number in range(len(known), len(steps)):
             if rows[number].state is State.UNKNOWN:  # what the next machine may be able to tell
@@ -85,7 +100,9 @@ class Bench:
             _write(places[number], rows[: number + 1])
         return rows
 
-    def _measured(self, tree: SourceTree, steps: Sequence[Step], known: Sequence[Measured]) -> list[Measured]:
+    def _measured(
+        self, tree: SourceTree, steps: Sequence[Step], known: Sequence[Measured]
+    ) -> list[Measured]:
         """Measure the steps that come after those which are ``known``."""
         when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         with copy_of(tree.root) as copy:
@@ -133,7 +150,10 @@ def _write(place: Path, rows: Sequence[Measured]) -> None:
 
 @contextmanager
 def copy_of(root: Path) -> Iterator[Path]:
-    """A throw-away copy of a source tree, made of links: git replaces files, it never writes into them."""
+    """A throw-away copy of a source tree, made of links.
+
+    Git replaces files, it never writes into them.
+    """
     with tempfile.TemporaryDirectory(prefix=".imagefactory-tree-", dir=root.parent) as name:
         yield Path(shutil.copytree(root, Path(name) / "tree", copy_function=_link))
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from imagefactory.patching.model import Stage
-from imagefactory.yamlfile import Strict
+from imagefactory.patching.patch import Stage
+from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
 

@@ -1,4 +1,7 @@
-"""Adapter for upstream sources: fetched once by hash and kept below the cache, laid out as patches name their files."""
+"""Adapter for upstream sources.
+
+Fetched once by hash and kept below the cache, laid out as patches name their files.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from filelock import FileLock
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imagefactory import ui, web
-from imagefactory.cell import Cell, request_of
 from imagefactory.errors import SetupError, fail
-from imagefactory.locking import places, wheelhouse
-from imagefactory.locking.model import Lock
-from imagefactory.locking.targets import BUILT
+from imagefactory.locking import indexes, wheelhouse
+from imagefactory.locking.lock import Lock
+from imagefactory.locking.tags import BUILT
+from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.settings import Settings
+from imagefactory.system import ui, web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -34,10 +37,11 @@ class Distribution:
 
     Attributes:
         name: the distribution on the index.
-        kind: ``sdist``, or ``wheel`` where the wheel carries the sources that are compiled at run time, in the place
-            where they are installed.
+        kind: ``sdist``, or ``wheel`` where the wheel carries the sources that are compiled at run
+            time, in the place where they are installed.
         oldest: the oldest release that anything is measured for.
-        steps: parts of a version that tell releases apart for a patch: 2 for a project that changes with every minor.
+        steps: parts of a version that tell releases apart for a patch: 2 for a project that changes
+            with every minor.
         pinned_in: requirements file of vLLM that pins it, below vLLM's sources; empty if none does.
     """
 
@@ -51,12 +55,31 @@ class Distribution:
 DISTRIBUTIONS = {
     "vllm": Distribution(name="vllm", kind="sdist", oldest="0.16"),
     "flashinfer": Distribution(
-        name="flashinfer-python", kind="wheel", oldest="0.6.3", steps=3, pinned_in="requirements/cuda.txt"
+        name="flashinfer-python",
+        kind="wheel",
+        oldest="0.6.3",
+        steps=3,
+        pinned_in="requirements/cuda.txt",
     ),
 }
-#: What patches and proofs read; images and test data are not unpacked. C++ standard headers have no suffix.
+#: What patches and proofs read; images and test data are not unpacked. C++ standard headers have no
+#: suffix.
 TEXT = frozenset(
-    {".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".inl", ".cpp", ".cc", ".cmake", ".txt", ".toml", ".jinja"}
+    {
+        ".py",
+        ".pyi",
+        ".cu",
+        ".cuh",
+        ".h",
+        ".hpp",
+        ".inl",
+        ".cpp",
+        ".cc",
+        ".cmake",
+        ".txt",
+        ".toml",
+        ".jinja",
+    }
 )
 TEXT_OF = {"sdist": TEXT, "wheel": TEXT | {""}}
 
@@ -68,7 +91,8 @@ class SourceTree:
     Attributes:
         project: such as ``vllm``.
         version: the release.
-        root: folder laid out as the sdist, or as ``site-packages``; Python files of vLLM are in the same place in both.
+        root: folder laid out as the sdist, or as ``site-packages``; Python files of vLLM are in the
+            same place in both.
         sha256: of the file it came from: equal trees have equal hashes.
     """
 
@@ -79,15 +103,22 @@ class SourceTree:
 
 
 def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -> list[str]:
-    """Releases with sources, oldest first: all that match ``specifier``; without one, the newest of every minor.
+    """Releases with sources, oldest first: all that match ``specifier``; without one, the newest of
+    every minor.
 
-    The index is asked; if none answers, what is in the cache is what there is. Raises SetupError if that is nothing.
+    The index is asked; if none answers, what is in the cache is what there is. Raises SetupError if
+    that is nothing.
     """
     oldest = DISTRIBUTIONS[project].oldest
-    names = {Version(file.version or "0") for file in _files(project, settings)} or _cached(project, settings)
+    names = {Version(file.version or "0") for file in _files(project, settings)} or _cached(
+        project, settings
+    )
     if not names:
         raise fail(
-            SetupError, "sources-unreachable", f"no index tells the releases of {project}", fix="imagefactory doctor"
+            SetupError,
+            "sources-unreachable",
+            f"no index tells the releases of {project}",
+            fix="imagefactory doctor",
         )
     if specifier is not None:
         return [str(v) for v in sorted(names) if specifier.contains(v, prereleases=True)]
@@ -122,23 +153,36 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
         mark = root / ".source.json"
         if mark.is_file():
             return SourceTree(
-                project=project, version=version, root=root, sha256=json.loads(mark.read_text())["sha256"]
+                project=project,
+                version=version,
+                root=root,
+                sha256=json.loads(mark.read_text())["sha256"],
             )
-        found = next((f for f in _files(project, settings) if Version(f.version or "0") == Version(version)), None)
+        found = next(
+            (f for f in _files(project, settings) if Version(f.version or "0") == Version(version)),
+            None,
+        )
         if found is None:
             what = f"no index has sources of {project} {version}"
-            raise fail(SetupError, "sources-unreachable", what, fix="imagefactory doctor checks the indexes")
+            raise fail(
+                SetupError,
+                "sources-unreachable",
+                what,
+                fix="imagefactory doctor checks the indexes",
+            )
         with ui.step(f"fetching the sources of {project} {version}"):
             sha = _unpack(found, root, TEXT_OF[DISTRIBUTIONS[project].kind])
-        mark.write_text(json.dumps({"sha256": sha, "file": found.filename}) + "\n", encoding="utf-8")
+        mark.write_text(
+            json.dumps({"sha256": sha, "file": found.filename}) + "\n", encoding="utf-8"
+        )
     return SourceTree(project=project, version=version, root=root, sha256=sha)
 
 
 def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> SourceTree:
     """The sources of what ``cell`` installs of ``project``, by ``lock`` where there is one.
 
-    They are a release's, unless the matrix names somebody's wheel by its address, or a commit to make the wheel from.
-    Raises SetupError if they cannot be had.
+    They are a release's, unless the matrix names somebody's wheel by its address, or a commit to
+    make the wheel from. Raises SetupError if they cannot be had.
     """
     resolution = lock.find(request_of(cell)) if lock else None
     wheel = resolution.wheel(DISTRIBUTIONS[project].name) if resolution else None
@@ -148,7 +192,9 @@ def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> 
         file = wheelhouse.fetch(commit.url, commit.sha256, commit.filename, settings)
         return _of_file(project, cell.axes[project], file, commit.sha256, settings)
     if wheel and wheel.has_address:
-        return _of_file(project, cell.axes[project], wheelhouse.of(wheel, settings), wheel.sha256, settings)
+        return _of_file(
+            project, cell.axes[project], wheelhouse.of(wheel, settings), wheel.sha256, settings
+        )
     return fetch(project, cell.axes[project], settings)
 
 
@@ -179,7 +225,7 @@ def _cached(project: str, settings: Settings) -> set[Version]:
 def _files(project: str, settings: Settings) -> list[DistributionPackage]:
     wanted = DISTRIBUTIONS[project]
     for index in settings.indexes:
-        page = places.pages(index, [wanted.name])[wanted.name]
+        page = indexes.pages(index, [wanted.name])[wanted.name]
         files = [f for f in page.files if f.package_type == wanted.kind and _is_version(f)]
         if files:
             return files
@@ -195,13 +241,21 @@ def _is_version(file: DistributionPackage) -> bool:
 
 
 def _unpack(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> str:
-    """Download a file, hold it against its hash, unpack its texts to ``root`` in one step; returns the hash."""
+    """Download a file, hold it against its hash, unpack its texts to ``root`` in one step.
+
+    Returns the hash.
+    """
     with tempfile.TemporaryFile() as data:
         found = web.download(file.url, data, code="sources-unreachable")
         wanted = file.digests.get("sha256")
         if wanted and wanted != found:
             what = f"{file.filename} is {found[:16]}, the index promised {wanted[:16]}"
-            raise fail(SetupError, "sources-corrupt", what, fix="try again; if it stays, ask who keeps the index")
+            raise fail(
+                SetupError,
+                "sources-corrupt",
+                what,
+                fix="try again; if it stays, ask who keeps the index",
+            )
         data.seek(0)
         _write_texts(data, file.filename, root, suffixes)
     return found
@@ -220,7 +274,10 @@ def _write_texts(data: IO[bytes], filename: str, root: Path, suffixes: frozenset
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The texts of an sdist without its top folder; by hand, for tarfile's filters are younger than Debian's 3.11."""
+    """The texts of an sdist without its top folder.
+
+    By hand, for tarfile's filters are younger than Debian's 3.11.
+    """
     with tarfile.open(fileobj=data) as archive:
         for member in archive:
             path = PurePosixPath(member.name)

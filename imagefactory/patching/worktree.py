@@ -1,4 +1,7 @@
-"""Work trees: where a person finishes what a merge could not, or begins a patch. They outlive the run."""
+"""Work trees: where a person finishes what a merge could not, or begins a patch.
+
+They outlive the run.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,18 @@ class WorkTree:
 
 
 def begin(
-    settings: Settings, patch: str, source: SourceTree, *, kind: str, files: Sequence[MergedFile] = (), notes: str = ""
+    settings: Settings,
+    patch: str,
+    source: SourceTree,
+    *,
+    kind: str,
+    files: Sequence[MergedFile] = (),
+    notes: str = "",
 ) -> WorkTree:
-    """A copy of ``source`` with ``files`` in it. Raises InputError if there is one: a person's work is in it."""
+    """A copy of ``source`` with ``files`` in it.
+
+    Raises InputError if there is one: a person's work is in it.
+    """
     folder = _home(settings) / f"{patch.replace('/', '-')}-{source.version}"
     if folder.exists():
         what = f"there is a work tree for {patch} on {source.version} already: {folder / 'tree'}"
@@ -63,21 +75,36 @@ def begin(
 def open_ones(settings: Settings) -> list[WorkTree]:
     """Every work tree that waits for a person."""
     marks = sorted(_home(settings).glob("*/port.json"))
-    return [WorkTree(folder=mark.parent, **json.loads(mark.read_text(encoding="utf-8"))) for mark in marks]
+    return [
+        WorkTree(folder=mark.parent, **json.loads(mark.read_text(encoding="utf-8")))
+        for mark in marks
+    ]
 
 
 def finished(work: WorkTree, pristine: SourceTree) -> str:
-    """The diff that the work tree amounts to. Raises InputError for conflict markers, or if nothing was changed."""
+    """The diff that the work tree amounts to.
+
+    Raises InputError for conflict markers, or if nothing was changed.
+    """
     names = changed_files(pristine.root, work.tree)
     places = list(leftover_markers(work.tree, names))
     if places:
-        fix = f"keep what is right, take the markers out, then: imagefactory patch continue {work.patch}"
+        fix = (
+            "keep what is right, take the markers out, then: imagefactory patch "
+            f"continue {work.patch}"
+        )
         raise InputError(
-            [Problem(code="port-markers", where=place, what="a conflict marker is left", fix=fix) for place in places]
+            [
+                Problem(code="port-markers", where=place, what="a conflict marker is left", fix=fix)
+                for place in places
+            ]
         )
     text = diff_of(pristine.root, work.tree, names)
     if not text:
-        what, fix = f"nothing is changed in {work.tree}", "edit the tree first, or remove its folder"
+        what, fix = (
+            f"nothing is changed in {work.tree}",
+            "edit the tree first, or remove its folder",
+        )
         raise fail(InputError, "port-unchanged", what, where=str(work.tree), fix=fix)
     return text
 

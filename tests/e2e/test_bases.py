@@ -1,4 +1,7 @@
-"""Base images: from a registry by digest where it answers, bootstrapped and swapped in by name where it does not."""
+"""Base images: from a registry by digest where it answers.
+
+Bootstrapped and swapped in by name where it does not.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support import ROOT
 
-from imagefactory import bases, matrix
-from imagefactory.cell import Base
-from imagefactory.engine import Engine
+from imagefactory.building import bases
 from imagefactory.errors import SetupError
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Base
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +38,12 @@ def test_a_base_that_its_registry_has_is_used_by_digest(
     env = {**os.environ, **engine.environment}
     engine.tag(source, f"{registry}/debian:slim")
     try:
-        subprocess.run([*engine.docker, "push", f"{registry}/debian:slim"], env=env, check=True, capture_output=True)
+        subprocess.run(
+            [*engine.docker, "push", f"{registry}/debian:slim"],
+            env=env,
+            check=True,
+            capture_output=True,
+        )
     finally:
         engine.untag(f"{registry}/debian:slim")
     elsewhere = replace(base, image=f"{registry}/debian:slim", bootstrap=None)
@@ -43,23 +52,39 @@ def test_a_base_that_its_registry_has_is_used_by_digest(
     assert found.origin == "registry"
     assert found.reference == f"{registry}/debian:slim@{found.digest}"
     assert bases.look(engine, elsewhere, engine.platform, known) == found
-    (tmp_path / "Dockerfile").write_text(f"FROM {found.reference}\nRUN test -f /etc/debian_version\n")
-    argv = [*engine.docker, "buildx", "build", "--no-cache", "--output", "type=cacheonly", str(tmp_path)]
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {found.reference}\nRUN test -f /etc/debian_version\n"
+    )
+    argv = [
+        *engine.docker,
+        "buildx",
+        "build",
+        "--no-cache",
+        "--output",
+        "type=cacheonly",
+        str(tmp_path),
+    ]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_base_that_is_nowhere_and_cannot_be_made_is_a_clear_error(engine: Engine, base: Base, tmp_path: Path) -> None:
+def test_a_base_that_is_nowhere_and_cannot_be_made_is_a_clear_error(
+    engine: Engine, base: Base, tmp_path: Path
+) -> None:
     nowhere = replace(base, image="127.0.0.1:9/debian:slim", bootstrap=None)
     with pytest.raises(SetupError) as caught:
         bases.ensure(engine, nowhere, engine.platform, known=tmp_path / "bases.json", project=ROOT)
     assert caught.value.problems[0].code == "base-unreachable"
 
 
-def test_a_bootstrapped_base_has_the_fingerprint_of_its_content(engine: Engine, base: Base, cpu_image: str) -> None:
+def test_a_bootstrapped_base_has_the_fingerprint_of_its_content(
+    engine: Engine, base: Base, cpu_image: str
+) -> None:
     found = bases.look(engine, base, engine.platform, Path("/nonexistent"))
     if found.origin == "bootstrap":
         assert found.swap == f"docker-image://{bases.bootstrap_tag(base, engine.platform)}"
-        assert found.digest != engine.inspect_image(bases.bootstrap_tag(base, engine.platform)).digest
+        assert (
+            found.digest != engine.inspect_image(bases.bootstrap_tag(base, engine.platform)).digest
+        )
     else:
         assert found.origin == "registry"

@@ -1,4 +1,7 @@
-"""Building elsewhere: the remote driver against a real BuildKit, and build caches in a real registry."""
+"""Building elsewhere: the remote driver against a real BuildKit.
+
+And build caches in a real registry.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,23 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import factory
+from support.e2e import factory
 
-from imagefactory.engine import Engine
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
 def own(project: Path) -> Path:
-    """A project whose images have a repository of their own, and one line more, so that something is to be built."""
+    """A project whose images have a repository of their own, and one line more.
+
+    So that something is to be built.
+    """
     file = project / "matrix.yaml"
-    text = file.read_text().replace("repository: imagefactory/vllm", "repository: imagefactory/test")
+    text = file.read_text().replace(
+        "repository: imagefactory/vllm", "repository: imagefactory/test"
+    )
     file.write_text(
         text.replace(
             "    patches: [vllm/cpu-dist-info]",
@@ -33,7 +41,9 @@ def test_a_remote_builder_makes_the_image_that_the_engine_makes(
     cpu_image: str, engine: Engine, remote: str, own: Path
 ) -> None:
     tag = "imagefactory/test:cpu-vllm0.32.0"
-    far = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", "--builder", remote, cwd=own)
+    far = factory(
+        "build", "--matrix", "--select", "flavor=cpu", "--no-verify", "--builder", remote, cwd=own
+    )
     assert far.code == 0, far.err
     there = engine.inspect_image(tag)
     for name in (tag, f"{tag}-torch2.13.0-cpu"):
@@ -53,9 +63,13 @@ def test_a_builder_that_there_is_not_is_one_clear_error(engine: Engine) -> None:
     assert "Traceback" not in done.err
 
 
-def test_every_target_writes_a_cache_of_its_own(cpu_image: str, engine: Engine, registry: str, own: Path) -> None:
+def test_every_target_writes_a_cache_of_its_own(
+    cpu_image: str, engine: Engine, registry: str, own: Path
+) -> None:
     repository = f"{registry}/team/cache"
-    done = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", "--cache", repository, cwd=own)
+    done = factory(
+        "build", "--matrix", "--select", "flavor=cpu", "--no-verify", "--cache", repository, cwd=own
+    )
     assert done.code == 0, done.err
     with urllib.request.urlopen(f"http://{registry}/v2/team/cache/tags/list") as answer:
         tags = json.load(answer)["tags"]
@@ -66,5 +80,7 @@ def test_every_target_writes_a_cache_of_its_own(cpu_image: str, engine: Engine, 
             "cache-cpu-vllm0-32-0-torch2-13-0-cpu-py311-amd64",
         ]
     )
-    refused = factory("build", "--matrix", "--select", "flavor=cpu", "--cache", f"{repository}:x", cwd=own)
+    refused = factory(
+        "build", "--matrix", "--select", "flavor=cpu", "--cache", f"{repository}:x", cwd=own
+    )
     assert (refused.code, "cache-ref" in refused.err) == (2, True)

@@ -1,4 +1,7 @@
-"""Parts of vLLM compiled from its real, patched sources by its own CMake files, and a wheel with them in it."""
+"""Parts of vLLM compiled from its real, patched sources by its own CMake files.
+
+And a wheel with them in it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Ended, copy_project, factory
+from support.e2e import Ended, copy_project, factory
 
-from imagefactory.engine import Engine
 from imagefactory.locking import store
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -70,7 +73,10 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Path:
         ("# Compilers, each", FLAVOR_TEXT),
         ("    platforms: [linux/amd64, linux/arm64]\n\ndefaults", TOOLS),
         ("exclude: []", f"{_cell(engine.platform)}\n\nexclude: []"),
-        ('when: {flavor: gb10, vllm: "0.22.1"}', f'when: {{flavor: [gb10, {FLAVOR}], vllm: "0.22.1"}}'),
+        (
+            'when: {flavor: gb10, vllm: "0.22.1"}',
+            f'when: {{flavor: [gb10, {FLAVOR}], vllm: "0.22.1"}}',
+        ),
     )
     done = factory("lock", cwd=folder)
     assert done.code == 0, done.err
@@ -103,10 +109,14 @@ def test_a_patched_kernel_is_compiled_for_a_gb10_with_the_instruction_and_for_a_
     assert matching(rows["sm_121a"]) > 0
     assert matching(rows["sm_121"]) == 0
     assert rows["sm_121"]["code"]["sm_121"]["instructions"] > 100
-    assert {row["name"]: row["state"] for row in done.json["patches"]} == dict.fromkeys(PATCHES, "needed")
+    assert {row["name"]: row["state"] for row in done.json["patches"]} == dict.fromkeys(
+        PATCHES, "needed"
+    )
 
 
-def test_without_the_patch_the_plain_target_is_refused_and_the_other_one_is_as_before(project: Path) -> None:
+def test_without_the_patch_the_plain_target_is_refused_and_the_other_one_is_as_before(
+    project: Path,
+) -> None:
     with_patch = matching(tried(run(project, *TRY))["sm_121a"])
     file = project / "matrix.yaml"
     kept = file.read_text()
@@ -157,7 +167,9 @@ def test_the_wheel_is_the_official_one_but_for_the_patches_and_the_extension(pro
     assert ours.keys() == theirs.keys()
     libraries = {name for name in ours if name.endswith(".so")}
     assert len(libraries) > 5
-    assert {name for name in libraries if ours[name] != theirs[name]} == {f"vllm/{EXTENSION}.abi3.so"}
+    assert {name for name in libraries if ours[name] != theirs[name]} == {
+        f"vllm/{EXTENSION}.abi3.so"
+    }
     again = run(project, "--again", "--json")
     assert again.code == 0, again.err
     assert again.json[0]["sha256"] == row["sha256"]
@@ -171,12 +183,25 @@ void launch(float* values) { twice<float><<<1, 32>>>(values); }
 """
 
 
-def test_what_two_runs_of_nvcc_write_is_the_same_once_it_is_stripped(cuda: Path, tmp_path: Path) -> None:
+def test_what_two_runs_of_nvcc_write_is_the_same_once_it_is_stripped(
+    cuda: Path, tmp_path: Path
+) -> None:
     (tmp_path / "k.cu").write_text(KERNEL)
-    nvcc = [str(cuda / "bin/nvcc"), "-gencode", "arch=compute_121a,code=sm_121a", "-Xcompiler=-fPIC", "-c", "k.cu"]
+    nvcc = [
+        str(cuda / "bin/nvcc"),
+        "-gencode",
+        "arch=compute_121a,code=sm_121a",
+        "-Xcompiler=-fPIC",
+        "-c",
+        "k.cu",
+    ]
     for name in ("a", "b"):
         subprocess.run([*nvcc, "-o", f"{name}.o"], cwd=tmp_path, check=True)
-        subprocess.run(["g++", "-shared", "-nostdlib", "-o", f"{name}.so", f"{name}.o"], cwd=tmp_path, check=True)
+        subprocess.run(
+            ["g++", "-shared", "-nostdlib", "-o", f"{name}.so", f"{name}.o"],
+            cwd=tmp_path,
+            check=True,
+        )
     assert (tmp_path / "a.so").read_bytes() != (tmp_path / "b.so").read_bytes()
     for name in ("a", "b"):
         subprocess.run(["strip", f"{name}.so"], cwd=tmp_path, check=True)
@@ -190,16 +215,23 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 def test_an_image_says_which_patches_are_compiled_in(project: Path, tmp_path: Path) -> None:
     assert run(project).code == 0
-    done = factory("render", "--select", f"flavor={FLAVOR}", "--out", str(tmp_path / "out"), cwd=project)
+    done = factory(
+        "render", "--select", f"flavor={FLAVOR}", "--out", str(tmp_path / "out"), cwd=project
+    )
     assert done.code == 0, done.err
     (series,) = (tmp_path / "out").glob(f"{FLAVOR}*/patches/series.json")
     rows = {row["name"]: row for row in json.loads(series.read_text())}
-    assert rows["vllm/e2m1-software"] == {"name": "vllm/e2m1-software", "compiled": [f"vllm/{EXTENSION}*.so"]}
+    assert rows["vllm/e2m1-software"] == {
+        "name": "vllm/e2m1-software",
+        "compiled": [f"vllm/{EXTENSION}*.so"],
+    }
     assert rows["vllm/mtp-exclusion"]["in_wheel"] == "yes"
 
 
 @pytest.mark.large
-def test_an_image_with_what_was_compiled_is_built_and_verified(project: Path, engine: Engine) -> None:
+def test_an_image_with_what_was_compiled_is_built_and_verified(
+    project: Path, engine: Engine
+) -> None:
     wheel = run(project, "--json").json[0]
     done = factory("build", "--matrix", "--select", f"flavor={FLAVOR}", cwd=project)
     assert done.code == 0, done.err
@@ -209,8 +241,16 @@ def test_an_image_with_what_was_compiled_is_built_and_verified(project: Path, en
     finally:
         for name in (tag, f"{tag}-torch2.11.0-cu130"):
             engine.untag(name)
-    assert found["patches"] == {"vllm/mtp-exclusion": "in the wheel", "vllm/e2m1-software": "compiled in"}
+    assert found["patches"] == {
+        "vllm/mtp-exclusion": "in the wheel",
+        "vllm/e2m1-software": "compiled in",
+    }
     assert found["hashes"]["vllm"] == wheel["sha256"]
     outcomes = {check["name"]: check["outcome"] for check in found["receipt"]["checks"]}
-    assert outcomes["extensions-load"] == outcomes["patches-present"] == outcomes["files-complete"] == "pass"
+    assert (
+        outcomes["extensions-load"]
+        == outcomes["patches-present"]
+        == outcomes["files-complete"]
+        == "pass"
+    )
     assert "fail" not in outcomes.values()

@@ -1,4 +1,7 @@
-"""The whole road for the cell that any machine can serve: built, verified, skipped, pushed; and red for every fault."""
+"""The whole road for the cell that any machine can serve.
+
+Built, verified, skipped, pushed; and red for every fault.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from conftest import CPU, ROOT, derive, factory
+from support import ROOT
+from support.e2e import CPU, derive, factory
 
-from imagefactory.engine import Engine
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +58,9 @@ def outcomes(out: str) -> dict[str, str]:
     return {check["name"]: check["outcome"] for check in receipt["checks"]}
 
 
-def test_the_image_serves_right_answers_and_every_check_holds(cpu_image: str, tmp_path: Path) -> None:
+def test_the_image_serves_right_answers_and_every_check_holds(
+    cpu_image: str, tmp_path: Path
+) -> None:
     done = factory("verify", cpu_image, "--json", "--junit", str(tmp_path / "report.xml"))
     assert done.code == 0, done.out + done.err
     seen = outcomes(done.out)
@@ -62,7 +68,11 @@ def test_the_image_serves_right_answers_and_every_check_holds(cpu_image: str, tm
     assert set(seen.values()) == {"pass"}
     suite = ET.parse(tmp_path / "report.xml").getroot().find("testsuite")  # noqa: S314 - our own file
     assert suite is not None
-    assert (suite.get("failures"), suite.get("skipped"), suite.get("tests")) == ("0", "0", str(len(seen)))
+    assert (suite.get("failures"), suite.get("skipped"), suite.get("tests")) == (
+        "0",
+        "0",
+        str(len(seen)),
+    )
 
 
 def test_an_unchanged_cell_is_skipped_by_its_build_key(cpu_image: str) -> None:
@@ -82,7 +92,10 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
     verified_cpu_image: str, registry: str, engine: Engine, tmp_path: Path
 ) -> None:
     repository = f"{registry}/team/vllm"
-    elsewhere = {"XDG_STATE_HOME": str(tmp_path / "state"), "IMAGEFACTORY_ENGINE_DIR": _engine_dir()}
+    elsewhere = {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "IMAGEFACTORY_ENGINE_DIR": _engine_dir(),
+    }
     refused = factory("push", "--select", "flavor=cpu", "--to", repository, environ=elsewhere)
     assert refused.code == 1
     assert "push-unverified" in refused.err
@@ -93,7 +106,10 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
     digest = engine.inspect_image(verified_cpu_image).digest
     assert {row["digest"] for row in pushed.json} == {digest}
     url = f"http://{registry}/v2/team/vllm/manifests/{digest}"
-    accept = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+    accept = (
+        "application/vnd.oci.image.manifest.v1+json, "
+        "application/vnd.docker.distribution.manifest.v2+json"
+    )
     with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept})) as answer:
         manifest = json.load(answer)
     assert len(manifest["layers"]) > 5
@@ -132,7 +148,9 @@ def test_a_swapped_torch_a_lost_patch_and_a_wrong_label_are_all_seen(
     assert "2.10.0+cu128" in done.err
 
 
-def test_a_server_that_is_up_and_answers_nonsense_fails(cpu_image: str, engine: Engine, tmp_path: Path) -> None:
+def test_a_server_that_is_up_and_answers_nonsense_fails(
+    cpu_image: str, engine: Engine, tmp_path: Path
+) -> None:
     tag = derive(engine, tmp_path, cpu_image, "imagefactory/test:garbage", GARBAGE)
     done = factory("verify", tag, "--json")
     seen = outcomes(done.out)
@@ -145,7 +163,8 @@ def test_a_server_that_is_up_and_answers_nonsense_fails(cpu_image: str, engine: 
 def more_flavors(project: Path) -> None:
     """More cells on the cpu cell's wheels: one that builds, and two with patches that mend nothing.
 
-    ``broken`` mends nothing in upstream's sources either; ``late`` only on what is really installed.
+    ``broken`` mends nothing in upstream's sources either; ``late`` only on what is really
+    installed.
     """
     text = (project / "matrix.yaml").read_text()
     cpu = text[text.index("  cpu:\n") : text.index("  gb10:\n")]
@@ -157,19 +176,29 @@ def more_flavors(project: Path) -> None:
         source, target = project / "patches/vllm/cpu-dist-info", project / f"patches/vllm/{name}"
         target.mkdir()
         (target / "patch.yaml").write_text((source / "patch.yaml").read_text())
-        (target / "0.32.0.diff").write_text(f"--- /dev/null\n+++ b/{name}.txt\n@@ -0,0 +1 @@\n+nothing\n")
-        (target / "proof.py").write_text("print('the symptom is still there')\nraise SystemExit(1)\n")
+        (target / "0.32.0.diff").write_text(
+            f"--- /dev/null\n+++ b/{name}.txt\n@@ -0,0 +1 @@\n+nothing\n"
+        )
+        (target / "proof.py").write_text(
+            "print('the symptom is still there')\nraise SystemExit(1)\n"
+        )
     (project / "patches/vllm/late/proof.py").write_text(LATE)
     for name in ("two", "broken", "late"):
         rows += row.replace("flavor: cpu\n", f"flavor: cpu-{name}\n")
     text = text.replace("  gb10:\n", flavors + "  gb10:\n", 1).replace(row, rows)
-    text = text.replace("when: {flavor: cpu}", "when: {flavor: [cpu, cpu-two, cpu-broken, cpu-late]}")
+    text = text.replace(
+        "when: {flavor: cpu}", "when: {flavor: [cpu, cpu-two, cpu-broken, cpu-late]}"
+    )
     (project / "matrix.yaml").write_text(text)
 
 
-def test_a_patch_that_mends_nothing_stops_its_cell_and_no_other(cpu_image: str, project: Path) -> None:
+def test_a_patch_that_mends_nothing_stops_its_cell_and_no_other(
+    cpu_image: str, project: Path
+) -> None:
     more_flavors(project)
-    done = factory("build", "--matrix", "--select", "flavor=cpu*", "--no-verify", "--json", cwd=project)
+    done = factory(
+        "build", "--matrix", "--select", "flavor=cpu*", "--no-verify", "--json", cwd=project
+    )
     assert done.code == 1
     results = {row["cell"].partition("-vllm")[0]: row for row in done.json}
     assert results["cpu"]["action"] == "skip"
@@ -183,18 +212,30 @@ def test_a_patch_that_mends_nothing_stops_its_cell_and_no_other(cpu_image: str, 
     assert "reproduce:" in done.err
 
 
-def test_ctrl_c_ends_a_build_with_130_and_the_next_run_goes_on(cpu_image: str, project: Path, engine: Engine) -> None:
+def test_ctrl_c_ends_a_build_with_130_and_the_next_run_goes_on(
+    cpu_image: str, project: Path, engine: Engine
+) -> None:
     more_flavors(project)
     entrypoint = project / "templates" / "entrypoint"
     entrypoint.write_text(entrypoint.read_text() + "# changed\n")
-    argv = [sys.executable, "-m", "imagefactory", "build", "--matrix", "--select", "flavor=cpu-two", "--no-verify"]
+    argv = [
+        sys.executable,
+        "-m",
+        "imagefactory",
+        "build",
+        "--matrix",
+        "--select",
+        "flavor=cpu-two",
+        "--no-verify",
+    ]
     process = subprocess.Popen(
         argv,
         cwd=project,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        # what runs in the background of a shell inherits that Ctrl-C is ignored; a person's terminal does not do that
+        # what runs in the background of a shell inherits that Ctrl-C is ignored; a person's
+        # terminal does not do that
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert process.stderr is not None
@@ -221,7 +262,9 @@ def test_doctor_finds_the_engine(engine: Engine) -> None:
     assert done.code == 0, done.out
 
 
-def test_without_an_engine_building_is_the_machines_fault_and_planning_goes_on(tmp_path: Path) -> None:
+def test_without_an_engine_building_is_the_machines_fault_and_planning_goes_on(
+    tmp_path: Path,
+) -> None:
     nowhere = {
         "DOCKER_HOST": f"unix://{tmp_path}/none.sock",
         "XDG_STATE_HOME": str(tmp_path),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagefactory.engine import Engine
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -17,7 +17,9 @@ PREFIX = "import sys, idna; print(sys.pycache_prefix)"
 
 
 def run(engine: Engine, *argv: str) -> str:
-    done = subprocess.run([*engine.docker, "run", "--rm", *argv], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*engine.docker, "run", "--rm", *argv], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -25,10 +27,14 @@ def run(engine: Engine, *argv: str) -> str:
 def volume(engine: Engine) -> Iterator[str]:
     name = f"imagefactory-test-{secrets.token_hex(4)}"
     yield name
-    subprocess.run([*engine.docker, "volume", "rm", "--force", name], check=True, capture_output=True)
+    subprocess.run(
+        [*engine.docker, "volume", "rm", "--force", name], check=True, capture_output=True
+    )
 
 
-def test_what_was_left_out_is_listed_file_by_file_and_is_not_there(cpu_image: str, engine: Engine) -> None:
+def test_what_was_left_out_is_listed_file_by_file_and_is_not_there(
+    cpu_image: str, engine: Engine
+) -> None:
     rows = json.loads(engine.read_file(cpu_image, "/opt/imagefactory/dropped.json") or "[]")
     manifest = json.loads(engine.read_file(cpu_image, "/opt/imagefactory/manifest.json") or "{}")
     files = [name for row in rows for name, _ in row["files"]]
@@ -37,12 +43,19 @@ def test_what_was_left_out_is_listed_file_by_file_and_is_not_there(cpu_image: st
     script = f"cd {site}; n=0; while read f; do [ -e $f ] && n=$((n+1)); done; echo $n"
     argv = [*engine.docker, "run", "--rm", "-i", "--entrypoint", "bash", cpu_image, "-c", script]
     names = "\n".join(files) + "\n"
-    there = subprocess.run(argv, input=names, capture_output=True, text=True, check=True).stdout.strip()
+    there = subprocess.run(
+        argv, input=names, capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert there == "0"
 
 
-def test_the_licences_of_the_distribution_stay_and_its_manuals_are_not_unpacked(cpu_image: str, engine: Engine) -> None:
-    script = "ls /usr/share/doc/g++-12/copyright /usr/share/doc/python3/copyright; ls /usr/share/doc/python3 | wc -l"
+def test_the_licences_of_the_distribution_stay_and_its_manuals_are_not_unpacked(
+    cpu_image: str, engine: Engine
+) -> None:
+    script = (
+        "ls /usr/share/doc/g++-12/copyright /usr/share/doc/python3/copyright; "
+        "ls /usr/share/doc/python3 | wc -l"
+    )
     assert run(engine, "--entrypoint", "bash", cpu_image, "-c", script).endswith("\n1")
 
 

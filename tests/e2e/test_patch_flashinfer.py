@@ -1,4 +1,7 @@
-"""FlashInfer on a GB10: which target it compiles for, and that CUDA's own FP4 headers are enough."""
+"""FlashInfer on a GB10.
+
+Which target it compiles for, and that CUDA's own FP4 headers are enough.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from mutants import SETTINGS, measured, weakened
+from support import ROOT
+from support.mutants import SETTINGS, measured, weakened
 
 from imagefactory.patching import sources
 from imagefactory.patching.measure import copy_of
@@ -22,7 +25,10 @@ TARGETS, HEADERS = "flashinfer/e2m1-targets", "flashinfer/cuda-fp4-headers"
 
 @pytest.fixture
 def tree() -> Iterator[Path]:
-    """A copy of an installed FlashInfer; files that are changed must be written anew, for they are links."""
+    """A copy of an installed FlashInfer.
+
+    Files that are changed must be written anew, for they are links.
+    """
     with copy_of(sources.fetch("flashinfer", "0.6.12", SETTINGS).root) as copy:
         yield copy
 
@@ -38,25 +44,39 @@ def proof(name: str, tree: Path, cuda: Path) -> tuple[int, str]:
     script = ROOT / "patches" / name / "proof.py"
     env = {**os.environ, "IMAGEFACTORY_CUDA": str(cuda)}
     done = subprocess.run(
-        [sys.executable, str(script), str(tree)], env=env, capture_output=True, text=True, check=False
+        [sys.executable, str(script), str(tree)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, done.stdout.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(("version", "state"), [("0.6.3", "needed"), ("0.6.6", "needed"), ("0.6.12", "obsolete")])
+@pytest.mark.parametrize(
+    ("version", "state"), [("0.6.3", "needed"), ("0.6.6", "needed"), ("0.6.12", "obsolete")]
+)
 def test_a_plain_list_is_a_plain_target_up_to_0_6_6(version: str, state: str, cuda: Path) -> None:
     row = measured(TARGETS, version, cuda=cuda)
     assert row.state == state, row.reason
 
 
-@pytest.mark.parametrize(("old", "new"), [("major >= 9", "major >= 13"), ('minor += "a"', 'minor += ""')])
-def test_a_patch_that_adds_no_suffix_turns_the_proof_red(tmp_path: Path, cuda: Path, old: str, new: str) -> None:
-    row = measured(TARGETS, "0.6.3", cuda=cuda, diff=weakened(TARGETS, "0.6.3", [(old, new)], tmp_path))
+@pytest.mark.parametrize(
+    ("old", "new"), [("major >= 9", "major >= 13"), ('minor += "a"', 'minor += ""')]
+)
+def test_a_patch_that_adds_no_suffix_turns_the_proof_red(
+    tmp_path: Path, cuda: Path, old: str, new: str
+) -> None:
+    row = measured(
+        TARGETS, "0.6.3", cuda=cuda, diff=weakened(TARGETS, "0.6.3", [(old, new)], tmp_path)
+    )
     assert row.state == "broken"
     assert "FLASHINFER_CUDA_ARCH_LIST=12.1 gives sm_121" in row.reason
 
 
-def test_guards_that_are_turned_off_leave_functions_that_return_zero(tree: Path, cuda: Path) -> None:
+def test_guards_that_are_turned_off_leave_functions_that_return_zero(
+    tree: Path, cuda: Path
+) -> None:
     header = tree / "flashinfer/data/csrc/nv_internal/tensorrt_llm/kernels/quantization_utils.cuh"
     change(header, "(__CUDA_ARCH__ >= 1000)", "(__CUDA_ARCH__ >= 9000)")
     code, said = proof(TARGETS, tree, cuda)
@@ -66,7 +86,11 @@ def test_guards_that_are_turned_off_leave_functions_that_return_zero(tree: Path,
 
 def test_a_header_that_defines_a_type_once_more_is_harm(tree: Path, cuda: Path) -> None:
     header = tree / "flashinfer/data/include/flashinfer/vec_dtypes.cuh"
-    change(header, "#include <cuda_fp4.h>", "#include <cuda_fp4.h>\nstruct __nv_fp4_e2m1 { unsigned char x; };")
+    change(
+        header,
+        "#include <cuda_fp4.h>",
+        "#include <cuda_fp4.h>\nstruct __nv_fp4_e2m1 { unsigned char x; };",
+    )
     code, said = proof(HEADERS, tree, cuda)
     assert code == 1
     assert "do not compile" in said

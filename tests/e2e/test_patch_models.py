@@ -1,15 +1,22 @@
-"""Entries about models: Gemma 4's experts, Nemotron's parser, and the loader for machines with a GPU each."""
+"""Entries about models.
+
+Gemma 4's experts, Nemotron's parser, and the loader for machines with a GPU each.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from mutants import measured, weakened
+from support.mutants import measured, weakened
 
 pytestmark = pytest.mark.e2e
 
-GEMMA, NEMOTRON, LOADER = "vllm/gemma4-expert-scales", "vllm/nemotron-ultra", "vllm/fastsafetensors-loader"
+GEMMA, NEMOTRON, LOADER = (
+    "vllm/gemma4-expert-scales",
+    "vllm/nemotron-ultra",
+    "vllm/fastsafetensors-loader",
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +27,11 @@ GEMMA, NEMOTRON, LOADER = "vllm/gemma4-expert-scales", "vllm/nemotron-ultra", "v
         (GEMMA, "0.19.1", "obsolete"),
         (GEMMA, "0.30.0", "obsolete"),
         *((name, "0.16.0", "needed") for name in (NEMOTRON, LOADER)),
-        *((name, version, "obsolete") for name in (NEMOTRON, LOADER) for version in ("0.17.1", "0.23.0", "0.33.0")),
+        *(
+            (name, version, "obsolete")
+            for name in (NEMOTRON, LOADER)
+            for version in ("0.17.1", "0.23.0", "0.33.0")
+        ),
     ],
 )
 def test_states_are_as_published(name: str, version: str, state: str) -> None:

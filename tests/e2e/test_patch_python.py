@@ -7,22 +7,29 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from mutants import SETTINGS, measured, weakened
+from support import ROOT
+from support.mutants import SETTINGS, measured, weakened
 
 from imagefactory.patching import sources
 from imagefactory.patching.measure import copy_of
 
 pytestmark = pytest.mark.e2e
 
-PREFIX, SCALES, EXPERTS = "vllm/qwen3-next-prefix", "vllm/nvfp4-emulation-scales", "vllm/flashinfer-moe-none"
+PREFIX, SCALES, EXPERTS = (
+    "vllm/qwen3-next-prefix",
+    "vllm/nvfp4-emulation-scales",
+    "vllm/flashinfer-moe-none",
+)
 GDN = "vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py"
 
 
 @pytest.mark.parametrize(
     ("name", "version", "state"),
     [
-        *((PREFIX, version, "obsolete") for version in ("0.16.0", "0.17.1", "0.19.1", "0.22.1", "0.33.0")),
+        *(
+            (PREFIX, version, "obsolete")
+            for version in ("0.16.0", "0.17.1", "0.19.1", "0.22.1", "0.33.0")
+        ),
         *((SCALES, version, "needed") for version in ("0.16.0", "0.19.1")),
         *((SCALES, version, "obsolete") for version in ("0.20.2", "0.33.0")),
         (EXPERTS, "0.16.0", "needed"),
@@ -39,7 +46,13 @@ def test_states_are_as_published(name: str, version: str, state: str) -> None:
     [
         (SCALES, "0.16.0", ") * global_scale", ") / global_scale", "times as large"),
         (SCALES, "0.16.0", ") * global_scale", ")", "times as large"),
-        (SCALES, "0.19.1", "tensor_sf.to", "convert_swizzled_to_linear(tensor_sf, m, k, block_size).to", "degrees off"),
+        (
+            SCALES,
+            "0.19.1",
+            "tensor_sf.to",
+            "convert_swizzled_to_linear(tensor_sf, m, k, block_size).to",
+            "degrees off",
+        ),
         (EXPERTS, "0.16.0", "backend, k_cls", "backend, []", "FLASHINFER_CUTLASS without a class"),
     ],
 )
@@ -54,9 +67,21 @@ def test_a_weakened_patch_turns_the_proof_red(
 @pytest.mark.parametrize(
     ("name", "file", "old", "new", "seen"),
     [
-        (PREFIX, GDN, "prefix=prefix,", 'prefix=f"{prefix}.in_proj_qkvz",', "in_proj_qkvz.in_proj_qkvz"),
+        (
+            PREFIX,
+            GDN,
+            "prefix=prefix,",
+            'prefix=f"{prefix}.in_proj_qkvz",',
+            "in_proj_qkvz.in_proj_qkvz",
+        ),
         (PREFIX, GDN, "prefix=prefix,", 'prefix="",', "is built as"),
-        (PREFIX, GDN, 'prefix=f"{prefix}.in_proj_ba"', 'prefix=f"{prefix}.in_proj_b"', "in_proj_b,"),
+        (
+            PREFIX,
+            GDN,
+            'prefix=f"{prefix}.in_proj_ba"',
+            'prefix=f"{prefix}.in_proj_b"',
+            "in_proj_b,",
+        ),
         (
             SCALES,
             "vllm/model_executor/kernels/linear/nvfp4/emulation.py",
@@ -73,13 +98,17 @@ def test_a_weakened_patch_turns_the_proof_red(
         ),
     ],
 )
-def test_a_fault_in_a_later_release_would_be_seen(name: str, file: str, old: str, new: str, seen: str) -> None:
+def test_a_fault_in_a_later_release_would_be_seen(
+    name: str, file: str, old: str, new: str, seen: str
+) -> None:
     with copy_of(sources.fetch("vllm", "0.22.1", SETTINGS).root) as tree:
         text = (tree / file).read_text()
         assert old in text
         (tree / file).unlink()
         (tree / file).write_text(text.replace(old, new))
         script = ROOT / "patches" / name / "proof.py"
-        done = subprocess.run([sys.executable, str(script), str(tree)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, str(script), str(tree)], capture_output=True, text=True, check=False
+        )
     assert done.returncode == 1, done.stdout
     assert seen in done.stdout

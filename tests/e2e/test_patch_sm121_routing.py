@@ -7,15 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from mutants import SETTINGS, measured, weakened
+from support import ROOT
+from support.mutants import SETTINGS, measured, weakened
 
 from imagefactory.patching import sources
 from imagefactory.patching.measure import copy_of
 
 pytestmark = pytest.mark.e2e
 
-ARCH, DISPATCH, FP8 = "vllm/cmake-arch-121", "vllm/scaled-mm-sm121-dispatch", "vllm/fp8-backend-sm121"
+ARCH, DISPATCH, FP8 = (
+    "vllm/cmake-arch-121",
+    "vllm/scaled-mm-sm121-dispatch",
+    "vllm/fp8-backend-sm121",
+)
 ENTRY = "csrc/libtorch_stable/quantization/w8a8/cutlass/scaled_mm_entry.cu"
 
 
@@ -38,13 +42,25 @@ def test_states_are_as_published(name: str, version: str, state: str) -> None:
     ("name", "version", "old", "new"),
     [
         (ARCH, "0.18.1", '"12.0f;10.0f"', '"12.0a;10.0f"'),
-        (ARCH, "0.19.1", ';12.0")', ';12.0;12.1f")'),  # the peers' edit: 12.1 as an architecture of its own
+        (
+            ARCH,
+            "0.19.1",
+            ';12.0")',
+            ';12.0;12.1f")',
+        ),  # the peers' edit: 12.1 as an architecture of its own
         (ARCH, "0.19.1", ";11.0;12.0", ";11.0"),
-        (FP8, "0.27.1", "cls.is_device_capability_family(100)", "cls.is_device_capability_family(120)"),
+        (
+            FP8,
+            "0.27.1",
+            "cls.is_device_capability_family(100)",
+            "cls.is_device_capability_family(120)",
+        ),
         (FP8, "0.27.1", "cls.is_device_capability(90) or", "cls.has_device_capability(90) or"),
     ],
 )
-def test_a_weakened_patch_turns_the_proof_red(tmp_path: Path, name: str, version: str, old: str, new: str) -> None:
+def test_a_weakened_patch_turns_the_proof_red(
+    tmp_path: Path, name: str, version: str, old: str, new: str
+) -> None:
     row = measured(name, version, diff=weakened(name, version, [(old, new)], tmp_path))
     assert row.state == "broken", row.reason
 
@@ -65,5 +81,7 @@ def test_a_fault_in_a_later_release_would_be_seen(name: str, file: str, old: str
         (tree / file).unlink()
         (tree / file).write_text(text.replace(old, new))
         script = ROOT / "patches" / name / "proof.py"
-        done = subprocess.run([sys.executable, str(script), str(tree)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, str(script), str(tree)], capture_output=True, text=True, check=False
+        )
     assert done.returncode == 1, done.stdout

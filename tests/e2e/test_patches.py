@@ -1,4 +1,7 @@
-"""The shipped patches on real vLLM sources: needed, working, and red again when they are weakened."""
+"""The shipped patches on real vLLM sources.
+
+Needed, working, and red again when they are weakened.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, factory
 from packaging.specifiers import SpecifierSet
+from support import ROOT
+from support.e2e import factory
 
-from imagefactory import knobs, matrix
+from imagefactory.matrix import matrix
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench
-from imagefactory.patching.model import Patch, Step
+from imagefactory.patching.patch import Patch, Step
+from imagefactory.planning import vllm_settings
 from imagefactory.settings import from_environment
 from imagefactory.workspace import Workspace
 
@@ -37,7 +42,9 @@ def outcome(patch: Patch, version: str, diff: Path | None = None) -> tuple[str, 
 
 @pytest.mark.parametrize("name", [MTP, ROUTING])
 @pytest.mark.parametrize("version", ["0.16.0", "0.20.2", "0.22.1", "0.26.0", "0.33.0"])
-def test_a_patch_is_needed_and_works_on_every_layout_that_upstream_has_had(name: str, version: str) -> None:
+def test_a_patch_is_needed_and_works_on_every_layout_that_upstream_has_had(
+    name: str, version: str
+) -> None:
     state, detail = outcome(catalog.load(ROOT / "patches")[name], version)
     assert state == "needed", detail
 
@@ -55,7 +62,9 @@ def test_a_patch_is_needed_and_works_on_every_layout_that_upstream_has_had(name:
     ],
 )
 @pytest.mark.parametrize("version", ["0.22.1", "0.33.0"])
-def test_a_weakened_patch_turns_its_proof_red(tmp_path: Path, name: str, old: str, new: str, version: str) -> None:
+def test_a_weakened_patch_turns_its_proof_red(
+    tmp_path: Path, name: str, old: str, new: str, version: str
+) -> None:
     patch = catalog.load(ROOT / "patches")[name]
     variant = patch.variant(version)
     assert variant is not None
@@ -74,13 +83,23 @@ def test_the_series_of_every_cell_holds_on_its_sources() -> None:
 
 
 def test_the_whole_series_of_gb10_holds_on_every_release() -> None:
-    flavor = next(cell.flavor for cell in matrix.load(ROOT / "matrix.yaml").cells if cell.flavor.name == "gb10")
+    flavor = next(
+        cell.flavor
+        for cell in matrix.load(ROOT / "matrix.yaml").cells
+        if cell.flavor.name == "gb10"
+    )
     found = catalog.load(ROOT / "patches")
     wrong = []
     for release in sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS):
         tree = sources.fetch("vllm", release, SETTINGS)
-        rows = Bench(SETTINGS).series(tree, [status.step_for(found[name], tree) for name in flavor.patches])
-        wrong += [(release, row.patch, row.reason) for row in rows if row.state not in ("needed", "obsolete", "n/a")]
+        rows = Bench(SETTINGS).series(
+            tree, [status.step_for(found[name], tree) for name in flavor.patches]
+        )
+        wrong += [
+            (release, row.patch, row.reason)
+            for row in rows
+            if row.state not in ("needed", "obsolete", "n/a")
+        ]
     assert wrong == []
 
 
@@ -89,7 +108,9 @@ def test_the_published_page_of_states_is_what_is_measured() -> None:
     patches = list(catalog.load(ROOT / "patches").values())
     trees = [
         sources.fetch(project, version, SETTINGS)
-        for project, section in re.findall(r"^## (\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+        for project, section in re.findall(
+            r"^## (\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL
+        )
         for version in re.findall(r"^\| (\d[\w.]*) \|", section, re.MULTILINE)
     ]
     bench = Workspace(ROOT / "matrix.yaml", SETTINGS).bench(patches)
@@ -107,15 +128,17 @@ def test_the_published_page_of_states_is_what_is_measured() -> None:
 def test_the_variables_that_vanished_are_unknown_from_the_release_on_that_dropped_them(
     release: str, gone: set[str]
 ) -> None:
-    found = knobs.read(sources.fetch("vllm", release, SETTINGS).root)
+    found = vllm_settings.read(sources.fetch("vllm", release, SETTINGS).root)
     assert {name for name in SETTINGS_OF_SEEDS if not found.knows(name)} == gone
 
 
-@pytest.mark.parametrize(("option", "first"), [("--linear-backend", "0.22.0"), ("--mamba-backend", "0.20.0")])
+@pytest.mark.parametrize(
+    ("option", "first"), [("--linear-backend", "0.22.0"), ("--mamba-backend", "0.20.0")]
+)
 def test_an_option_is_known_from_the_release_on_that_brought_it(option: str, first: str) -> None:
     before = {"0.22.0": "0.21.0", "0.20.0": "0.19.1"}[first]
-    assert knobs.read(sources.fetch("vllm", first, SETTINGS).root).knows(option)
-    assert not knobs.read(sources.fetch("vllm", before, SETTINGS).root).knows(option)
+    assert vllm_settings.read(sources.fetch("vllm", first, SETTINGS).root).knows(option)
+    assert not vllm_settings.read(sources.fetch("vllm", before, SETTINGS).root).knows(option)
 
 
 def test_a_setting_that_vanished_stops_the_plan_with_its_line(tmp_path: Path) -> None:
@@ -123,24 +146,37 @@ def test_a_setting_that_vanished_stops_the_plan_with_its_line(tmp_path: Path) ->
         (tmp_path / name).symlink_to(ROOT / name)
     text = (ROOT / "matrix.yaml").read_text()
     line = "      TORCH_CUDA_ARCH_LIST: 12.1a\n"
-    (tmp_path / "matrix.yaml").write_text(text.replace(line, f"{line}      VLLM_NVFP4_GEMM_BACKEND: marlin\n"))
+    (tmp_path / "matrix.yaml").write_text(
+        text.replace(line, f"{line}      VLLM_NVFP4_GEMM_BACKEND: marlin\n")
+    )
     done = factory("plan", cwd=tmp_path)
     assert done.code == 2
     number = text[: text.index(line)].count("\n") + 2
-    assert f"matrix.yaml:{number}: flavor gb10 sets VLLM_NVFP4_GEMM_BACKEND, which vLLM 0.33.0" in done.err
+    assert (
+        f"matrix.yaml:{number}: flavor gb10 sets VLLM_NVFP4_GEMM_BACKEND, which vLLM 0.33.0"
+        in done.err
+    )
 
 
-def test_a_variant_that_is_gone_is_ported_again_from_the_one_before_and_is_green(tmp_path: Path) -> None:
+def test_a_variant_that_is_gone_is_ported_again_from_the_one_before_and_is_green(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "patches/vllm/nvfp4-routing-sm121"
     shutil.copytree(ROOT / "patches/vllm/nvfp4-routing-sm121", folder)
     for name in ("matrix.yaml", "wheels.lock"):
         shutil.copy(ROOT / name, tmp_path)
     entry = (folder / "patch.yaml").read_text()
     (folder / "0.29.diff").unlink()
-    (folder / "patch.yaml").write_text(re.sub(r"  - versions: [^\n]*\n    diff: 0.29.diff\n", "", entry))
-    done = factory("patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path)
+    (folder / "patch.yaml").write_text(
+        re.sub(r"  - versions: [^\n]*\n    diff: 0.29.diff\n", "", entry)
+    )
+    done = factory(
+        "patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path
+    )
     assert done.code == 0, done.err
     (row,) = done.json
     assert (row["outcome"], row["base"]) == ("merged", "0.28.0")
-    checked = factory("patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path)
+    checked = factory(
+        "patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path
+    )
     assert checked.json[0]["outcome"] == "works already"

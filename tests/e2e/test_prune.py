@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import factory
+from support.e2e import factory
 
-from imagefactory.engine import Engine
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -18,8 +18,20 @@ LABELS = "LABEL io.imagefactory.build-key={key} io.imagefactory.cell=x\n"
 
 
 def make(engine: Engine, folder: Path, tag: str, key: str | None) -> str:
-    (folder / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n" + (LABELS.format(key=key) if key else ""))
-    argv = [*engine.docker, "buildx", "build", "--quiet", "--load", "--provenance=false", "--tag", tag, str(folder)]
+    (folder / "Dockerfile").write_text(
+        "FROM scratch\nCOPY Dockerfile /\n" + (LABELS.format(key=key) if key else "")
+    )
+    argv = [
+        *engine.docker,
+        "buildx",
+        "build",
+        "--quiet",
+        "--load",
+        "--provenance=false",
+        "--tag",
+        tag,
+        str(folder),
+    ]
     subprocess.run(argv, check=True, capture_output=True)
     return tag
 
@@ -28,7 +40,9 @@ def make(engine: Engine, folder: Path, tag: str, key: str | None) -> str:
 def own(project: Path) -> Path:
     """A project whose images have a repository of their own."""
     file = project / "matrix.yaml"
-    file.write_text(file.read_text().replace("repository: imagefactory/vllm", f"repository: {REPOSITORY}"))
+    file.write_text(
+        file.read_text().replace("repository: imagefactory/vllm", f"repository: {REPOSITORY}")
+    )
     return project
 
 
@@ -51,11 +65,18 @@ def test_the_plan_is_shown_first_and_only_superseded_images_of_ours_go(
         asked = factory("prune", cwd=own, environ=environ)
         assert (asked.code, "--yes" in asked.err) == (0, True)
         assert orphan in asked.out
-        assert set(engine.find_images([orphan, used, byhand, derived])) == {orphan, used, byhand, derived}
+        assert set(engine.find_images([orphan, used, byhand, derived])) == {
+            orphan,
+            used,
+            byhand,
+            derived,
+        }
         done = factory("prune", "--yes", "--json", cwd=own, environ=environ)
         assert done.code == 0, done.err
         assert {row["name"] for row in done.json["items"]} == {orphan, str(context)}
-        assert {row["name"]: row["why"] for row in done.json["kept"]} == {used: "a container uses it"}
+        assert {row["name"]: row["why"] for row in done.json["kept"]} == {
+            used: "a container uses it"
+        }
         assert set(engine.find_images([orphan, used, byhand, derived])) == {used, byhand, derived}
         assert not context.exists()
         again = factory("prune", "--yes", cwd=own, environ=environ)

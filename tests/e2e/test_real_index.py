@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import factory
+from support.e2e import factory
 
 pytestmark = pytest.mark.e2e
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import derive, factory
+from support.e2e import derive, factory
 
-from imagefactory.engine import Engine
-from imagefactory.rebuild import REPOSITORY
+from imagefactory.inspecting.rebuild import REPOSITORY
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
 
-def test_an_image_built_again_is_the_same_and_leaves_nothing_behind(cpu_image: str, engine: Engine) -> None:
+def test_an_image_built_again_is_the_same_and_leaves_nothing_behind(
+    cpu_image: str, engine: Engine
+) -> None:
     done = factory("rebuild", "--diff", cpu_image, "--json")
     assert done.code == 0, done.err
     assert done.json["same"] is True
@@ -22,7 +24,9 @@ def test_an_image_built_again_is_the_same_and_leaves_nothing_behind(cpu_image: s
     assert engine.find_images([f"{REPOSITORY}:{key[:12]}"]) == {}
 
 
-def test_a_changed_file_in_an_image_with_the_same_key_is_named(cpu_image: str, engine: Engine, tmp_path: Path) -> None:
+def test_a_changed_file_in_an_image_with_the_same_key_is_named(
+    cpu_image: str, engine: Engine, tmp_path: Path
+) -> None:
     dockerfile = "RUN echo '# changed' >> /opt/venv/lib/python3.11/site-packages/idna/core.py\n"
     other = derive(engine, tmp_path, cpu_image, "imagefactory/test:changed", dockerfile)
     done = factory("rebuild", "--diff", other, "--json")
@@ -37,7 +41,13 @@ def test_a_changed_file_in_an_image_with_the_same_key_is_named(cpu_image: str, e
 def test_an_image_from_other_inputs_or_of_somebody_else_is_not_built_again(
     cpu_image: str, engine: Engine, tmp_path: Path
 ) -> None:
-    other = derive(engine, tmp_path, cpu_image, "imagefactory/test:other-key", "LABEL io.imagefactory.build-key=00\n")
+    other = derive(
+        engine,
+        tmp_path,
+        cpu_image,
+        "imagefactory/test:other-key",
+        "LABEL io.imagefactory.build-key=00\n",
+    )
     done = factory("rebuild", other)
     assert (done.code, "rebuild-other-inputs" in done.err) == (1, True)
     foreign = factory("rebuild", "imagefactory/bootstrap:bookworm-amd64")

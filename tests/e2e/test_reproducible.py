@@ -8,15 +8,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import factory
+from support.e2e import factory
 
-from imagefactory.engine import Engine
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
 
 def built(engine: Engine, folder: Path, tag: str) -> str:
-    """The digest of the cpu cell, built without any cache from what ``render`` writes into ``folder``."""
+    """The digest of the cpu cell.
+
+    Built without any cache from what ``render`` writes into ``folder``.
+    """
     assert factory("render", "--select", "flavor=cpu", "--out", str(folder)).code == 0
     path = folder / "docker-bake.json"
     bake = json.loads(path.read_text())

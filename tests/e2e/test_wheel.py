@@ -1,4 +1,7 @@
-"""A wheel of vLLM from its real sources, with patches in it, for a platform that is not this machine's."""
+"""A wheel of vLLM from its real sources, with patches in it.
+
+For a platform that is not this machine's.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import copy_project, factory
+from support.e2e import copy_project, factory
 
-from imagefactory.archive import unpack
 from imagefactory.commands.options import workspace_of
-from imagefactory.engine import Engine
 from imagefactory.inbuild import overlay
 from imagefactory.locking import store, wheelhouse
 from imagefactory.settings import from_environment
+from imagefactory.system.archive import unpack
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -72,7 +75,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("# Compilers, each", TEXT),
         ("    platforms: [linux/amd64, linux/arm64]\n\ndefaults", TOOLS),
         ("exclude: []", CELL),
-        ('when: {flavor: gb10, vllm: "0.22.1"}', f'when: {{flavor: [gb10, {FLAVOR}], vllm: "0.22.1"}}'),
+        (
+            'when: {flavor: gb10, vllm: "0.22.1"}',
+            f'when: {{flavor: [gb10, {FLAVOR}], vllm: "0.22.1"}}',
+        ),
     )
     done = factory("lock", cwd=folder)
     assert done.code == 0, done.err
@@ -86,7 +92,9 @@ def test_before_it_is_made_a_plan_says_what_to_do(project: Path) -> None:
     assert "imagefactory wheel --select" in done.err
 
 
-def test_it_is_the_official_wheel_but_for_the_patches(project: Path, engine: Engine, tmp_path: Path) -> None:
+def test_it_is_the_official_wheel_but_for_the_patches(
+    project: Path, engine: Engine, tmp_path: Path
+) -> None:
     row = made(project)
     assert row["patches"] == dict.fromkeys(PATCHES, "needed")
     built = contents(Path(row["wheel"]))
@@ -103,10 +111,17 @@ def test_it_is_the_official_wheel_but_for_the_patches(project: Path, engine: Eng
 
 
 def plan_route(project: Path, tree: Path) -> dict[str, bytes]:
-    """What the overlay route makes of the official wheel's tree, with the series as the wheel's build got it."""
+    """What the overlay route makes of the official wheel's tree.
+
+    With the series as the wheel's build got it.
+    """
     assert overlay.main(tree, context_of(project) / "patches", tree.with_name("changed")) == 0
     root = tree.with_name("changed")
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 def context_of(project: Path) -> Path:
@@ -129,10 +144,14 @@ def test_made_again_without_any_cache_it_is_the_same_bytes(project: Path) -> Non
     assert (first["built"], again["built"], again["sha256"]) == (False, True, first["sha256"])
 
 
-def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project: Path, tmp_path: Path) -> None:
+def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(
+    project: Path, tmp_path: Path
+) -> None:
     assert factory("plan", "--select", f"flavor={FLAVOR}", cwd=project).code == 0
     out = tmp_path / "out"
-    assert factory("render", "--select", f"flavor={FLAVOR}", "--out", str(out), cwd=project).code == 0
+    assert (
+        factory("render", "--select", f"flavor={FLAVOR}", "--out", str(out), cwd=project).code == 0
+    )
     (context,) = (path for path in out.iterdir() if path.name.startswith(FLAVOR))
     (wheel,) = (context / "wheels").glob("vllm-*.whl")
     shutil.unpack_archive(wheel, tmp_path / "tree", "zip")
@@ -148,7 +167,9 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(project
 
 
 @pytest.mark.large
-def test_an_arm64_image_with_it_is_verified_and_made_again_is_the_same_digest(project: Path, engine: Engine) -> None:
+def test_an_arm64_image_with_it_is_verified_and_made_again_is_the_same_digest(
+    project: Path, engine: Engine
+) -> None:
     wheel = made(project)
     done = factory("build", "--matrix", "--select", f"flavor={FLAVOR}", "--json", cwd=project)
     assert done.code == 0, done.err
@@ -163,14 +184,21 @@ def test_an_arm64_image_with_it_is_verified_and_made_again_is_the_same_digest(pr
     assert found["patches"] == dict.fromkeys(PATCHES, "in the wheel")
     assert found["hashes"]["vllm"] == wheel["sha256"]
     outcomes = {check["name"]: check["outcome"] for check in found["receipt"]["checks"]}
-    assert outcomes["patches-effective"] == outcomes["extensions-load"] == outcomes["wheels-hashes"] == "pass"
+    assert (
+        outcomes["patches-effective"]
+        == outcomes["extensions-load"]
+        == outcomes["wheels-hashes"]
+        == "pass"
+    )
     assert "fail" not in outcomes.values()
 
 
 def test_from_a_git_ref_it_is_what_it_is_from_the_sdist(project: Path, tmp_path: Path) -> None:
     settings = from_environment(os.environ, project)
     source = store.read(project / "wheels.lock").sources[0]
-    with tarfile.open(wheelhouse.fetch(source.url, source.sha256, source.filename, settings)) as tar:
+    with tarfile.open(
+        wheelhouse.fetch(source.url, source.sha256, source.filename, settings)
+    ) as tar:
         unpack(tar, tmp_path)
     (tree,) = tmp_path.iterdir()
     for argv in (
@@ -183,7 +211,11 @@ def test_from_a_git_ref_it_is_what_it_is_from_the_sdist(project: Path, tmp_path:
     file = project / "matrix.yaml"
     kept = file.read_text()
     try:
-        file.write_text(kept.replace("binaries: official,", f"binaries: official, ref: 'git+file://{tree}@main',"))
+        file.write_text(
+            kept.replace(
+                "binaries: official,", f"binaries: official, ref: 'git+file://{tree}@main',"
+            )
+        )
         assert factory("lock", cwd=project).code == 0
         (commit,) = (source.version for source in store.read(project / "wheels.lock").sources)
         assert re.fullmatch("[0-9a-f]{40}", commit)
@@ -198,7 +230,9 @@ def test_from_a_git_ref_it_is_what_it_is_from_the_sdist(project: Path, tmp_path:
 
 def test_a_patch_that_does_not_apply_stops_the_wheel_and_nothing_is_locked(project: Path) -> None:
     before = (project / "wheels.lock").read_bytes()
-    kept = {path: path.read_text() for path in (project / "patches/vllm/mtp-exclusion").glob("*.diff")}
+    kept = {
+        path: path.read_text() for path in (project / "patches/vllm/mtp-exclusion").glob("*.diff")
+    }
     try:
         for path, text in kept.items():
             path.write_text(text.replace("\n     ", "\n     #"))

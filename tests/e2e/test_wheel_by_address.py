@@ -8,20 +8,25 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import factory
+from support.e2e import factory
 
-from imagefactory.engine import Engine
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from index import serve, wheel  # noqa: E402
+from support.index import serve, wheel  # noqa: E402
 
 
 def test_it_is_locked_fetched_installed_and_verified_as_any_other(
     project: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    made = wheel(tmp_path / "files", "custom-loader", "1.0+stream", files={"custom_loader.py": "WORD = 'streaming'\n"})
+    made = wheel(
+        tmp_path / "files",
+        "custom-loader",
+        "1.0+stream",
+        files={"custom_loader.py": "WORD = 'streaming'\n"},
+    )
     sha = hashlib.sha256(made.read_bytes()).hexdigest()
     file = project / "matrix.yaml"
     with serve(tmp_path / "files", tmp_path / "www") as url:
@@ -34,8 +39,19 @@ def test_it_is_locked_fetched_installed_and_verified_as_any_other(
     built = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", cwd=project)
     assert built.code == 0, built.err
     tag = "imagefactory/test:cpu-vllm0.32.0"
-    argv = [*engine.docker, "run", "--rm", tag, "python", "-c", "import custom_loader as c; print(c.WORD)"]
-    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "streaming"
+    argv = [
+        *engine.docker,
+        "run",
+        "--rm",
+        tag,
+        "python",
+        "-c",
+        "import custom_loader as c; print(c.WORD)",
+    ]
+    assert (
+        subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+        == "streaming"
+    )
     verified = factory("verify", tag, cwd=project)
     assert "wheels-installed   \u2502 pass" in verified.out, verified.out
     assert verified.code == 0, verified.err

@@ -1,0 +1,1 @@
+"""Building: planned cells become images in the engine."""

@@ -1,0 +1,153 @@
+"""Adapter for base images.
+
+By digest from a registry, or bootstrapped from the Debian archive and swapped in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from imagefactory.errors import SetupError, fail
+from imagefactory.matrix.cell import Base
+from imagefactory.planning.cell_plan import BaseImage
+from imagefactory.system import shell, ui
+from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
+
+REGISTRY_SECONDS = 30.0
+
+
+def bootstrap_tag(base: Base, platform: Platform) -> str:
+    """The local image that stands in for ``base`` where no registry answers."""
+    return f"imagefactory/bootstrap:{base.bootstrap}-{platform.arch}"
+
+
+def unresolved(base: Base, platform: Platform) -> BaseImage:
+    """A base of which nothing but its declaration is known: there is no engine to ask."""
+    return BaseImage(
+        base=base,
+        platform=platform,
+        reference=base.image,
+        digest=None,
+        origin="unresolved",
+        swap=None,
+    )
+
+
+def look(engine: Engine, base: Base, platform: Platform, known: Path) -> BaseImage:
+    """The base as it stands, without making or pulling anything; origin ``unresolved`` if it is
+    nowhere yet.
+
+    ``known`` is a JSON file of registry digests seen before, so that planning asks the network only
+    once.
+    """
+    if "@sha256:" in base.image:
+        digest = base.image.partition("@")[2]
+        return BaseImage(
+            base=base,
+            platform=platform,
+            reference=base.image,
+            digest=digest,
+            origin="registry",
+            swap=None,
+        )
+    if base.bootstrap:
+        tag = bootstrap_tag(base, platform)
+        local = engine.find_images([tag]).get(tag)
+        if local:
+            return BaseImage(
+                base=base,
+                platform=platform,
+                reference=base.image,
+                digest=f"sha256:{hashlib.sha256(' '.join(local.layers).encode()).hexdigest()}",
+                origin="bootstrap",
+                swap=f"docker-image://{tag}",
+            )
+    seen = _read(known).get(base.image)
+    if seen:
+        reference = f"{base.image}@{seen}"
+        return BaseImage(
+            base=base,
+            platform=platform,
+            reference=reference,
+            digest=seen,
+            origin="registry",
+            swap=None,
+        )
+    return unresolved(base, platform)
+
+
+def ensure(
+    engine: Engine, base: Base, platform: Platform, *, known: Path, project: Path
+) -> BaseImage:
+    """The base, found or made: what is there, else the registry's, else bootstrapped from the
+    Debian archive.
+
+    Raises SetupError if none of them works.
+    """
+    found = look(engine, base, platform, known)
+    if found.origin != "unresolved":
+        return found
+    digest = _ask_registry(engine, base.image)
+    if digest:
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.write_text(
+            json.dumps({**_read(known), base.image: digest}, indent=1) + "\n", encoding="utf-8"
+        )
+        return look(engine, base, platform, known)
+    if base.bootstrap is None:
+        raise fail(
+            SetupError,
+            "base-unreachable",
+            f"{base.image} cannot be pulled, and it has no bootstrap suite",
+            where=base.name,
+            fix="make its registry reachable, or choose a base with `bootstrap:` in matrix.yaml",
+        )
+    ui.warn(
+        f"no registry has {base.image} for us: making it from the Debian "
+        f"archive ({base.bootstrap}) instead"
+    )
+    with ui.step(f"bootstrapping {base.bootstrap} for {platform}"):
+        argv = [
+            str(project / "scripts" / "bootstrap-base"),
+            base.bootstrap,
+            platform.arch,
+        ]
+        done = shell.run(argv, env=engine.environment)
+    if not done.ok:
+        last = (done.err or done.out).strip().splitlines()[-3:]
+        raise fail(
+            SetupError,
+            "base-bootstrap",
+            f"bootstrapping {base.bootstrap} for {platform} failed: {' / '.join(last)}",
+            fix=f"run {shell.show(argv)} by hand; imagefactory doctor checks what it needs",
+        )
+    return look(engine, base, platform, known)
+
+
+def _ask_registry(engine: Engine, image: str) -> str | None:
+    argv = [
+        *engine.docker,
+        "buildx",
+        "imagetools",
+        "inspect",
+        image,
+        "--format",
+        "{{json .Manifest}}",
+    ]
+    try:
+        done = shell.run(argv, timeout=REGISTRY_SECONDS)
+        digest = json.loads(done.out)["digest"] if done.ok else None
+    except (SetupError, ValueError, KeyError):
+        return None
+    return str(digest) if digest else None
+
+
+def _read(known: Path) -> dict[str, str]:
+    try:
+        data = json.loads(known.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,168 @@
+"""The build station: one bake for all that must be made, progress per cell.
+
+And the failure of one stops no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from imagefactory.building import disk
+from imagefactory.building.progress import Event, Progress
+from imagefactory.building.view import View
+from imagefactory.errors import SetupError
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.system import shell, ui
+from imagefactory.system.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """How the build of one cell ended.
+
+    Attributes:
+        cell: the cell's name.
+        ok: whether its image is in the engine now.
+        seconds: wall time of the bake it was part of.
+        log: everything its steps wrote.
+        error: what failed, for ``ok=False``.
+        reproduce: the command that runs only this cell's build again.
+    """
+
+    cell: str
+    ok: bool
+    seconds: float
+    log: Path
+    error: str
+    reproduce: str
+
+    def as_dict(self) -> dict[str, object]:
+        """The result as plain JSON values."""
+        return {**asdict(self), "seconds": round(self.seconds, 1), "log": str(self.log)}
+
+
+def bake(
+    engine: Engine,
+    plans: Sequence[CellPlan],
+    bakefile: Path,
+    logs: Path,
+    *,
+    builder: str | None = None,
+) -> list[BuildResult]:
+    """Build ``plans`` in one bake; cells that a failure cancelled are baked again without the
+    failed ones.
+
+    ``builder`` is a buildx builder, the engine's own if it is not said. Bake cancels every target
+    at the first error, but finished steps stay in the cache for the next round. Raises SetupError,
+    before anything runs, if the disk cannot hold them.
+    """
+    _mind_the_disk(plans, engine)
+    logs.mkdir(parents=True, exist_ok=True)
+    left = {plan.cell.name: plan for plan in plans}
+    results: list[BuildResult] = []
+    while left:
+        began = time.monotonic()
+        code, progress = _round(engine, list(left), bakefile, logs, builder)
+        failed = _blame(left, progress) if code else {}
+        ended = set(left) if not code else set(failed) or set(left)
+        for name in [name for name in left if name in ended]:
+            del left[name]
+            results.append(
+                BuildResult(
+                    cell=name,
+                    ok=code == 0,
+                    seconds=time.monotonic() - began,
+                    log=logs / f"{name}.log",
+                    error=failed.get(name, "" if code == 0 else _last(progress)),
+                    reproduce=shell.show(_command(engine, [name], bakefile, "plain", builder)),
+                )
+            )
+        if left:
+            ui.say(f"going on with {', '.join(left)}")
+    return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
+
+
+def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine) -> None:
+    """Warn if the build may not fit the disk; raise SetupError if it cannot."""
+    problem = disk.judge(plans, disk.free(engine.data_root))
+    if problem and problem.code == "disk-full":
+        raise SetupError(problem)
+    if problem:
+        ui.warn(f"{problem.what}: {problem.fix}")
+
+
+def _command(
+    engine: Engine, names: Sequence[str], bakefile: Path, progress: str, builder: str | None
+) -> list[str]:
+    on = ["--builder", builder] if builder else []
+    return [
+        *engine.docker,
+        "buildx",
+        "bake",
+        *on,
+        "--file",
+        str(bakefile),
+        f"--progress={progress}",
+        *names,
+    ]
+
+
+def _round(
+    engine: Engine, names: Sequence[str], bakefile: Path, logs: Path, builder: str | None
+) -> tuple[int, Progress]:
+    progress = Progress(targets=tuple(names))
+    command = _command(engine, names, bakefile, "rawjson", builder)
+    # the docker driver would otherwise write an image of every linked target, that is, of the bases
+    env = {**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
+    with (
+        shell.stream(command, env=env) as process,
+        _Logs(logs, names) as files,
+        View(names) as view,
+    ):
+        for line in process.stdout or ():
+            for event in progress.feed(line):
+                files.write(event)
+                view.feed(event)
+        code = process.wait()
+        for line in progress.stray if code else ():
+            files.write(Event(None, line))
+    return code, progress
+
+
+def _blame(left: Mapping[str, CellPlan], progress: Progress) -> dict[str, str]:
+    """Cell -> error; the failure of a shared base is the failure of every cell on it."""
+    blamed = {}
+    for target, error in progress.failed().items():
+        for name, plan in left.items():
+            base = plan.cell.flavor.base.name
+            if target == name or target.startswith((f"builder-{base}-", f"base-{base}-")):
+                blamed[name] = error
+    return blamed
+
+
+def _last(progress: Progress) -> str:
+    return " / ".join(line for line in progress.stray[-3:]) or "bake failed without a message"
+
+
+class _Logs:
+    """A log file a cell; what belongs to no cell (shared stages) goes into all of them."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self._files = {name: (folder / f"{name}.log").open("w", encoding="utf-8") for name in names}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def write(self, event: Event) -> None:
+        for file in (
+            [self._files[event.target]] if event.target in self._files else self._files.values()
+        ):
+            file.write(f"{event.target or ''}: {event.text}\n")

@@ -1,0 +1,54 @@
+"""Tells before a build whether it will fit the disk. Pure but for asking how much is free."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from imagefactory.errors import Problem
+from imagefactory.planning.cell_plan import CellPlan
+
+#: Bytes on disk for each byte of wheels. An image alone takes them unpacked and compressed; a cold
+#: build holds them in the download cache, the install stages and the final snapshots as well.
+#: Measured on a gb10 cell of 4.5 GB of wheels: 14 GB for the image, some 40 GB at the peak.
+IMAGE, PEAK = 3, 9
+GIB = 1 << 30
+
+
+def wheels_of(plans: Sequence[CellPlan]) -> int:
+    """Bytes of all wheels that ``plans`` install; what cells share counts once."""
+    parts = [plan.resolution.wheels for plan in plans] + [
+        plan.toolchain.wheels for plan in plans if plan.toolchain
+    ]
+    return sum({wheel.sha256: wheel.size for wheels in parts for wheel in wheels}.values())
+
+
+def free(folder: str) -> int | None:
+    """Bytes that are free where the engine keeps its images; None if that is on another machine."""
+    path = Path(folder)
+    return shutil.disk_usage(path).free if path.is_dir() else None
+
+
+def judge(plans: Sequence[CellPlan], available: int | None) -> Problem | None:
+    """What is wrong with building ``plans`` with so much free.
+
+    ``disk-short`` may fit, ``disk-full`` cannot.
+    """
+    needed = wheels_of(plans)
+    if available is None or available >= needed * PEAK:
+        return None
+    full = available < needed * IMAGE
+    least, most = needed * IMAGE / GIB, needed * PEAK / GIB
+    what = (
+        f"{len(plans)} cells need {least:.0f} GiB for their images and up to "
+        f"{most:.0f} GiB while they are built"
+    )
+    return Problem(
+        code="disk-full" if full else "disk-short",
+        what=f"{what}; the engine's disk has {available / GIB:.0f} GiB free",
+        fix=(
+            "docker buildx prune, remove images that are not needed, or build "
+            "fewer cells with --select"
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Inspecting: what an image is made of, and what differs between two."""

@@ -1,0 +1,72 @@
+"""The matrix station: ``matrix.yaml``, the file that a person edits, becomes cells. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.errors import InputError
+from imagefactory.matrix import expand, rules
+from imagefactory.matrix.cell import Cell, Toolchain
+from imagefactory.matrix.schema import MatrixFile
+from imagefactory.system import yamlfile
+from imagefactory.system.yamlfile import Location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """A point that was taken out of the matrix, and why."""
+
+    axes: tuple[tuple[str, str], ...]
+    reason: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A whole matrix file.
+
+    Attributes:
+        path: the file.
+        repository: what image references begin with.
+        cells: in the order of the file.
+        excluded: the points that ``exclude`` took out.
+        toolchains: the compiler sets, in the order of the file.
+    """
+
+    path: Path
+    repository: str
+    cells: tuple[Cell, ...]
+    excluded: tuple[Excluded, ...]
+    toolchains: tuple[Toolchain, ...]
+
+
+def load(path: Path) -> Matrix:
+    """Read, expand and judge a matrix file.
+
+    Raises InputError with all of its problems, each with its line.
+    """
+    file, positions, problems = yamlfile.examine(path, MatrixFile, prefix="matrix")
+    if file is None:
+        raise InputError(yamlfile.in_file_order(problems))
+    problems += rules.of_file(file, positions)
+    points, taken, more = expand.points(file, positions)
+    problems += [*more, *rules.of_points(file, points, positions)]
+    # a point that cannot become a cell has been told of; the others are judged in the same run
+    cells, more = expand.cells(
+        file, [point for point in points if rules.is_whole(file, point)], positions
+    )
+    problems += [*more, *rules.of_cells(cells)]
+    if problems:
+        raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
+    excluded = tuple(
+        Excluded(axes=tuple(axes.items()), reason=why, location=location)
+        for axes, why, location in taken
+    )
+    return Matrix(
+        path=path,
+        repository=file.repository,
+        cells=tuple(cells),
+        excluded=excluded,
+        toolchains=expand.toolchains(file, positions),
+    )

@@ -1,0 +1,189 @@
+"""Writes patch entries: a variant more in a ``patch.yaml``, or a new one's draft.
+
+A person's words stay as they are.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagefactory.errors import InputError, fail
+from imagefactory.patching.patch import Patch
+from imagefactory.patching.sources import DISTRIBUTIONS
+
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
+
+DRAFT_PROOF = '''"""Checks for the symptom: exit 0 fixed, 1 symptom present, 3 inconclusive here.
+
+    python proof.py TREE
+"""
+
+import sys
+
+print("this proof is not written yet: run upstream's own code on the case that goes wrong")
+sys.exit(3)
+'''
+
+
+def add_variant(patch: Patch, version: str, text: str) -> Path:
+    """Make ``text`` the patch's text for ``version`` and its like; returns the file that holds it.
+
+    The range of a variant with the same text grows where the two meet; a variant that covered the
+    release and has another text gives the release up. All of ``patch.yaml`` that is not about
+    variants stays as it is, byte for byte.
+    """
+    yaml = _yaml()
+    file = patch.folder / "patch.yaml"
+    data = yaml.load(file.read_text(encoding="utf-8"))
+    same = next((v for v in patch.variants if v.diff.read_text(encoding="utf-8") == text), None)
+    diff = same.diff if same else _free_name(patch, version)
+    low, high = release_range(patch.project, version)
+    rows = []
+    for variant in patch.variants:
+        rows += [(part, variant.diff.name) for part in without(variant.versions, low, high)]
+    rows.append(((low, high), diff.name))
+    kept = _joined(rows)
+    data["variants"] = [
+        {"versions": _quoted(_range_text(bounds)), "diff": name} for bounds, name in kept
+    ]
+    if not same:
+        diff.write_text(text, encoding="utf-8")
+    _dump(yaml, data, file)
+    for gone in {variant.diff.name for variant in patch.variants} - {name for _, name in kept}:
+        (patch.folder / gone).unlink()
+    return diff
+
+
+def release_range(project: str, version: str) -> tuple[Version, Version]:
+    """The releases that a text for ``version`` is for, as a half-open range.
+
+    For vLLM 0.33.1 it is [0.33, 0.34).
+    """
+    parts = Version(version).release[: DISTRIBUTIONS[project].steps]
+    return _dotted(parts), _dotted((*parts[:-1], parts[-1] + 1))
+
+
+def _dotted(parts: Sequence[int]) -> Version:
+    return Version(".".join(map(str, parts)))
+
+
+Bounds = tuple[Version | None, Version | None]
+
+
+def bounds_of(versions: SpecifierSet) -> Bounds:
+    """The half-open range that a specifier stands for.
+
+    Raises InputError for one that is no such range.
+    """
+    low: Version | None = None
+    high: Version | None = None
+    for specifier in versions:
+        value = specifier.version.removesuffix(".*")
+        if specifier.operator == ">=":
+            low = Version(value)
+        elif specifier.operator == "<":
+            high = Version(value)
+        elif specifier.operator == "==":
+            parsed = Version(value)
+            low, high = parsed, Version(f"{parsed.major}.{parsed.minor}.{parsed.micro}.1")
+        else:
+            fix = 'write it as a range, such as ">=0.22,<0.24"'
+            raise fail(
+                InputError, "patch-bad-versions", f"{versions} cannot be ported by itself", fix=fix
+            )
+    return low, high
+
+
+def without(versions: SpecifierSet, low: Version, high: Version) -> list[Bounds]:
+    """The range of ``versions`` without [low, high)."""
+    first, last = bounds_of(versions)
+    if (first is not None and first >= high) or (last is not None and last <= low):
+        return [(first, last)]
+    before: list[Bounds] = [(first, low)] if first is None or first < low else []
+    after: list[Bounds] = [(high, last)] if last is None or last > high else []
+    return before + after
+
+
+def _joined(rows: Sequence[tuple[Bounds, str]]) -> list[tuple[Bounds, str]]:
+    """Ranges in order; neighbours with one text become one."""
+    joined: list[tuple[Bounds, str]] = []
+    for bounds, name in sorted(rows, key=lambda row: row[0][0] or Version("0")):
+        if joined and joined[-1][1] == name and joined[-1][0][1] == bounds[0]:
+            joined[-1] = ((joined[-1][0][0], bounds[1]), name)
+        else:
+            joined.append((bounds, name))
+    return joined
+
+
+def _range_text(bounds: Bounds) -> str:
+    low, high = bounds
+    return ",".join([*([f">={low}"] if low else []), *([f"<{high}"] if high else [])])
+
+
+def _free_name(patch: Patch, version: str) -> Path:
+    low, _ = release_range(patch.project, version)
+    names = [f"{low}.diff", f"{version}.diff", *(f"{version}-{n}.diff" for n in range(2, 100))]
+    return next(patch.folder / name for name in names if not (patch.folder / name).exists())
+
+
+def write_draft(folder: Path, version: str, text: str, *, summary: str, notes: str) -> None:
+    """A new entry with everything that is known.
+
+    And words to be replaced where a person has to say something.
+    """
+    folder.mkdir(parents=True)
+    low, high = release_range(folder.parent.name, version)
+    (folder / f"{low}.diff").write_text(text, encoding="utf-8")
+    (folder / "proof.py").write_text(DRAFT_PROOF, encoding="utf-8")
+    data = {
+        "draft": True,
+        "summary": summary or "say in one line what it changes",
+        "purpose": "say why, in plain words",
+        "symptom": "say what a user meets without it",
+        "evidence": [],
+        "remove_when": "say what makes it unnecessary",
+        "stage": "installed" if _is_python(text) else "source",
+        "variants": [{"versions": _quoted(f">={low},<{high}"), "diff": f"{low}.diff"}],
+        "findings": notes or "nothing was measured yet",
+        "proof": {"run": "proof.py", "kind": "behaviour"},
+    }
+    _dump(_yaml(), data, folder / "patch.yaml")
+
+
+def _is_python(text: str) -> bool:
+    names = [line.split("\t")[0].strip() for line in text.splitlines() if line.startswith("+++ ")]
+    return all(
+        name.endswith((".py", ".pyi")) or name.startswith("+++ b/flashinfer/") for name in names
+    )
+
+
+def _quoted(text: str) -> str:
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString  # noqa: PLC0415 - as below
+
+    quoted: str = DoubleQuotedScalarString(text)
+    return quoted
+
+
+def _yaml() -> YAML:
+    from ruamel.yaml import YAML  # noqa: PLC0415 - a tenth of a second, at the start of every command else
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096  # never fold a line anew: the file belongs to the person who wrote it
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
+
+
+def _dump(yaml: YAML, data: Any, file: Path) -> None:
+    buffer = io.StringIO()
+    yaml.dump(data, buffer)
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(buffer.getvalue(), encoding="utf-8")
+    part.replace(file)

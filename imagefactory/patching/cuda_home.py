@@ -1,0 +1,89 @@
+"""Puts a locked toolchain into a prefix of its own on this machine, once for each content."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import uv
+from filelock import FileLock
+
+from imagefactory.errors import SetupError, fail
+from imagefactory.locking.lock import Lock, LockedToolchain
+from imagefactory.locking.requirements import requirements_txt
+from imagefactory.locking.store import digest
+from imagefactory.settings import Settings
+from imagefactory.system import platforms, shell
+
+
+def of_this_machine(lock: Lock, name: str) -> LockedToolchain | None:
+    """The toolchain ``name`` for the platform that we run on, or None."""
+    platform = platforms.here()
+    return lock.toolchain(name, platform) if platform else None
+
+
+def prepare(toolchain: LockedToolchain, settings: Settings) -> Path:
+    """The toolchain's ``CUDA_HOME``; installed from its hashes the first time.
+
+    Raises SetupError if no place has a wheel of that hash, or if no nvcc comes out.
+    """
+    prefix = (
+        settings.cache
+        / "toolchains"
+        / f"{toolchain.name}-{digest(toolchain).removeprefix('sha256:')[:16]}"
+    )
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(prefix.with_name(prefix.name + ".lock")):
+        if not prefix.is_dir():
+            with tempfile.TemporaryDirectory(dir=prefix.parent) as name:
+                part = Path(name) / "prefix"
+                _install(toolchain, part, settings)
+                part.rename(prefix)
+    return _cuda_home(prefix)
+
+
+def _install(toolchain: LockedToolchain, target: Path, settings: Settings) -> None:
+    requirements = target.with_name("requirements.txt")
+    requirements.write_text(requirements_txt(toolchain.wheels), encoding="utf-8")
+    first, *more = settings.indexes
+    done = shell.run(
+        [
+            *(
+                uv.find_uv_bin(),
+                "pip",
+                "install",
+                "--python",
+                sys.executable,
+                "--target",
+                str(target),
+            ),
+            *("--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-config", "--quiet"),
+            *("--requirements", str(requirements), "--default-index", first),
+            *("--index-strategy", "unsafe-best-match"),
+            *(option for index in more for option in ("--index", index)),
+            *(option for place in settings.find_links for option in ("--find-links", str(place))),
+        ]
+    )
+    if not done.ok:
+        fix = (
+            "imagefactory lock --check tells which wheel is gone; imagefactory "
+            "doctor checks the indexes"
+        )
+        raise fail(
+            SetupError, "toolchain-install", f"{toolchain.name}: {done.err.strip()[-600:]}", fix=fix
+        )
+    home = _cuda_home(target)
+    if not (home / "lib64").exists():
+        (home / "lib64").symlink_to("lib")  # where nvcc 13 looks for its runtime
+
+
+def _cuda_home(prefix: Path) -> Path:
+    found = next(iter(sorted(prefix.glob("nvidia/cu*/bin/nvcc"))), None)
+    if found is None:
+        what, fix = (
+            f"{prefix.name} holds no nvcc",
+            "add nvcc to the toolchain's requirements in matrix.yaml",
+        )
+        raise fail(SetupError, "toolchain-empty", what, fix=fix)
+    return found.parents[1]

@@ -1,0 +1,131 @@
+"""What a patch is, and what is known about it against one upstream version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagefactory.system.yamlfile import Location
+
+
+class Stage(StrEnum):
+    """Which tree a patch changes: the sdist's, or the installed one below ``site-packages``."""
+
+    SOURCE = "source"
+    INSTALLED = "installed"
+
+
+class State(StrEnum):
+    """What was measured for one patch against one upstream version."""
+
+    NEEDED = "needed"
+    OBSOLETE = "obsolete"
+    CONFLICT = "conflict"
+    BROKEN = "broken"
+    NOT_APPLICABLE = "n/a"
+    UNKNOWN = "unknown"
+
+    @property
+    def stops_build(self) -> bool:
+        """Whether a cell with a patch in this state must not be built."""
+        return self in (State.CONFLICT, State.BROKEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """The patch's text for a range of upstream versions."""
+
+    versions: SpecifierSet
+    diff: Path
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemption:
+    """Versions for which the patch means nothing, and why."""
+
+    versions: SpecifierSet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The check that fails on the pristine tree and passes on the patched one.
+
+    Attributes:
+        script: Python file, run as ``python script TREE``: exit 0 right, 1 symptom seen, 3 cannot
+            be told here.
+        kind: cheapest sufficient kind: ``static``, ``behaviour``, ``host`` or ``nvcc``.
+        needs: what the machine must have beyond Python, such as ``g++`` or ``import-vllm``.
+    """
+
+    script: Path
+    kind: str
+    needs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """A change with a purpose.
+
+    ``name`` is ``project/name``, the folder below ``patches/``; ``shown`` is how its patch.yaml is
+    named to a person.
+    A ``draft`` has no proof of its own yet: no flavor can use it.
+    """
+
+    name: str
+    folder: Path
+    shown: str
+    draft: bool
+    summary: str
+    stage: Stage
+    applies_to: Mapping[str, tuple[str, ...]]
+    after: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    exemptions: tuple[Exemption, ...]
+    proof: Proof
+    text: Mapping[str, str]
+
+    @property
+    def project(self) -> str:
+        """The upstream project that is changed, such as ``vllm``."""
+        return self.name.partition("/")[0]
+
+    @property
+    def everywhere(self) -> SpecifierSet:
+        """Every release, for a text that is only tried."""
+        return SpecifierSet()
+
+    def variant(self, version: str) -> Variant | None:
+        """The variant for an upstream version, or None."""
+        parsed = Version(version)
+        return next(
+            (v for v in self.variants if v.versions.contains(parsed, prereleases=True)), None
+        )
+
+    def exemption(self, version: str) -> Exemption | None:
+        """The declared exemption for an upstream version, or None."""
+        parsed = Version(version)
+        return next(
+            (e for e in self.exemptions if e.versions.contains(parsed, prereleases=True)), None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One patch of a cell's series: the patch, the upstream version and the variant for it (None:
+    nothing to apply).
+
+    ``exempt`` is the declared reason for which the patch means nothing for this version, empty if
+    there is none.
+    """
+
+    patch: Patch
+    version: str
+    variant: Variant | None
+    exempt: str = ""

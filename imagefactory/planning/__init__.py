@@ -1,0 +1,1 @@
+"""Planning: everything that decides an image's content, put together and hashed."""

@@ -1,0 +1,293 @@
+"""A wheel to be made from sources.
+
+Everything that decides its content, put together and hashed into its key. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.errors import FactoryError, InputError, fail
+from imagefactory.locking.lock import Lock, LockedSource, LockedToolchain, Resolution, Wheel
+from imagefactory.locking.requirements import requirements_txt
+from imagefactory.locking.tags import BUILT
+from imagefactory.matrix import origins
+from imagefactory.matrix.cell import Cell, SourceBuild
+from imagefactory.patching.patch import Step
+from imagefactory.planning import cell_plan, render
+from imagefactory.planning.layers import CUDA_TORCH, group_of
+from imagefactory.system import archive
+from imagefactory.system.platforms import Platform
+
+PROGRAMS = {
+    "official": ("overlay.py", "sources.py", "wheelmaker.py"),
+    "compiled": ("compiler.py", "overlay.py", "sources.py", "cuda_home.py", "wheelmaker.py"),
+}
+#: The tools are Python only where nothing is compiled: one set serves every build platform, and a
+#: key does not depend on where it is built.
+TOOLS_PLATFORM = Platform.AMD64
+#: What `import torch` imports; vLLM's CMake files ask it where it is and what nvcc is told.
+_TORCH_IMPORTS = frozenset(
+    (
+        "filelock",
+        "fsspec",
+        "jinja2",
+        "markupsafe",
+        "mpmath",
+        "networkx",
+        "numpy",
+        "sympy",
+        "typing-extensions",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An archive that a wheel is made from: locked, by its address, in a wheel, or a folder of the
+    user's.
+
+    Attributes:
+        name: the variable of vLLM's CMake (``..._SRC_DIR``) that names it; empty for vLLM itself.
+        file: its name in the build context.
+        sha256: of its content.
+        inside: the folder in it that counts; empty for all of it.
+        origin: what has it.
+    """
+
+    name: str
+    file: str
+    sha256: str
+    inside: str
+    origin: LockedSource | Wheel | Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Units to compile for a look at them.
+
+    Patterns of file names, targets such as ``sm_121a``, what to count.
+    """
+
+    units: tuple[str, ...]
+    targets: tuple[str, ...]
+    count: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelPlan:
+    """A wheel to be made.
+
+    Attributes:
+        key: hash of everything that decides its content.
+        platform: OCI platform that it is for.
+        version: of vLLM.
+        compiles: whether a compiler runs, and so the builder has to be of that platform.
+        official: the wheel of the same release whose compiled parts it gets, and in whose place it
+            is installed.
+        steps: the patches in it, in order.
+        parts: what it is made from, vLLM's own sources first.
+        files: build context: relative path -> bytes, without the parts and the official wheel.
+    """
+
+    key: str
+    platform: Platform
+    version: str
+    compiles: bool
+    official: Wheel
+    steps: tuple[Step, ...]
+    parts: tuple[Part, ...]
+    files: Mapping[str, bytes]
+
+
+def steps_in(cell: Cell, series: Sequence[Step]) -> tuple[Step, ...]:
+    """The patches that are in the cell's own wheel of vLLM: all of vLLM's, where it has one."""
+    return (
+        tuple(step for step in series if step.patch.project == BUILT) if cell.flavor.build else ()
+    )
+
+
+def compose(
+    cell: Cell,
+    resolution: Resolution,
+    series: Sequence[Step],
+    lock: Lock,
+    *,
+    templates: Path,
+    uv_version: str,
+    trial: Trial | None = None,
+) -> WheelPlan | None:
+    """The wheel that ``cell`` asks for; None if it takes vLLM from the index.
+
+    Raises InputError if the lock lacks the sources or the tools, or a folder is not there.
+    """
+    build = cell.flavor.build
+    if build is None:
+        return None
+    tools = lock.toolchain(build.tools, cell.platform if build.compiles else TOOLS_PLATFORM)
+    compilers = (
+        lock.toolchain(cell.flavor.toolchain or "", cell.platform) if build.compiles else None
+    )
+    official = resolution.wheel(BUILT)
+    if tools is None or official is None or (build.compiles and compilers is None):
+        names = f"{build.tools} or {cell.flavor.toolchain}" if build.compiles else build.tools
+        raise _uncovered(
+            build, f"a wheel of vLLM {cell.axes['vllm']}, or {names} for {cell.platform}"
+        )
+    steps, parts = steps_in(cell, series), _parts(cell, build, resolution, lock, templates.parent)
+    values = {
+        "name": BUILT,
+        "version": cell.vllm,
+        "platform": cell.platform,
+        "arch": cell.platform.arch,
+        "install": _install(),
+        "official": official.filename,
+        "torch": resolution.torch.version,
+        "cuda": resolution.torch.cuda or "none",
+        "cuda_major": cell.axes.get("cuda", "").partition(".")[0],
+        "jobs": ["extensions", "units"] if trial else ["extensions"],
+    }
+    name = "compiled.Dockerfile.j2" if build.compiles else "wheel.Dockerfile.j2"
+    files = {
+        **cell_plan.patch_files(steps),
+        **{
+            f"factory/{program}": (cell_plan.INBUILD / program).read_bytes()
+            for program in PROGRAMS[build.binaries]
+        },
+        "requirements/tools.txt": requirements_txt(tools.wheels).encode(),
+        "sources.json": _json(
+            {part.name: {"file": part.file, "inside": part.inside} for part in parts}
+        ),
+        **(_compiler_files(cell, build, resolution, compilers, trial) if compilers else {}),
+        "Dockerfile": render.render(templates, name, values).encode(),
+    }
+    decides = [
+        official.sha256,
+        uv_version,
+        [part.sha256 for part in parts],
+        {k: cell_plan.sha(v) for k, v in files.items()},
+    ]
+    return WheelPlan(
+        key=cell_plan.key_of(decides),
+        platform=cell.platform,
+        version=cell.vllm,
+        compiles=build.compiles,
+        official=official,
+        steps=steps,
+        parts=parts,
+        files=files,
+    )
+
+
+def _install() -> list[str]:
+    return [
+        *("uv", "pip", "install", "--python", "/opt/venv/bin/python"),
+        *(
+            "--only-binary",
+            ":all:",
+            "--no-deps",
+            "--require-hashes",
+            "--index-strategy",
+            "unsafe-best-match",
+        ),
+    ]
+
+
+def _compiler_files(
+    cell: Cell,
+    build: SourceBuild,
+    resolution: Resolution,
+    compilers: LockedToolchain,
+    trial: Trial | None,
+) -> dict[str, bytes]:
+    torch = [
+        w for w in resolution.wheels if group_of(w.name) == CUDA_TORCH or w.name in _TORCH_IMPORTS
+    ]
+    job = {
+        "source": "/src",
+        "cuda": "/opt/cuda",
+        "archs": cell.flavor.env["TORCH_CUDA_ARCH_LIST"],
+        "sources": {name: f"/sources/{name}" for name in build.sources},
+    }
+    files = {
+        "requirements/torch.txt": requirements_txt(torch).encode(),
+        "requirements/toolchain.txt": requirements_txt(compilers.wheels).encode(),
+        "extensions.json": _json({**job, "extensions": list(build.extensions)}),
+    }
+    if trial:
+        asked = {"units": list(trial.units), "targets": list(trial.targets), "count": trial.count}
+        files["units.json"] = _json({**job, **asked})
+    return files
+
+
+def _parts(
+    cell: Cell, build: SourceBuild, resolution: Resolution, lock: Lock, project: Path
+) -> tuple[Part, ...]:
+    own = lock.commit(build.ref) if build.ref else lock.source(BUILT, cell.vllm)
+    if own is None:
+        raise _uncovered(build, f"vLLM {cell.axes['vllm']}'s sources")
+    first = Part(name="", file=own.filename, sha256=own.sha256, inside="", origin=own)
+    return (
+        first,
+        *(
+            _part(name, text, build, resolution, lock, project)
+            for name, text in build.sources.items()
+        ),
+    )
+
+
+def _part(
+    name: str, text: str, build: SourceBuild, resolution: Resolution, lock: Lock, project: Path
+) -> Part:
+    asked = origins.of(text)
+    found: LockedSource | Wheel | Path | None
+    if asked.kind is origins.Kind.FOLDER:
+        found = project / asked.place
+        if not found.is_dir():
+            what, fix = (
+                f"{name}: there is no folder {found}",
+                "put the sources there, or name another place",
+            )
+            raise fail(InputError, "no-sources", what, where=str(build.location), fix=fix)
+        return Part(
+            name=name,
+            file=f"{name}.tar",
+            sha256=archive.sha_of_folder(found),
+            inside="",
+            origin=found,
+        )
+    if asked.kind is origins.Kind.WHEEL:
+        found = resolution.wheel(asked.place)
+    elif asked.kind is origins.Kind.GIT:
+        found = lock.commit(text)
+    else:
+        file = asked.place.rpartition("/")[2]
+        found = LockedSource(
+            name=text, version="", filename=file, sha256=asked.ref, size=0, url=asked.place
+        )
+    if found is None:
+        raise _uncovered(build, f"{text} ({name})")
+    return Part(
+        name=name,
+        file=f"{name}-{found.filename}",
+        sha256=found.sha256,
+        inside=asked.inside,
+        origin=found,
+    )
+
+
+def _uncovered(build: SourceBuild, lacks: str) -> FactoryError:
+    return fail(
+        InputError,
+        "lock-uncovered",
+        f"wheels.lock lacks {lacks}",
+        where=str(build.location),
+        fix="imagefactory lock",
+    )
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=1).encode()

@@ -1,0 +1,1 @@
+"""Publishing: only what was verified moves."""

@@ -1,0 +1,1 @@
+"""Adapters to the machine: the engine, programs, servers, files, the terminal."""

@@ -1,0 +1,67 @@
+"""Packs folders into archives, the same bytes each time.
+
+And unpacks archives that programs of ours wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+
+#: 1980-01-01, the date of every file in an archive of ours.
+EPOCH = 315532800
+
+
+def unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Every regular file of ``archive`` below ``folder``; links and devices are left out.
+
+    By hand, for tarfile's own filters are younger than Debian 12's Python. Raises ValueError for a
+    name that leads out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for member in archive:
+        name = PurePosixPath(member.name)
+        if name.is_absolute() or ".." in name.parts:
+            raise ValueError(f"{member.name} would be written outside of {folder}")
+        content = archive.extractfile(member) if member.isreg() else None
+        if content is not None:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file)
+
+
+def pack(folder: Path, target: Path) -> None:
+    """Write the files of ``folder`` to the tar file ``target``, below ``src/``: equal trees are
+    equal bytes.
+
+    Names are sorted, dates and owners are alike, of the modes only "may be run" counts; git's own
+    files stay out.
+    """
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder)
+            if ".git" in name.parts or (path.is_dir() and not path.is_symlink()):
+                continue
+            member = tarfile.TarInfo(f"src/{name.as_posix()}")
+            member.mtime, member.mode = (
+                EPOCH,
+                0o755 if path.stat(follow_symlinks=False).st_mode & 0o100 else 0o644,
+            )
+            if path.is_symlink():
+                member.type, member.linkname = tarfile.SYMTYPE, str(path.readlink())
+                archive.addfile(member)
+            elif path.is_file():
+                member.size = path.stat().st_size
+                with path.open("rb") as file:
+                    archive.addfile(member, file)
+
+
+def sha_of_folder(folder: Path) -> str:
+    """SHA-256 of what ``pack`` makes of ``folder``, as hex."""
+    with tempfile.NamedTemporaryFile() as file:
+        pack(folder, Path(file.name))
+        return hashlib.file_digest(file, "sha256").hexdigest()

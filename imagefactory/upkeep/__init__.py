@@ -1,0 +1,1 @@
+"""Upkeep of the machine: what takes room, and what is missing."""

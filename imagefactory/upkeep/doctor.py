@@ -1,0 +1,175 @@
+"""What this machine offers, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import requests
+
+from imagefactory.errors import SetupError
+from imagefactory.settings import Settings
+from imagefactory.system import shell
+from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
+
+GIB = 1024**3
+#: A CUDA cell is about 10 GB unpacked, and a build holds it in up to three forms.
+ROOM_FOR_A_CELL = 35 * GIB
+
+
+class Health(StrEnum):
+    """How a finding is to be read; only BAD makes doctor exit with 3."""
+
+    GOOD = "good"
+    NOTE = "note"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at, what was seen, and the remedy if it is not good."""
+
+    name: str
+    health: Health
+    seen: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """The finding as plain JSON values."""
+        return asdict(self)
+
+
+def examine(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
+    """Look at everything; never raises for what it finds."""
+    try:
+        engine: Engine | None = Engine.connect(environ, settings.state)
+    except SetupError:
+        engine = None
+    looks: list[Callable[[], list[Finding]]] = [
+        lambda: _engine(engine),
+        lambda: _emulation(engine),
+        lambda: _disk(engine, settings),
+        lambda: _indexes(settings),
+        lambda: _wheel_folders(settings),
+        _gpu,
+    ]
+    return [finding for look in looks for finding in look()]
+
+
+def _engine(engine: Engine | None) -> list[Finding]:
+    if engine is None:
+        return [
+            Finding(
+                name="engine",
+                health=Health.BAD,
+                seen="no container engine answers",
+                remedy="start Docker, or bring up a private one: scripts/engine up",
+            )
+        ]
+    server, buildx = engine.version
+    kind = "private engine of scripts/engine" if engine.private else "the machine's own"
+    return [
+        Finding(name="engine", health=Health.GOOD, seen=f"Docker {server}, {kind}"),
+        Finding(name="buildx", health=Health.GOOD, seen=buildx),
+    ]
+
+
+def _emulation(engine: Engine | None) -> list[Finding]:
+    if engine is None:
+        return []
+    return [
+        Finding(name=f"runs {platform}", health=Health.GOOD, seen="natively or through binfmt_misc")
+        if engine.emulates(platform)
+        else Finding(
+            name=f"runs {platform}",
+            health=Health.NOTE,
+            seen=(
+                "not on this machine: such a base can be made and such an image "
+                "verified only elsewhere"
+            ),
+            remedy=(
+                "scripts/engine up registers QEMU; elsewhere: apt-get install "
+                "qemu-user-static binfmt-support"
+            ),
+        )
+        for platform in Platform
+    ]
+
+
+def _disk(engine: Engine | None, settings: Settings) -> list[Finding]:
+    root = Path(engine.data_root) if engine else settings.state
+    while not root.exists():
+        root = root.parent
+    free = shutil.disk_usage(root).free
+    seen = f"{free / GIB:.0f} GiB free at {root}"
+    if free >= ROOM_FOR_A_CELL:
+        return [Finding(name="disk", health=Health.GOOD, seen=seen)]
+    remedy = (
+        f"a CUDA cell wants {ROOM_FOR_A_CELL / GIB:.0f} GiB while it is built: "
+        "docker buildx prune, docker image prune"
+    )
+    return [Finding(name="disk", health=Health.NOTE, seen=seen, remedy=remedy)]
+
+
+def _indexes(settings: Settings) -> list[Finding]:
+    findings = []
+    for index in settings.indexes:
+        if not index.startswith("http"):
+            continue
+        try:
+            answer = requests.get(f"{index.rstrip('/')}/pip/", timeout=20, stream=True)
+            problem = "" if answer.ok else f"HTTP {answer.status_code}"
+            answer.close()
+        except requests.RequestException as error:
+            problem = type(error).__name__
+        shown = index.rpartition("@")[2]
+        if problem:
+            remedy = "check the network and SSL_CERT_FILE; UV_DEFAULT_INDEX names another index"
+            findings.append(
+                Finding(name="index", health=Health.BAD, seen=f"{shown}: {problem}", remedy=remedy)
+            )
+        else:
+            findings.append(Finding(name="index", health=Health.GOOD, seen=f"{shown} answers"))
+    return findings
+
+
+def _wheel_folders(settings: Settings) -> list[Finding]:
+    return [
+        Finding(
+            name="wheel folder",
+            health=Health.GOOD,
+            seen=f"{folder}: {len(list(folder.glob('*.whl')))} wheels",
+        )
+        for folder in settings.find_links
+    ]
+
+
+def _gpu() -> list[Finding]:
+    try:
+        argv = [
+            "nvidia-smi",
+            "--query-gpu=name,driver_version,compute_cap",
+            "--format=csv,noheader",
+        ]
+        done = shell.run(argv, quiet=True, timeout=30)
+    except SetupError:
+        done = None
+    if done is None or not done.ok:
+        return [
+            Finding(
+                name="gpu",
+                health=Health.NOTE,
+                seen=f"no NVIDIA driver answers on this {os.uname().machine} machine",
+                remedy="none needed to build; checks that need a GPU are reported as skipped",
+            )
+        ]
+    return [
+        Finding(name="gpu", health=Health.GOOD, seen=line.strip())
+        for line in done.out.splitlines()
+        if line.strip()
+    ]

@@ -1,0 +1,119 @@
+"""What can go to make room, and why: told before anything is touched. Pure.
+
+An image is imagefactory's only if it has both the label and a name in the matrix's repository: an
+image that somebody made from one of ours inherits the label, and a name can be given to anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from imagefactory.planning.cell_plan import LABEL
+from imagefactory.system.cache_records import CacheRecord
+from imagefactory.system.engine import ImageInfo
+
+#: Words in the description of a build-cache record that only steps of imagefactory's Dockerfiles
+#: have.
+OURS = ("/imagefactory-wheels-", "/factory/", "factory /factory", "--date=@315532800")
+
+
+class Kind(StrEnum):
+    """What an item is."""
+
+    IMAGE = "image"
+    BASE = "base"
+    CACHE = "build cache"
+    FOLDER = "folder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing that may go.
+
+    An image's name, the id of a cache record, or a path; bytes as far as they are known.
+    """
+
+    kind: Kind
+    name: str
+    size: int
+    why: str
+
+    def as_dict(self) -> dict[str, object]:
+        """The item as plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """A plan: what goes, and what was looked at and stays, each with the reason."""
+
+    items: tuple[Item, ...]
+    kept: tuple[Item, ...]
+
+
+def images(
+    found: Mapping[str, ImageInfo],
+    wanted: Mapping[str, str],
+    *,
+    repository: str,
+    used: Collection[str],
+    verified: Collection[str],
+    everything: bool,
+) -> Pruning:
+    """Judge images by their names.
+
+    ``wanted`` is, by tag, the build key of every cell; ``used`` the digests of images that
+    containers were made from; ``verified`` the digests with a receipt that passed.
+    """
+    items: list[Item] = []
+    kept: list[Item] = []
+    seen: set[str] = set()
+    for ref, image in sorted(found.items()):
+        if not ref.startswith(f"{repository}:") or f"{LABEL}.build-key" not in image.labels:
+            continue
+        why = _why(ref, image, wanted, everything=everything)
+        shown = f"{why}; its digest was verified" if why and image.digest in verified else why
+        size = 0 if image.digest in seen else image.size  # a further name takes no room
+        seen.add(image.digest)
+        item = Item(
+            kind=Kind.IMAGE, name=ref, size=size, why=shown or "the matrix's own, as it is now"
+        )
+        if why and image.digest in used:
+            kept.append(Item(kind=Kind.IMAGE, name=ref, size=size, why="a container uses it"))
+        else:
+            (items if why else kept).append(item)
+    return Pruning(items=tuple(items), kept=tuple(kept))
+
+
+def _why(ref: str, image: ImageInfo, wanted: Mapping[str, str], *, everything: bool) -> str:
+    if ref not in wanted:
+        return "no cell of the matrix has this name"
+    if image.labels[f"{LABEL}.build-key"] != wanted[ref]:
+        return "made from older inputs than the matrix has now"
+    return "all were asked for" if everything else ""
+
+
+def cache(records: Sequence[CacheRecord], *, private: bool) -> Pruning:
+    """Judge build-cache records: all of a private engine's, else those that steps of ours made."""
+    ours: list[Item] = []
+    others: list[Item] = []
+    for record in records:
+        if not record.reclaimable:
+            continue
+        mine = private or any(word in record.description for word in OURS)
+        why = "made again by the next build" if mine else "not known to be imagefactory's"
+        item = Item(kind=Kind.CACHE, name=record.id, size=record.size, why=why)
+        (ours if mine else others).append(item)
+    return Pruning(items=tuple(ours), kept=tuple(others))
+
+
+def folders(
+    root: Path, keep: Collection[str], why: str, sizes: Mapping[Path, int]
+) -> Iterator[Item]:
+    """The entries of ``root`` that are not in ``keep``."""
+    for path, size in sorted(sizes.items()):
+        if path.parent == root and path.name not in keep:
+            yield Item(kind=Kind.FOLDER, name=str(path), size=size, why=why)

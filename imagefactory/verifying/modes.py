@@ -1,0 +1,60 @@
+"""Runs the image's entrypoint in each of its modes, without a model and without a network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from imagefactory.verifying.ports import Engine, ImageInfo
+from imagefactory.verifying.subject import Ran
+
+#: A value that does not survive careless quoting.
+JSON_OPTION = '{"method": "mtp", "note": "it\'s $HOME * \\\\ ok"}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run: the container's arguments and environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+_DRY = {"IMAGEFACTORY_DRY_RUN": "1"}
+_QUOTED = "--speculative-config '" + JSON_OPTION.replace("'", "'\"'\"'") + "' --max_num_seqs=3"
+
+RUNS: Mapping[str, Run] = {
+    "serve": Run(
+        argv=(), env={**_DRY, "MODEL": "org/a-model", "PORT": "9123", "VLLM_EXTRA_ARGS": _QUOTED}
+    ),
+    "serve-arguments": Run(
+        argv=("serve", "--max-model-len", "77"), env={**_DRY, "MODEL": "org/a-model"}
+    ),
+    "serve-unbalanced": Run(
+        argv=("serve",), env={**_DRY, "MODEL": "org/a-model", "VLLM_EXTRA_ARGS": "--x 'open"}
+    ),
+    "serve-no-model": Run(argv=("serve",), env=_DRY),
+    "ray-head": Run(argv=("ray-head",), env=_DRY),
+    "ray-worker": Run(argv=("ray-worker",), env={**_DRY, "RAY_HEAD_ADDRESS": "192.0.2.1"}),
+    "bash": Run(argv=("bash", "-c", 'echo "$0 $1"', "two words", "'q'"), env={}),
+}
+
+
+def observe(engine: Engine, image: ImageInfo, *, timeout: float) -> dict[str, Ran]:
+    """How each of ``RUNS`` ends."""
+    seen: dict[str, Ran] = {}
+    for name, run in RUNS.items():
+        began = time.monotonic()
+        done = engine.run(
+            image.ref,
+            run.argv,
+            platform=image.platform,
+            env=run.env,
+            network="none",
+            timeout=timeout,
+        )
+        seen[name] = Ran(
+            code=done.code, out=done.out, err=done.err, seconds=time.monotonic() - began
+        )
+    return seen

@@ -1,0 +1,96 @@
+"""What is known about an image when it is judged.
+
+All of it was observed before; checks only read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagefactory.locking.lock import Resolution
+from imagefactory.matrix.cell import Cell
+from imagefactory.planning.cell_plan import LABEL
+from imagefactory.verifying.ports import ImageInfo
+from imagefactory.verifying.server import ServerRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What the image was meant to be, for a caller who knows (who has just built it).
+
+    Attributes:
+        cell: the cell that the image was made for.
+        build_key: the cell's build key.
+        lock_digest: digest of the resolution, as the label has it.
+        resolution: what the image was installed from.
+    """
+
+    cell: Cell
+    build_key: str
+    lock_digest: str
+    resolution: Resolution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What the probe reported from inside the image, or why it did not."""
+
+    facts: Mapping[str, Any] | None
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How one run of the image's entrypoint ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        said = (self.err or self.out).strip().splitlines()
+        return f"exit {self.code}" + (f": {said[-1]}" if said else ", no output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """An image and everything that was observed about it.
+
+    Attributes:
+        image: as the engine describes it.
+        probed: the probe's report.
+        entrypoint: runs of the entrypoint, by the names in ``modes.RUNS``.
+        server: what happened when it served; None if that was not tried (see ``needs="server"``).
+        resolution: the locked wheels that it should hold; None if the lock has none for it.
+        expected: what it was meant to be, if the caller knows.
+    """
+
+    image: ImageInfo
+    probed: Probed
+    entrypoint: Mapping[str, Ran]
+    server: ServerRun | None
+    resolution: Resolution | None
+    expected: Expectation | None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The probe's report; only for checks with ``needs="facts"``."""
+        return self.probed.facts or {}
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What the build wrote down in the image; empty if it did not."""
+        return self.facts.get("manifest") or {}
+
+    @property
+    def channel(self) -> str:
+        """The torch channel that the image claims."""
+        return self.label("channel")
+
+    def label(self, name: str) -> str:
+        """The value of ``io.imagefactory.<name>``, empty if there is none."""
+        return self.image.labels.get(f"{LABEL}.{name}", "")

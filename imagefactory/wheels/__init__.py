@@ -1,0 +1,1 @@
+"""Wheels of vLLM that are made from its sources."""

@@ -1,0 +1,77 @@
+"""What end-to-end tests share: the command line as a user runs it, and images made from others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagefactory.system.engine import Engine
+from support import ROOT
+
+CPU = "imagefactory/vllm:cpu-vllm0.32.0-torch2.13.0-cpu"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> Ended:
+    """Run imagefactory as a user would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "imagefactory", *argv],
+        cwd=cwd,
+        env={**os.environ, **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def copy_project(folder: Path, *changes: tuple[str, str]) -> Path:
+    """A copy of the project in ``folder``, with texts of its matrix replaced."""
+    for name in ("templates", "patches", "scripts"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "wheels.lock", folder / "wheels.lock")
+    text = (ROOT / "matrix.yaml").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "matrix.yaml").write_text(text)
+    return folder
+
+
+def derive(engine: Engine, folder: Path, image: str, tag: str, dockerfile: str) -> str:
+    """An image made from ``image`` with something wrong in it."""
+    (folder / "Dockerfile").write_text(f"FROM {image}\n{dockerfile}")
+    env = {**os.environ, **engine.environment}
+    argv = [
+        *engine.docker,
+        "buildx",
+        "build",
+        "--provenance=false",
+        "--load",
+        "--tag",
+        tag,
+        str(folder),
+    ]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tag

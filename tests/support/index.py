@@ -1,0 +1,106 @@
+"""A simple index on loopback with tiny wheels made on the spot: real HTTP, real uv, no network."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+def wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    requires: tuple[str, ...] = (),
+    files: Mapping[str, str] = {},
+) -> Path:
+    """Make a pure wheel; ``files`` are members beside the metadata."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    members = {
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+        **files,
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in members.items():
+            archive.writestr(zipfile.ZipInfo(member, (2020, 1, 1, 0, 0, 0)), text)
+    return path
+
+
+def torch(folder: Path, version: str, local: str, cuda: str | None, *, name: str = "torch") -> Path:
+    """A torch wheel whose version.py says more than its METADATA."""
+    text = f"__version__ = '{version}+{local}'\ncuda: object = {cuda!r}\n"
+    return wheel(folder, name, version, files={"torch/version.py": text})
+
+
+@contextmanager
+def serve(files: Path, root: Path) -> Iterator[str]:
+    """Serve the wheels in ``files`` as a simple index (HTML only); gives its URL."""
+    write_pages(files, root)
+    handler = partial(_Handler, directory=str(root))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def write_pages(files: Path, root: Path) -> None:
+    """(Re)write the index's pages for what is in ``files`` now."""
+    projects: dict[str, list[str]] = {}
+    (root / "files").mkdir(parents=True, exist_ok=True)
+    for path in sorted(files.glob("*.whl")):
+        (root / "files" / path.name).write_bytes(path.read_bytes())
+        sha = hashlib.sha256(path.read_bytes()).hexdigest()
+        name = path.name.partition("-")[0].replace("_", "-")
+        projects.setdefault(name, []).append(
+            f'<a href="/files/{path.name}#sha256={sha}">{path.name}</a>'
+        )
+    for page in (root / "simple").glob("*/index.html"):
+        page.unlink()
+    for name, links in projects.items():
+        page = root / "simple" / name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("<!DOCTYPE html><html><body>" + "".join(links) + "</body></html>")
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Answers ranged reads, as real indexes do, and is quiet."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range", "")
+        path = Path(self.translate_path(self.path))
+        if not asked.startswith("bytes=") or not path.is_file():
+            super().do_GET()
+            return
+        data = path.read_bytes()
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        begin = int(first) if first else max(0, len(data) - int(last))
+        end = min(int(last), len(data) - 1) if first and last else len(data) - 1
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {begin}-{end}/{len(data)}")
+        self.send_header("Content-Length", str(end - begin + 1))
+        self.end_headers()
+        self.wfile.write(data[begin : end + 1])

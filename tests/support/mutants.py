@@ -1,0 +1,48 @@
+"""Weakened patches on real sources: what the build would make of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from imagefactory.patching import catalog, sources, status
+from imagefactory.patching.measure import Bench, Measured
+from imagefactory.settings import from_environment
+from support import ROOT
+
+SETTINGS = from_environment(os.environ, ROOT)
+
+
+def measured(
+    name: str, version: str, *, cuda: Path | None = None, diff: Path | None = None
+) -> Measured:
+    """The state of a shipped patch on a release, with another text if ``diff`` is given."""
+    patch = catalog.load(ROOT / "patches")[name]
+    tree = sources.fetch(patch.project, version, SETTINGS)
+    step = status.step_for(patch, tree)
+    if step.variant and diff:
+        step = replace(step, variant=replace(step.variant, diff=diff))
+    (row,) = Bench(SETTINGS, cuda=cuda).series(tree, [step])
+    return row
+
+
+def weakened(name: str, version: str, changes: Sequence[tuple[str, str]], folder: Path) -> Path:
+    """The patch's text for a release with ``changes`` made to what it adds.
+
+    Each must be there to be changed.
+    """
+    variant = catalog.load(ROOT / "patches")[name].variant(version)
+    assert variant is not None
+    text = variant.diff.read_text()
+    for old, new in changes:
+        lines = text.splitlines(keepends=True)
+        changed = "".join(
+            line.replace(old, new) if line.startswith("+") else line for line in lines
+        )
+        assert changed != text, f"{old!r} is not in what {variant.diff.name} adds"
+        text = changed
+    path = folder / "weak.diff"
+    path.write_text(text)
+    return path

@@ -1,0 +1,27 @@
+"""Plans of cells of the project's own matrix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from imagefactory.building.bases import unresolved
+from imagefactory.locking import store
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import request_of
+from imagefactory.patching import catalog
+from imagefactory.planning import cell_plan
+from imagefactory.planning.cell_plan import BaseImage, CellPlan
+from support import ROOT
+
+
+def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
+    cell = next(c for c in matrix.load(ROOT / "matrix.yaml").cells if c.axes["vllm"] == "0.22.1")
+    resolution = store.read(ROOT / "wheels.lock").find(request_of(cell))
+    assert resolution is not None
+    base = base or replace(
+        unresolved(cell.flavor.base, cell.platform), digest="sha256:1", origin="registry"
+    )
+    series = catalog.series(catalog.load(ROOT / "patches"), cell)
+    given = {"resolution": resolution, "series": series, "uv_version": "1", **options}
+    return cell_plan.compose(cell, base=base, templates=ROOT / "templates", **given)

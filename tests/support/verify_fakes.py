@@ -1,0 +1,284 @@
+"""A good image to be judged, which tests break in one place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagefactory.locking.lock import Resolution, TorchBuild, Wheel
+from imagefactory.matrix.cell import Base, Cell, Flavor
+from imagefactory.system.platforms import Platform
+from imagefactory.system.yamlfile import Location
+from imagefactory.verifying import tiny_model
+from imagefactory.verifying.modes import JSON_OPTION
+from imagefactory.verifying.receipt import CheckResult
+from imagefactory.verifying.registry import judge
+from imagefactory.verifying.server import MODEL_NAME, Answer, ServerRun
+from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
+
+CUDA = TorchBuild(version="2.11.0+cu130", cuda="13.0")
+CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
+PATCH = "vllm/mtp-exclusion"
+FILE = "vllm/modelopt.py"
+METADATA = "vllm-0.32.0+cpu.dist-info/METADATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeImage:
+    ref: str = "imagefactory/vllm:test"
+    digest: str = "sha256:" + "ab" * 32
+    platform: str = "linux/arm64"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def wheel(name: str, version: str) -> Wheel:
+    return Wheel(
+        name=name,
+        version=version,
+        filename=f"{name}-{version}-py3-none-any.whl",
+        sha256=(name + version).encode().hex().ljust(64, "0")[:64],
+        size=1,
+        index="https://pypi.org/simple",
+    )
+
+
+def resolution(torch: TorchBuild = CUDA) -> Resolution:
+    return Resolution(
+        created="2026-11-20",
+        name="test",
+        platform=Platform.ARM64,
+        python="3.13",
+        glibc="2.41",
+        channel="cu130" if torch.cuda else "cpu",
+        requirements=(),
+        overrides=(),
+        torch=torch,
+        wheels=(
+            wheel("numpy", "2.0"),
+            wheel("torch", torch.version.partition("+")[0]),
+            wheel("vllm", "0.22.1"),
+        ),
+    )
+
+
+def axes(channel: str) -> dict[str, str]:
+    cuda = {} if channel == "cpu" else {"cuda": "13.0"}
+    return {
+        "flavor": "gb10",
+        "platform": "linux/arm64",
+        "python": "3.13",
+        "channel": channel,
+        "torch": "2.11.0",
+        "vllm": "0.22.1",
+        **cuda,
+    }
+
+
+def labels(channel: str) -> dict[str, str]:
+    oci, own = "org.opencontainers.image", "io.imagefactory"
+    return {
+        f"{oci}.title": "vLLM",
+        f"{oci}.version": "0.22.1",
+        f"{oci}.created": "2026-11-20T00:00:00Z",
+        f"{own}.cell": "a-cell",
+        f"{own}.build-key": "key",
+        f"{own}.lock-digest": "lock",
+        f"{own}.flavor": "gb10",
+        f"{own}.channel": channel,
+        **{
+            f"{own}.pin.{name}": axes(channel)[name]
+            for name in ("vllm", "torch", "cuda", "python")
+            if name in axes(channel)
+        },
+        f"{own}.patch.vllm.mtp-exclusion": "0.22.diff",
+    }
+
+
+def facts(locked: Resolution) -> dict[str, Any]:
+    torch = {"version": locked.torch.version, "cuda": locked.torch.cuda}
+    return {
+        "python": "3.13.5",
+        "machine": "aarch64",
+        "distributions": [
+            {"name": wheel.name, "version": wheel.version} for wheel in locked.wheels
+        ],
+        "manifest": {
+            "cell": "a-cell",
+            "build_key": "key",
+            "axes": axes(locked.channel),
+            "torch": torch,
+            "wheels": [
+                {
+                    "name": wheel.name,
+                    "version": wheel.version,
+                    "sha256": wheel.sha256,
+                    "group": "deps",
+                }
+                for wheel in locked.wheels
+            ],
+            "layers": [
+                {"group": "first", "torch": None},
+                {"group": "cuda-torch", "torch": torch},
+                {"group": "vllm", "torch": torch},
+            ],
+            "toolchain": {"nvidia-cuda-nvcc": "13.0.88"} if torch["cuda"] else None,
+            "dropped": [
+                {"layer": "cuda-torch", "rule": "tests", "why": "", "files": 2, "bytes": 3_000_000}
+            ],
+            "patches": [{"name": PATCH, "files": {FILE: "11" * 32}, "created": []}],
+        },
+        "contents": {"unused": [], "dangling": [], "missing": [], "seconds": 2.0},
+        "torch": {
+            **torch,
+            "arch_flags": ["sm_120"] if torch["cuda"] else [],
+            "error": None,
+            "damaged": [],
+            "seconds": 2.0,
+        },
+        "extensions": {
+            "stubbed": True,
+            "stub_error": None,
+            "seconds": 1.0,
+            "loaded": [
+                {"path": "vllm/_C.abi3.so", "error": None},
+                {"path": "vllm/_moe_C.abi3.so", "error": None},
+            ],
+        },
+        "files": {FILE: "11" * 32},
+        "proofs": [{"patch": PATCH, "code": 0, "output": "mtp.fc is excluded", "seconds": 1.0}],
+        "toolchain": compilers() if torch["cuda"] else None,
+    }
+
+
+def compilers() -> dict[str, Any]:
+    good = {"code": 0, "output": ""}
+    return {
+        "architecture": "sm_121a",
+        "missing": [],
+        "ptxas": dict(good),
+        "nvcc": dict(good),
+        "hardware_conversions": 1,
+        "seconds": 3.0,
+    }
+
+
+def runs() -> dict[str, Ran]:
+    argv = [
+        "vllm",
+        "serve",
+        "org/a-model",
+        "--port",
+        "9123",
+        "--speculative-config",
+        JSON_OPTION,
+        "--max_num_seqs=3",
+    ]
+    own = ["vllm", "serve", "org/a-model", "--max-model-len", "77"]
+    return {
+        "serve": Ran(code=0, out=json.dumps(argv), err=""),
+        "serve-arguments": Ran(code=0, out=json.dumps(own), err=""),
+        "serve-unbalanced": Ran(
+            code=2, out="", err="entrypoint: VLLM_EXTRA_ARGS: No closing quotation"
+        ),
+        "serve-no-model": Ran(code=2, out="", err="entrypoint: no model: set MODEL"),
+        "ray-head": Ran(code=3, out="", err="entrypoint: ray-head needs Ray"),
+        "ray-worker": Ran(code=3, out="", err="entrypoint: ray-worker needs Ray"),
+        "bash": Ran(code=0, out="two words 'q'\n", err=""),
+    }
+
+
+def answer(
+    kind: str, question: tiny_model.Question, *, text: str | None = None, status: int | None = 200
+) -> Answer:
+    said = " ".join(question.answer) if text is None else text
+    return Answer(kind=kind, question=question, status=status, text=said, seconds=0.1)
+
+
+def server_run(**changes: Any) -> ServerRun:
+    answers = (
+        *(answer("completion", question) for question in tiny_model.COMPLETIONS),
+        *(answer(kind, question) for question in tiny_model.CHATS for kind in ("chat", "stream")),
+    )
+    good = {
+        "fault": "",
+        "start_seconds": 40.0,
+        "models": (MODEL_NAME,),
+        "answers": answers,
+        "exit_code": 0,
+    }
+    return ServerRun(**{**good, **changes})
+
+
+def cell(channel: str = "cu130") -> Cell:
+    location = Location(file="matrix.yaml", line=1)
+    base = Base(
+        name="trixie", image="debian", bootstrap=None, python="3.13", glibc="2.41", packages=()
+    )
+    flavor = Flavor(
+        name="gb10",
+        summary="",
+        base=base,
+        requirements=(),
+        patches=(PATCH,),
+        env={},
+        serve_args=(),
+        driver=None,
+        toolchain=None,
+        location=location,
+    )
+    return Cell(
+        name="a-cell",
+        axes=axes(channel),
+        locations={},
+        flavor=flavor,
+        requirements=(),
+        overrides=(),
+        tags=(),
+    )
+
+
+def expectation(locked: Resolution) -> Expectation:
+    return Expectation(
+        cell=cell(locked.channel), build_key="key", lock_digest="lock", resolution=locked
+    )
+
+
+@dataclass
+class Good:
+    """Everything about a good image; change an attribute and ask for the results."""
+
+    torch: TorchBuild = CUDA
+
+    def __post_init__(self) -> None:
+        self.resolution: Resolution | None = resolution(self.torch)
+        self.facts: dict[str, Any] | None = facts(resolution(self.torch))
+        self.labels = labels(resolution(self.torch).channel)
+        self.platform = "linux/arm64"
+        self.runs = runs()
+        self.server: ServerRun | None = None if self.torch.cuda else server_run()
+        self.expected: Expectation | None = expectation(resolution(self.torch))
+
+    @property
+    def inside(self) -> dict[str, Any]:
+        assert self.facts is not None
+        return self.facts
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        value: dict[str, Any] = self.inside["manifest"]
+        return value
+
+    def subject(self) -> Subject:
+        return Subject(
+            image=FakeImage(platform=self.platform, labels=self.labels),
+            probed=Probed(facts=self.facts, error="no Python at all" if self.facts is None else ""),
+            entrypoint=self.runs,
+            server=self.server,
+            resolution=self.resolution,
+            expected=self.expected,
+        )
+
+    def results(self) -> dict[str, CheckResult]:
+        return {result.name: result for result in judge(self.subject())}

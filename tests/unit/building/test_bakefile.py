@@ -1,0 +1,93 @@
+"""The subprocess gateway, and what is written for Buildx."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import ROOT
+from support.machine import DOWN, settings
+from support.plans import planned
+
+from imagefactory.building import bakefile
+from imagefactory.errors import SetupError
+from imagefactory.planning.cell_plan import BaseImage
+from imagefactory.system import shell
+from imagefactory.system.platforms import Platform
+
+
+def test_a_missing_program_is_a_clear_error() -> None:
+    with pytest.raises(SetupError) as caught:
+        shell.run(["no-such-program"])
+    assert caught.value.problems[0].code == "program-missing"
+    with pytest.raises(SetupError), shell.stream(["no-such-program"]):
+        pass
+
+
+def test_a_program_that_does_not_end_is_a_clear_error() -> None:
+    with pytest.raises(SetupError) as caught:
+        shell.run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.5)
+    assert caught.value.problems[0].code == "command-timeout"
+
+
+def test_a_streamed_program_is_gone_when_its_reader_leaves() -> None:
+    began = time.monotonic()
+    with shell.stream(
+        [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)"]
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+    assert process.poll() is not None
+    assert time.monotonic() - began < 20
+
+
+def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
+    made = replace(planned(), **changes)  # type: ignore[arg-type]
+    native = BaseImage(
+        base=made.cell.flavor.base,
+        platform=Platform.AMD64,
+        reference="debian:trixie-slim",
+        digest=None,
+        origin="bootstrap",
+        swap="docker-image://local:amd64",
+    )
+    path = bakefile.write(
+        folder / "${out}",
+        [made],
+        build_bases={"trixie": native},
+        settings=settings(folder, DOWN),
+        uv=Path(sys.executable),
+        templates=ROOT / "templates",
+    )
+    targets: dict[str, dict[str, object]] = json.loads(path.read_text())["target"]
+    return targets
+
+
+def test_wheels_are_unpacked_on_the_build_platform_for_a_cell_of_another(tmp_path: Path) -> None:
+    targets = write(tmp_path)
+    cell = planned().cell.name
+    assert targets[cell]["platforms"] == ["linux/arm64"]
+    assert targets[cell]["contexts"] == {
+        "builder": "target:builder-trixie-amd64",
+        "base": "target:base-trixie-arm64",
+    }
+    assert targets["builder-trixie-amd64"]["platforms"] == ["linux/amd64"]
+    assert targets["builder-trixie-amd64"]["contexts"] == {
+        "debian:trixie-slim": "docker-image://local:amd64"
+    }
+
+
+def test_paths_are_not_read_as_templates_by_bake(tmp_path: Path) -> None:
+    contexts = [str(target["context"]) for target in write(tmp_path).values()]
+    assert all("$${out}" in context for context in contexts)
+
+
+def test_a_wheel_that_is_nowhere_stops_before_the_build(tmp_path: Path) -> None:
+    wheel = replace(planned().resolution.wheels[0], index="find-links")
+    with pytest.raises(SetupError) as caught:
+        write(tmp_path, local_wheels=(wheel,))
+    assert caught.value.problems[0].where == wheel.filename

@@ -1,0 +1,91 @@
+"""Cache refs: one for each target, always a valid tag; and what a builder elsewhere is given."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefactory.building import bakefile, builders
+from imagefactory.errors import InputError
+from imagefactory.system import shell
+from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
+
+TARGETS = st.sets(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(TARGETS)
+def test_no_two_targets_ever_write_one_cache_ref(targets: set[str]) -> None:
+    refs = [builders.cache_ref("ghcr.io/me/cache", target) for target in targets]
+    assert len(set(refs)) == len(targets)
+    assert all(
+        re.fullmatch(r"ghcr\.io/me/cache:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", ref) for ref in refs
+    )
+
+
+def test_the_ref_of_a_target_is_its_name_and_stays_so() -> None:
+    assert (
+        builders.cache_ref("127.0.0.1:5000/c", "gb10-vllm0-33-0")
+        == "127.0.0.1:5000/c:cache-gb10-vllm0-33-0"
+    )
+
+
+@pytest.mark.parametrize("repository", ["ghcr.io/me/cache:latest", "me/cache@sha256:00"])
+def test_a_reference_with_a_tag_or_a_digest_is_refused(repository: str) -> None:
+    with pytest.raises(InputError) as caught:
+        builders.cache_ref(repository, "x")
+    assert caught.value.problems[0].code == "cache-ref"
+
+
+def test_a_builder_elsewhere_gets_layouts_for_local_images_and_gives_its_own_back() -> None:
+    targets: dict[str, dict[str, Any]] = {
+        "base": {"contexts": {"debian:slim": "docker-image://imagefactory/bootstrap:x"}},
+        "cell": {"contexts": {"base": "target:base"}, "tags": ["a:b"], "output": ["type=image"]},
+    }
+    bakefile._for_elsewhere(targets, {"imagefactory/bootstrap:x": "oci-layout:///l@sha256:1"})
+    assert targets["base"]["contexts"] == {"debian:slim": "oci-layout:///l@sha256:1"}
+    assert targets["cell"]["contexts"] == {"base": "target:base"}
+    assert "type=docker" in targets["cell"]["output"][0]
+
+
+# what `docker buildx inspect` writes of a builder with two nodes
+NODES = """\
+Name:          fleet
+Driver:        docker-container
+
+Nodes:
+Name:                  fleet0
+Endpoint:              unix:///var/run/docker.sock
+Status:                running
+Platforms:             linux/amd64*, linux/amd64/v2, linux/386
+Name:                  fleet1
+Endpoint:              ssh://me@spark
+Status:                running
+Platforms:             linux/arm64, linux/arm/v7
+"""
+
+
+def test_every_node_of_a_builder_has_a_platform_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = shell.Completed(argv=(), code=0, out=NODES, err="")
+    monkeypatch.setattr(shell, "run", lambda *_, **__: done)
+    found = builders.find(Engine(), "fleet")
+    assert (found.driver, found.platform, found.platforms) == (
+        "docker-container",
+        "linux/amd64",
+        ("linux/amd64", "linux/arm64"),
+    )
+
+
+def test_the_engines_own_store_is_seen_by_its_own_driver_only() -> None:
+    assert not builders.Builder(
+        name="default", driver="docker", platforms=(Platform.AMD64,)
+    ).is_elsewhere
+    assert builders.Builder(name="far", driver="remote", platforms=(Platform.ARM64,)).is_elsewhere

@@ -1,0 +1,95 @@
+"""A toolchain in an image.
+
+One CUDA_HOME, whose missing parts are links to the libraries that are there already.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.matrices import GOOD
+
+from imagefactory.errors import InputError
+from imagefactory.inbuild import cuda_home
+from imagefactory.matrix import matrix
+
+INSIDE = Path("/site/nvidia/cu13")
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+def made(tmp_path: Path) -> Path:
+    write(
+        tmp_path / "unpacked/nvidia/cu13",
+        "bin/nvcc",
+        "include/cuda.h",
+        "include/crt/host.h",
+        "lib/libcudart.so.13",
+    )
+    layers = [tmp_path / "layers/nvidia-cublas", tmp_path / "layers/cuda-torch"]
+    write(
+        layers[0],
+        "include/cublasLt.h",
+        "include/nv/blas.h",
+        "lib/libcublasLt.so.13",
+        "lib/libx_static.a",
+    )
+    write(
+        layers[1],
+        "include/cuda.h",
+        "include/crt/other.h",
+        "include/nv/target",
+        "lib/libcudart.so.13",
+    )
+    assert (
+        cuda_home.main(
+            tmp_path / "unpacked", tmp_path / "cuda", INSIDE, [*layers, tmp_path / "no-cuda"]
+        )
+        == 0
+    )
+    return tmp_path / "cuda"
+
+
+def test_the_compilers_own_files_stay_and_only_missing_ones_are_linked_whatever_layer_has_them(
+    tmp_path: Path,
+) -> None:
+    home = made(tmp_path)
+    assert not (home / "include/cuda.h").is_symlink()
+    assert (home / "include/cublasLt.h").readlink() == INSIDE / "include/cublasLt.h"
+    assert (home / "include/nv").readlink() == INSIDE / "include/nv"
+    assert not (
+        home / "include/crt"
+    ).is_symlink()  # a folder of the compiler's is never mixed with another version's
+    assert not (home / "include/crt/other.h").exists()
+
+
+def test_libraries_get_the_name_that_linkers_ask_for(tmp_path: Path) -> None:
+    home = made(tmp_path)
+    assert (home / "lib/libcublasLt.so").readlink() == INSIDE / "lib/libcublasLt.so.13"
+    assert (home / "lib/libcudart.so").readlink() == INSIDE / "lib/libcudart.so.13"
+    assert not (home / "lib/libcudart.so.13").is_symlink()
+    assert not (home / "lib/libx_static.a").exists()
+    assert (home / "lib64").readlink() == Path("lib")
+
+
+def test_wheels_without_nvcc_are_no_toolchain(tmp_path: Path) -> None:
+    write(tmp_path / "unpacked/nvidia/cu13", "bin/ptxas")
+    assert cuda_home.main(tmp_path / "unpacked", tmp_path / "cuda", INSIDE) == 1
+
+
+def test_a_flavor_with_an_undeclared_toolchain_is_told_with_its_line(tmp_path: Path) -> None:
+    text = GOOD.replace("    env: {A: b}\n", "    env: {A: b}\n    toolchain: cuda99\n")
+    (tmp_path / "matrix.yaml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        matrix.load(tmp_path / "matrix.yaml")
+    (problem,) = caught.value.problems
+    line = text[: text.index("toolchain:")].count("\n") + 1
+    assert (problem.code, problem.where) == (
+        "matrix-unknown-toolchain",
+        f"{tmp_path / 'matrix.yaml'}:{line}",
+    )

@@ -1,0 +1,200 @@
+"""The program that applies a series inside the builder stage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagefactory.inbuild import overlay
+
+PROOF = """\
+import pathlib, sys
+text = (pathlib.Path(sys.argv[1]) / "{file}").read_text()
+ok = "{word}" in text
+print("{word} is there" if ok else "no {word}")
+sys.exit(0 if ok else 1)
+"""
+DIFF = """\
+--- a/{file}
++++ b/{file}
+@@ -1,3 +1,3 @@
+ one
+-two
++{word}
+ three
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("a.py", "b.py"):
+        write(tmp_path / "tree" / name, "one\ntwo\nthree\n")
+    return tmp_path / "tree"
+
+
+def step(
+    folder: Path, name: str, file: str, word: str, *, diff: str | None = None
+) -> tuple[str, Path | None, Path]:
+    return (
+        name,
+        write(folder / f"{name}.diff", DIFF.format(file=file, word=word) if diff is None else diff),
+        write(folder / f"{name}.py", PROOF.format(file=file, word=word)),
+    )
+
+
+def content(tree: Path) -> dict[str, str]:
+    return {str(p.relative_to(tree)): p.read_text() for p in sorted(tree.rglob("*")) if p.is_file()}
+
+
+def test_a_patch_whose_proof_turns_from_red_to_green_is_needed_and_its_post_state_is_recorded(
+    tmp_path: Path, tree: Path
+) -> None:
+    (done,) = overlay.apply_series(tree, [step(tmp_path, "p", "a.py", "zwei")])
+    assert done.state == "needed"
+    assert done.files == {"a.py": hashlib.sha256(b"one\nzwei\nthree\n").hexdigest()}
+
+
+def test_a_patch_whose_proof_is_green_on_the_pristine_tree_is_obsolete_and_left_out(
+    tmp_path: Path, tree: Path
+) -> None:
+    before = content(tree)
+    (done,) = overlay.apply_series(
+        tree, [step(tmp_path, "p", "a.py", "two", diff=DIFF.format(file="a.py", word="x"))]
+    )
+    assert (done.state, done.files) == ("obsolete", {})
+    assert content(tree) == before
+
+
+def test_a_hunk_that_matches_only_with_fuzz_is_a_conflict(tmp_path: Path, tree: Path) -> None:
+    fuzzy = DIFF.format(file="a.py", word="zwei").replace(" three", " drei")
+    (done,) = overlay.apply_series(tree, [step(tmp_path, "p", "a.py", "zwei", diff=fuzzy)])
+    assert done.state == "conflict"
+    assert "a.py" in done.detail
+
+
+def test_a_patch_that_applies_and_changes_nothing_that_matters_is_broken(
+    tmp_path: Path, tree: Path
+) -> None:
+    harmless = DIFF.format(file="a.py", word="other")
+    before = content(tree)
+    (done,) = overlay.apply_series(tree, [step(tmp_path, "p", "a.py", "zwei", diff=harmless)])
+    assert done.state == "broken"
+    assert content(tree) == before
+
+
+def test_one_failing_patch_leaves_the_tree_byte_identical_and_hides_no_other(
+    tmp_path: Path, tree: Path
+) -> None:
+    before = content(tree)
+    done = overlay.apply_series(
+        tree,
+        [
+            step(
+                tmp_path, "first", "a.py", "zwei", diff=DIFF.format(file="missing.py", word="zwei")
+            ),
+            step(tmp_path, "second", "b.py", "zwei"),
+            step(tmp_path, "third", "b.py", "nichts", diff=DIFF.format(file="b.py", word="nichts")),
+        ],
+    )
+    assert [d.state for d in done] == ["conflict", "needed", "conflict"]
+    assert content(tree) == before
+
+
+def test_a_missing_variant_for_a_needed_patch_is_a_conflict_rather_than_silence(
+    tmp_path: Path, tree: Path
+) -> None:
+    name, _, proof = step(tmp_path, "p", "a.py", "zwei")
+    (done,) = overlay.apply_series(tree, [(name, None, proof)])
+    assert done.state == "conflict"
+
+
+def test_offsets_are_reported(tmp_path: Path, tree: Path) -> None:
+    write(tree / "a.py", "zero\n" * 5 + "one\ntwo\nthree\n")
+    moved = DIFF.format(file="a.py", word="zwei").replace("-1,3 +1,3", "-3,3 +3,3")
+    (done,) = overlay.apply_series(tree, [step(tmp_path, "p", "a.py", "zwei", diff=moved)])
+    assert done.state == "needed"
+    assert "offset 3 lines" in done.offsets[0]
+
+
+def test_a_proof_that_crashes_is_never_taken_for_a_success(tmp_path: Path, tree: Path) -> None:
+    name, diff, _ = step(tmp_path, "p", "a.py", "zwei")
+    (done,) = overlay.apply_series(
+        tree, [(name, diff, write(tmp_path / "crash.py", "raise SystemExit(7)"))]
+    )
+    assert done.state == "unknown"
+
+
+def test_a_tree_inside_another_repository_is_patched_all_the_same(
+    tmp_path: Path, tree: Path
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (done,) = overlay.apply_series(tree, [step(tmp_path, "p", "a.py", "zwei")])
+    assert done.state == "needed"
+    assert "zwei" in (tree / "a.py").read_text()
+
+
+def test_created_files_are_recorded_and_taken_back_with_their_folders(
+    tmp_path: Path, tree: Path
+) -> None:
+    new = "--- /dev/null\n+++ b/deep/er/new.txt\n@@ -0,0 +1 @@\n+hello\n"
+    proof = write(
+        tmp_path / "new.py",
+        PROOF.format(file="deep/er/new.txt", word="hello").replace(
+            "read_text()", "read_text() if (pathlib.Path(sys.argv[1]) / 'deep').exists() else ''"
+        ),
+    )
+    good = ("new", write(tmp_path / "new.diff", new), proof)
+    bad = step(tmp_path, "bad", "a.py", "x", diff=DIFF.format(file="missing.py", word="x"))
+    before = content(tree)
+    overlay.apply_series(tree, [good, bad])
+    assert content(tree) == before
+    assert not (tree / "deep").exists()
+    (done,) = overlay.apply_series(tree, [good])
+    assert done.created == ["deep/er/new.txt"]
+
+
+def test_the_program_writes_an_overlay_of_the_changed_files_only(
+    tmp_path: Path, tree: Path
+) -> None:
+    series = tmp_path / "series"
+    write(series / "p" / "x.diff", DIFF.format(file="a.py", word="zwei"))
+    write(series / "p" / "proof.py", PROOF.format(file="a.py", word="zwei"))
+    write(
+        series / "series.json",
+        json.dumps([{"name": "p", "diff": "p/x.diff", "proof": "p/proof.py"}]),
+    )
+    out = tmp_path / "out" / "site"
+    argv = [sys.executable, overlay.__file__, str(tree), str(series), str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [p.name for p in out.rglob("*")] == ["a.py"]
+    assert json.loads((tmp_path / "out" / "site.json").read_text())[0]["state"] == "needed"
+
+
+def test_the_program_exits_1_and_writes_nothing_when_a_patch_conflicts(
+    tmp_path: Path, tree: Path
+) -> None:
+    series = tmp_path / "series"
+    write(series / "p" / "x.diff", DIFF.format(file="gone.py", word="zwei"))
+    write(series / "p" / "proof.py", PROOF.format(file="a.py", word="zwei"))
+    write(
+        series / "series.json",
+        json.dumps([{"name": "p", "diff": "p/x.diff", "proof": "p/proof.py"}]),
+    )
+    out = tmp_path / "out" / "site"
+    argv = [sys.executable, overlay.__file__, str(tree), str(series), str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "conflict" in done.stdout
+    assert not out.exists()

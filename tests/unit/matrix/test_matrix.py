@@ -1,0 +1,317 @@
+"""matrix.yaml: what is read from it, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import ROOT
+from support.matrices import GOOD, problems, write
+
+from imagefactory.errors import InputError
+from imagefactory.matrix import matrix, rules
+from imagefactory.matrix.explain import explain
+from imagefactory.matrix.schema import json_schema
+from imagefactory.matrix.select import select
+
+
+def line_of(text: str, word: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), start=1) if word in line)
+
+
+def test_zipped_axes_move_together_and_includes_are_cells_of_their_own(tmp_path: Path) -> None:
+    cells = matrix.load(write(tmp_path)).cells
+    assert [(c.axes["vllm"], c.axes["torch"], c.platform) for c in cells] == [
+        ("0.22.1", "2.11.0", "linux/arm64"),
+        ("0.33.0", "2.14.0", "linux/arm64"),
+        ("0.23.0", "2.11.0", "linux/amd64"),
+    ]
+
+
+def test_every_value_knows_where_it_was_written(tmp_path: Path) -> None:
+    cell = matrix.load(write(tmp_path)).cells[0]
+    assert cell.locations["vllm"].line == line_of(GOOD, "- vllm:")
+    assert cell.locations["vllm"].section == "zip"
+    assert cell.locations["platform"].section == "defaults"
+    rows = {(what, value): (where, section) for what, value, where, section in explain(cell)}
+    assert rows["vllm", "0.22.1"][0].endswith(f"matrix.yaml:{line_of(GOOD, '- vllm:')}")
+    assert ("patch", "vllm/one") in rows
+
+
+def test_overrides_reach_only_the_cells_they_name_and_carry_their_reason(tmp_path: Path) -> None:
+    first, second, _ = matrix.load(write(tmp_path)).cells
+    assert first.overrides == ()
+    assert [(o.requirement, o.reason) for o in second.overrides] == [("numpy==2.3", "a reason")]
+
+
+def test_excluded_points_are_gone_and_their_reason_is_kept(tmp_path: Path) -> None:
+    entry = 'exclude: [{when: {vllm: "0.22.1"}, reason: too old}]'
+    found = matrix.load(write(tmp_path, "exclude: []", entry))
+    assert [c.axes["vllm"] for c in found.cells] == ["0.33.0", "0.23.0"]
+    assert found.excluded[0].reason == "too old"
+
+
+BAD: Sequence[tuple[str, str, str, str, str]] = [
+    # replaced, by, code, a word of the line that is named, a word of the fix
+    ('python: ["3.13"]', "python: [3.13]", "matrix-not-text", "python: [3.13]", '"3.13"'),
+    ('"2.11.0", "2.14.0"', '2.10, "2.14.0"', "matrix-not-text", "torch: [2.10", '"2.10"'),
+    ("defaults:\n", "default:\n", "matrix-unknown-key", "default:", "'defaults'"),
+    ("    summary: DGX Spark\n", "", "matrix-missing-key", "gb10:", "summary"),
+    ("packages: [python3]", "packages: python3", "matrix-wrong-value", "packages", "kind"),
+    ("version: 1\n", "version: 2\n", "matrix-wrong-value", "version", "kind"),
+    (
+        "    driver:",
+        "    base: trixie\n    driver:",
+        "matrix-duplicate-key",
+        "base: trixie",
+        "one of them",
+    ),
+    ("  channel: [cu130]\n", "  chanel: [cu130]\n", "matrix-unknown-axis", "chanel", "channel"),
+    ("  python: [", "  vllm: [x]\n  python: [", "matrix-axis-twice", "- vllm", "one place"),
+    ('  cuda: ["13.0"]\n', "  cuda: []\n", "matrix-empty-axis", "cuda: []", "give one"),
+    ('["2.11.0", "2.14.0"]', '["2.11.0"]', "matrix-uneven-zip", "- vllm", "one value a row"),
+    ("base: trixie", "base: trixy", "matrix-unknown-base", "base: trixy", "trixie"),
+    ('driver: "580.95"', "driver: new", "matrix-bad-driver", "driver: new", "nvidia-smi"),
+    ("[vllm/one]", "[one]", "matrix-bad-patch", "[one]", "project/name"),
+    ('"torch=={torch}"]', '"torch=="]', "matrix-bad-requirement", "torch==", "PEP 508"),
+    (
+        '  - requirement: "numpy==2.3"\n',
+        "  - drop: x\n    requirement: y\n",
+        "matrix-bad-override",
+        "drop: x",
+        "exactly one",
+    ),
+    (
+        'when: {vllm: "0.33.0"}',
+        'when: {vllm: "9.9"}',
+        "matrix-dead-override",
+        "requirement:",
+        "`when`",
+    ),
+    (
+        "exclude: []",
+        "exclude: [{when: {vllm: z}, reason: r}]",
+        "matrix-dead-exclude",
+        "exclude",
+        "`when`",
+    ),
+    (
+        "exclude: []",
+        'exclude: [{when: {vllm: "0.22.1"}}]',
+        "matrix-missing-key",
+        "exclude",
+        "reason",
+    ),
+    ("vllm{vllm}-torch{torch}-py{python}", "x", "matrix-same-tag", "tags:", "{vllm}"),
+    ("-py{python}", "-{pyton}", "matrix-unknown-placeholder", "{pyton}", "python"),
+    ("-py{python}", "+py{python}", "matrix-bad-tag", "tags:", "letters"),
+    ("  flavor: gb10\n", "", "matrix-missing-axis", "- vllm", "`defaults`"),
+    ("  flavor: gb10\n", "  flavor: gb11\n", "matrix-unknown-flavor", "flavor: gb11", "gb10"),
+    (
+        "platform: linux/arm64",
+        "platform: linux/riscv",
+        "matrix-unknown-platform",
+        "linux/riscv",
+        "linux/arm64",
+    ),
+    ('"0.22.1", "0.33.0"', '"0.22.x", "0.33.0"', "matrix-bad-version", "0.22.x", "PEP 440"),
+    ('python: ["3.13"]', 'python: ["3.12"]', "matrix-python-of-base", '["3.12"]', '"3.13"'),
+    ("channel: [cu130]", "channel: [cuda13]", "matrix-bad-channel", "cuda13", "cu130"),
+    ("channel: [cu130]", "channel: [cpu]", "matrix-cuda-on-cpu", "cuda: [", "remove"),
+    ('  cuda: ["13.0"]\n', "", "matrix-no-cuda", "channel: [", '"13.0"'),
+    ("channel: [cu130]", "channel: [cu128]", "matrix-cuda-major", "cuda: [", "major"),
+    ('  cuda: ["13.0"]', '  cuda: ["13.9"]', "matrix-unknown-toolkit", "13.9", "13.0"),
+    ('  cuda: ["13.0"]', '  cuda: ["13.1"]', "matrix-driver-too-old", "13.1", '"13.0"'),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line", "fix"), BAD, ids=[f"{row[2]}-{n}" for n, row in enumerate(BAD)]
+)
+def test_a_mistake_is_named_with_its_line_and_what_to_write_instead(
+    tmp_path: Path, old: str, new: str, code: str, line: str, fix: str
+) -> None:
+    path = tmp_path / "matrix.yaml"
+    text = GOOD.replace(old, new, 1)
+    assert text != GOOD
+    path.write_text(text)
+    found = [problem for problem in problems(path) if problem.code == code]
+    assert found, [str(problem) for problem in problems(path)]
+    lines = [number for number, row in enumerate(text.splitlines(), start=1) if line in row]
+    assert int(str(found[0].where).rpartition(":")[2]) in lines
+    assert fix in found[0].fix
+
+
+def test_all_mistakes_are_shown_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = (
+        GOOD.replace("defaults:\n", "default:\n")
+        .replace('"0.22.1", "0.33.0"', "0.22, 0.33")
+        .replace("version: 1\n", "")
+    )
+    (tmp_path / "matrix.yaml").write_text(text)
+    found = problems(tmp_path / "matrix.yaml")
+    assert {p.code for p in found} == {
+        "matrix-unknown-key",
+        "matrix-not-text",
+        "matrix-missing-key",
+    }
+    lines = [int(str(p.where).rpartition(":")[2]) for p in found]
+    assert lines == sorted(lines)
+    assert len(found) >= 4
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "matrix-empty"),
+        (b"a: [", "matrix-syntax"),
+        (b"\xff", "matrix-encoding"),
+        (b"- a", "matrix-wrong-value"),
+    ],
+)
+def test_a_file_that_is_no_matrix_is_one_clear_error(
+    tmp_path: Path, data: bytes, code: str
+) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_bytes(data)
+    assert [problem.code for problem in problems(path)] == [code]
+
+
+def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
+    assert [problem.code for problem in problems(tmp_path / "none.yaml")] == ["matrix-missing"]
+
+
+def test_a_matrix_without_cells_is_an_error(tmp_path: Path) -> None:
+    entry = "exclude: [{when: {flavor: gb10}, reason: all}]"
+    assert "matrix-empty" in [p.code for p in problems(write(tmp_path, "exclude: []", entry))]
+
+
+def test_a_cell_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, 'vllm: "0.23.0", torch: "2.11.0"}', 'vllm: "0.22.1", torch: "2.11.0"}')
+    path.write_text(path.read_text().replace("platform: linux/amd64", "platform: linux/arm64"))
+    assert "matrix-same-cell" in [p.code for p in problems(path)]
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
+)
+@given(st.integers(0, len(GOOD)), st.integers(0, 40), st.text(max_size=12))
+def test_no_text_makes_the_loader_fail_otherwise_than_with_a_clear_error(
+    tmp_path: Path, start: int, length: int, put: str
+) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_bytes((GOOD[:start] + put + GOOD[start + length :]).encode("utf-8", "surrogatepass"))
+    assert all(problem.what and problem.fix for problem in problems(path))
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
+)
+@given(st.integers(1, 4), st.integers(1, 4))
+def test_cells_are_the_product_of_the_axes_times_the_zipped_rows(
+    tmp_path: Path, rows: int, others: int
+) -> None:
+    versions = [f"0.{n}.0" for n in range(rows)]
+    flashinfer = [f"0.6.{n}" for n in range(others)]
+    text = GOOD.replace('["0.22.1", "0.33.0"]', str(versions)).replace(
+        '["2.11.0", "2.14.0"]', str(versions)
+    )
+    text = text.replace("axes:\n", f"axes:\n  flashinfer: {flashinfer}\n").replace(
+        "-py{python}", "-py{python}-{flashinfer}"
+    )
+    text = text.replace('when: {vllm: "0.33.0"}', "when: {}")
+    text = text[: text.index("include:")] + text[text.index("exclude:") :]
+    path = tmp_path / "matrix.yaml"
+    path.write_text(text)
+    cells = matrix.load(path).cells
+    assert len(cells) == rows * others
+    assert [c.name for c in cells] == [c.name for c in matrix.load(path).cells]
+    for cell in cells:
+        assert select(cells, [cell.name]) == (cell,)
+
+
+def test_selections_are_globs_and_axis_terms_joined_by_and_then_or(tmp_path: Path) -> None:
+    cells = matrix.load(write(tmp_path)).cells
+    assert len(select(cells, [])) == 3
+    assert [c.axes["vllm"] for c in select(cells, ["flavor=gb10 vllm=0.2*"])] == [
+        "0.22.1",
+        "0.23.0",
+    ]
+    assert [c.axes["vllm"] for c in select(cells, ["vllm=0.33.0", "*amd64"])] == [
+        "0.33.0",
+        "0.23.0",
+    ]
+    assert len(select(cells, ["vllm=0.22.1,0.33.0"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("flavour=x", "select-axis"), ("nothing*", "select-nothing"), ("", "select-nothing")],
+)
+def test_a_selection_that_means_nothing_says_what_there_is(
+    tmp_path: Path, text: str, code: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        select(matrix.load(write(tmp_path)).cells, [text])
+    assert caught.value.problems[0].code == code
+    assert "gb10" in caught.value.problems[0].fix or "flavor" in caught.value.problems[0].fix
+
+
+def test_a_pin_against_upstreams_metadata_is_an_error_with_its_line_unless_an_override_says_so(
+    tmp_path: Path,
+) -> None:
+    first = matrix.load(write(tmp_path)).cells[0]
+    requires = {
+        "vllm": [
+            "torch==2.10.0",
+            'other==1; extra == "x"',
+            'torch==1; platform_machine == "x86_64"',
+        ]
+    }
+    (problem,) = rules.pin_conflicts(first, requires)
+    assert str(problem.where).endswith(f":{line_of(GOOD, 'torch: [')}")
+    assert "vllm 0.22.1 requires torch==2.10.0, and 2.11.0 is pinned" in problem.what
+    assert '"2.10.0"' in problem.fix
+    override = '\n  - {requirement: "torch==2.11.0", reason: measured}'
+    path = write(tmp_path, "    reason: a reason", "    reason: a reason" + override)
+    assert list(rules.pin_conflicts(matrix.load(path).cells[0], requires)) == []
+
+
+def test_a_local_version_satisfies_a_pin_of_its_public_one(tmp_path: Path) -> None:
+    path = write(tmp_path, '"torch=={torch}"]', '"torch=={torch}+{channel}"]')
+    cell = matrix.load(path).cells[0]
+    assert list(rules.pin_conflicts(cell, {"vllm": ["torch==2.11.0"]})) == []
+
+
+def test_the_committed_matrix_is_valid_and_its_published_schema_is_current() -> None:
+    schema = json.loads((ROOT / "docs" / "matrix.schema.json").read_text())
+    assert schema == json_schema()
+    jsonschema.validate(yaml.safe_load((ROOT / "matrix.yaml").read_text()), schema)
+    assert matrix.load(ROOT / "matrix.yaml").cells
+
+
+def test_the_flavor_that_the_docs_make_of_a_wheel_by_its_address_is_one(tmp_path: Path) -> None:
+    """The whole matrix with the first example of docs/wheels.md in it."""
+    example = yaml.safe_load(
+        (ROOT / "docs/wheels.md").read_text().split("```yaml\n")[1].split("```")[0]
+    )
+    whole = yaml.safe_load((ROOT / "matrix.yaml").read_text())
+    (text, *others) = example["flavors"]["gb10-stream"]["requirements"]
+    example["flavors"]["gb10-stream"]["requirements"] = [text.replace("…", "0" * 64), *others]
+    for name in ("bases", "flavors"):
+        whole[name] |= example[name]
+    whole["include"] += example["include"]
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump(whole))
+    (cell,) = (
+        one
+        for one in matrix.load(tmp_path / "matrix.yaml").cells
+        if one.flavor.name == "gb10-stream"
+    )
+    assert cell.flavor.env["VLLM_STREAM_LOADING"] == "1"
+    assert " " not in cell.requirements[0].partition(" @ ")[2]

@@ -1,0 +1,94 @@
+"""The patch catalogue: what is read, what is refused.
+
+And in which order a cell gets its patches.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import ROOT
+from support.matrices import GOOD
+from support.matrices import write as write_matrix
+from support.patches import PATCH, make
+
+from imagefactory.errors import InputError
+from imagefactory.matrix import matrix
+from imagefactory.patching import catalog
+
+
+def codes(root: Path) -> dict[str, str | None]:
+    with pytest.raises(InputError) as caught:
+        catalog.load(root / "patches")
+    return {problem.code: problem.where for problem in caught.value.problems}
+
+
+def test_a_cell_gets_the_variant_for_its_version(tmp_path: Path) -> None:
+    make(tmp_path)
+    found = catalog.load(tmp_path / "patches")
+    steps = [catalog.series(found, cell)[0] for cell in matrix.load(write_matrix(tmp_path)).cells]
+    assert [step.variant.diff.name if step.variant else step.exempt for step in steps] == [
+        "a.diff",
+        "b.diff",
+        "",
+    ]
+
+
+def test_an_exemption_is_kept_with_its_reason(tmp_path: Path) -> None:
+    make(
+        tmp_path, text=PATCH + 'not_applicable:\n  - {versions: "==0.22.1", reason: never there}\n'
+    )
+    cell = matrix.load(write_matrix(tmp_path)).cells[0]
+    (step,) = catalog.series(catalog.load(tmp_path / "patches"), cell)
+    assert (step.variant, step.exempt) == (None, "never there")
+
+
+def test_patches_come_after_those_they_name(tmp_path: Path) -> None:
+    make(tmp_path, "vllm/one", PATCH + "after: [vllm/two]\n")
+    make(tmp_path, "vllm/two")
+    (tmp_path / "matrix.yaml").write_text(GOOD.replace("[vllm/one]", "[vllm/one, vllm/two]"))
+    cell = matrix.load(tmp_path / "matrix.yaml").cells[0]
+    names = [step.patch.name for step in catalog.series(catalog.load(tmp_path / "patches"), cell)]
+    assert names == ["vllm/two", "vllm/one"]
+
+
+def test_a_flavor_that_names_an_unknown_patch_is_told_what_there_is(tmp_path: Path) -> None:
+    make(tmp_path, "vllm/other")
+    with pytest.raises(InputError) as caught:
+        catalog.series(
+            catalog.load(tmp_path / "patches"), matrix.load(write_matrix(tmp_path)).cells[0]
+        )
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.fix) == ("patch-unknown", "there are: vllm/other")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line"),
+    [
+        ('">=0.33,<0.34"', '">=0.22.1,<0.34"', "patch-overlap", 10),
+        ('">=0.33,<0.34"', '"0.33"', "patch-bad-versions", 10),
+        ("diff: b.diff", "diff: c.diff", "patch-no-diff", 10),
+        ("run: proof.py", "run: none.py", "patch-no-proof", 14),
+        ("findings: f", "finding: f", "patch-unknown-key", 12),
+        ("stage: installed", "stage: here", "patch-wrong-value", 6),
+        ("variants:", "after: [vllm/gone]\nvariants:", "patch-unknown", 1),
+        ("variants:", "after: [vllm/one]\nvariants:", "patch-cycle", 1),
+    ],
+)
+def test_a_mistake_in_patch_yaml_is_named_with_its_line(
+    tmp_path: Path, old: str, new: str, code: str, line: int
+) -> None:
+    make(tmp_path, text=PATCH.replace(old, new))
+    where = codes(tmp_path)[code]
+    assert where == f"patches/vllm/one/patch.yaml:{line}"
+
+
+def test_the_mistakes_of_all_patches_are_shown_at_once(tmp_path: Path) -> None:
+    (make(tmp_path, "vllm/one") / "a.diff").write_text("")
+    (make(tmp_path, "vllm/two") / "proof.py").unlink()
+    assert codes(tmp_path).keys() == {"diff-empty", "patch-no-proof"}
+
+
+def test_the_committed_catalogue_is_valid() -> None:
+    assert catalog.load(ROOT / "patches")

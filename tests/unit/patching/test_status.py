@@ -1,0 +1,144 @@
+"""Which release needs which patch: fetched by hash, measured by proofs, kept by content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from support.machine import DOWN, settings
+from support.patches import DIFF, make
+from support.sources import TREES, publish
+
+from imagefactory.errors import SetupError
+from imagefactory.patching import catalog, sources, status
+from imagefactory.patching.measure import Bench, Measured
+from imagefactory.patching.patch import Patch, State
+
+PROOF = """\
+import pathlib, sys
+text = (pathlib.Path(sys.argv[1]) / "x.py").read_text()
+ran = pathlib.Path({ran!r})
+ran.write_text(ran.read_text() + "ran ")
+print(text.split()[1])
+raise SystemExit(0 if "zwei" in text else 1)
+"""
+
+
+@pytest.fixture
+def patch(tmp_path: Path) -> Patch:
+    folder = make(tmp_path)
+    (folder / "proof.py").write_text(PROOF.format(ran=str(tmp_path / "ran")))
+    (tmp_path / "ran").write_text("")
+    text = (folder / "patch.yaml").read_text()
+    (folder / "patch.yaml").write_text(
+        text + 'not_applicable:\n  - {versions: "==0.23.0", reason: never there}\n'
+    )
+    return next(iter(catalog.load(tmp_path / "patches").values()))
+
+
+def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patch) -> None:
+    using = settings(tmp_path, index)
+    trees = [sources.fetch("vllm", version, using) for version in TREES]
+    rows = {row.version: row for row in status.measure([patch], trees, Bench(using))}
+    assert {version: row.state for version, row in rows.items()} == {
+        "0.22.1": State.NEEDED,
+        "0.22.2": State.OBSOLETE,
+        "0.22.3": State.CONFLICT,
+        "0.23.0": State.NOT_APPLICABLE,
+    }
+    assert "x.py" in rows["0.22.3"].reason
+    assert rows["0.23.0"].reason == "never there"
+    assert trees[0].sha256[:12] in rows["0.22.1"].evidence
+    page = status.markdown(list(rows.values()), [patch])
+    assert "| 0.22.1 | needed |" in page
+
+
+def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch) -> None:
+    using = settings(tmp_path, index)
+    tree = sources.fetch("vllm", "0.22.1", using)
+    status.measure([patch], [tree], Bench(using))
+    assert (tree.root / "x.py").read_text() == TREES["0.22.1"]
+    assert sorted(path.name for path in tree.root.iterdir()) == [".source.json", "x.py"]
+
+
+def test_results_are_kept_until_patch_proof_or_sources_change(
+    tmp_path: Path, index: str, patch: Patch
+) -> None:
+    using = settings(tmp_path, index)
+    tree = sources.fetch("vllm", "0.22.1", using)
+    first = status.measure([patch], [tree], Bench(using))
+    ran = (tmp_path / "ran").read_text()
+    assert status.measure([patch], [tree], Bench(using)) == first
+    assert (tmp_path / "ran").read_text() == ran
+    status.measure([patch], [tree], Bench(using, fresh=True))
+    assert len((tmp_path / "ran").read_text()) == 2 * len(ran)
+    (patch.folder / "a.diff").write_text(DIFF.replace("zwei", "other"))
+    (row,) = status.measure([patch], [tree], Bench(using))
+    assert row.state is State.BROKEN
+
+
+def test_the_newest_release_of_every_minor_is_measured_unless_a_specifier_says_which(
+    tmp_path: Path, index: str
+) -> None:
+    using = settings(tmp_path, index)
+    assert sources.releases("vllm", None, using) == ["0.22.3", "0.23.0"]
+    assert sources.releases("vllm", SpecifierSet("<0.22.3"), using) == ["0.22.1", "0.22.2"]
+
+
+def test_what_is_in_the_cache_needs_no_index(tmp_path: Path, index: str) -> None:
+    tree = sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
+    offline = settings(tmp_path, DOWN)
+    assert sources.fetch("vllm", "0.22.1", offline) == tree
+    assert sources.releases("vllm", None, offline) == ["0.22.1"]
+
+
+def test_sources_with_another_hash_than_the_index_promised_are_refused(
+    tmp_path: Path, index: str
+) -> None:
+    publish(tmp_path / "sdists", tmp_path / "www", wrong=True)
+    with pytest.raises(SetupError) as caught:
+        sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
+    assert caught.value.problems[0].code == "sources-corrupt"
+    assert not (tmp_path / "cache/sources/vllm/0.22.1").exists()
+
+
+def rows_of(*states: str) -> list[Measured]:
+    return [
+        Measured(
+            project="vllm", patch="p", version=f"0.{n}", state=State(state), reason="", evidence=""
+        )
+        for n, state in enumerate(states)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (("needed", "needed", "obsolete", "obsolete"), "needed 0.0 - 0.1, obsolete since 0.2"),
+        (("obsolete", "obsolete"), "needed in none of 0.0 - 0.1"),
+        (("needed",), "needed 0.0"),
+        (
+            ("n/a", "needed", "obsolete", "needed"),
+            "n/a 0.0, needed 0.1, obsolete 0.2, needed since 0.3",
+        ),
+    ],
+)
+def test_states_are_told_as_ranges_of_releases(states: tuple[str, ...], told: str) -> None:
+    assert status.story(rows_of(*states)) == told
+
+
+def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) -> None:
+    trees = []
+    for version, line in (
+        ("0.1", "flashinfer-python==0.6.4"),
+        ("0.2", "flashinfer-python==0.6.11.post2  # why"),
+    ):
+        root = tmp_path / version
+        (root / "requirements").mkdir(parents=True)
+        (root / "requirements/cuda.txt").write_text(
+            f"# a comment\ntorch==2\n{line}\nflashinfer-cubin==0.6.9\n"
+        )
+        trees.append(sources.SourceTree(project="vllm", version=version, root=root, sha256=""))
+    assert sources.pinned("flashinfer", trees) == ["0.6.4", "0.6.11.post2"]
+    assert sources.pinned("vllm", trees) == []

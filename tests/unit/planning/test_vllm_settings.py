@@ -1,0 +1,103 @@
+"""Settings that a release of vLLM does not know are errors before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.matrices import GOOD
+from support.patches import make
+
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Cell
+from imagefactory.patching import catalog
+from imagefactory.planning import vllm_settings
+
+FILES = {
+    "vllm/envs.py": (
+        'environment_variables: dict[str, object] = {"VLLM_KNOWN": 1, "VLLM_OTHER": 2}\n'
+    ),
+    "vllm/loader.py": 'environ.get("VLLM_READ")\ngetenv("VLLM_GOT")\nenviron["VLLM_INDEXED"]\n"VLLM_NAMED"\n',
+    "vllm/engine/arg_utils.py": 'group.add_argument("--moe-backend", "-mb")\n',
+    "vllm/entrypoints/openai/cli_args.py": (
+        "class FrontendArgs:\n    tool_call_parser: str = ''\n    plain = 1\n"
+    ),
+}
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> vllm_settings.Knobs:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return vllm_settings.read(tmp_path)
+
+
+def cell_with(tmp_path: Path, env: str = "{}", args: str = "[]") -> Cell:
+    text = GOOD.replace("    env: {A: b}\n", f"    env: {env}\n    serve_args: {args}\n")
+    assert text != GOOD
+    (tmp_path / "matrix.yaml").write_text(text)
+    return matrix.load(tmp_path / "matrix.yaml").cells[0]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("VLLM_KNOWN", "VLLM_READ", "VLLM_GOT", "VLLM_INDEXED"),
+        *(
+            "--moe-backend",
+            "--moe_backend=marlin",
+            "--no-moe-backend",
+            "--tool-call-parser",
+            "--moe-backend.x",
+        ),
+    ],
+)
+def test_what_the_release_reads_is_known(found: vllm_settings.Knobs, setting: str) -> None:
+    assert found.knows(setting)
+
+
+@pytest.mark.parametrize("setting", ["VLLM_NAMED", "VLLM_GONE", "--gone", "--plain", "--no-gone"])
+def test_what_it_only_names_or_never_had_is_not(found: vllm_settings.Knobs, setting: str) -> None:
+    assert not found.knows(setting)
+
+
+def test_a_dead_variable_and_a_dead_option_are_told_with_their_lines(
+    tmp_path: Path, found: vllm_settings.Knobs
+) -> None:
+    cell = cell_with(
+        tmp_path,
+        "{VLLM_KNOWN: '1', VLLM_KNOWM: '1', HF_HOME: /x}",
+        '["--moe-backend", "--gone", "value"]',
+    )
+    told = list(vllm_settings.dead(cell, found, ()))
+    lines = (tmp_path / "matrix.yaml").read_text().splitlines()
+    env, args = (
+        next(n for n, line in enumerate(lines, 1) if line.startswith(f"    {key}"))
+        for key in ("env", "serve_args")
+    )
+    assert [(p.code, p.where) for p in told] == [
+        ("setting-dead", f"{tmp_path / 'matrix.yaml'}:{env}"),
+        ("setting-dead", f"{tmp_path / 'matrix.yaml'}:{args}"),
+    ]
+    assert "would be ignored" in told[0].what
+    assert told[0].fix == "vLLM 0.22.1 has VLLM_KNOWN"
+    assert "--gone" in told[1].what
+
+
+def test_an_option_that_a_patch_of_the_series_adds_is_known(
+    tmp_path: Path, found: vllm_settings.Knobs
+) -> None:
+    make(tmp_path)
+    diff = tmp_path / "patches/vllm/one/a.diff"
+    diff.write_text(
+        '--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n one\n-two\n+parser.add_argument("--gone")\n'
+    )
+    cell = cell_with(tmp_path, args='["--gone=1"]')
+    steps = catalog.series(catalog.load(tmp_path / "patches"), cell)
+    assert list(vllm_settings.dead(cell, found, steps)) == []
+    assert len(list(vllm_settings.dead(cell, found, ()))) == 1
+
+
+def test_a_flavor_that_sets_nothing_of_vllms_asks_for_nothing(tmp_path: Path) -> None:
+    assert vllm_settings.asked(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []

@@ -1,0 +1,234 @@
+"""A wheel that is to be made.
+
+What decides its key, what it is made from, and what the lock has to have for it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+from imagefactory.errors import InputError
+from imagefactory.locking import store
+from imagefactory.locking.lock import BuiltWheel, Lock, LockedSource, LockedToolchain, Resolution
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Cell, SourceBuild, request_of
+from imagefactory.patching import catalog
+from imagefactory.planning import wheel_plan
+from imagefactory.planning.cell_plan import patch_files
+from imagefactory.planning.wheel_plan import Trial, WheelPlan
+from imagefactory.settings import from_environment
+from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
+from imagefactory.system.yamlfile import Location
+from imagefactory.wheels import wheels
+from imagefactory.workspace import Workspace
+
+CUTLASS = "wheel:flashinfer-python/flashinfer/data/cutlass"
+GIT = "git+https://github.com/nvidia/cutlass@v4.4.2"
+
+
+def source(name: str, version: str, sha: str) -> LockedSource:
+    return LockedSource(
+        name=name,
+        version=version,
+        filename=f"{name[:4]}.tar",
+        sha256=sha * 64,
+        size=1,
+        url="https://host/x",
+    )
+
+
+@pytest.fixture(scope="module")
+def lock() -> Lock:
+    real = store.read(ROOT / "wheels.lock")
+    tools = [
+        LockedToolchain(
+            name="tools", platform=p, requirements=(), wheels=real.toolchains[0].wheels[:1]
+        )
+        for p in (Platform.AMD64, Platform.ARM64)
+    ]
+    sources = (source("vllm", "0.22.1", "a"), source(GIT, "0" * 40, "b"))
+    return replace(real, toolchains=(*real.toolchains, *tools), sources=sources)
+
+
+def cell(
+    *,
+    binaries: str = "compiled",
+    patches: tuple[str, ...] = ("vllm/e2m1-software",),
+    **fields: object,
+) -> Cell:
+    found = next(
+        c
+        for c in matrix.load(ROOT / "matrix.yaml").cells
+        if c.flavor.name == "gb10" and c.axes["vllm"] == "0.22.1"
+    )
+    given = (
+        {"extensions": ("_C",), "sources": {"VLLM_CUTLASS_SRC_DIR": CUTLASS}}
+        if binaries == "compiled"
+        else {}
+    )
+    build = SourceBuild(
+        binaries=binaries,
+        tools="tools",
+        location=Location(file="matrix.yaml", line=1),
+        **{**given, **fields},  # type: ignore[arg-type]
+    )
+    return replace(found, flavor=replace(found.flavor, build=build, patches=patches))
+
+
+def resolution(lock: Lock, asked: Cell) -> Resolution:
+    found = lock.find(request_of(asked))
+    assert found is not None
+    return found
+
+
+def plan_of(lock: Lock, asked: Cell, trial: Trial | None = None) -> WheelPlan:
+    series = catalog.series(catalog.load(ROOT / "patches"), asked)
+    made = wheel_plan.compose(
+        asked,
+        resolution(lock, asked),
+        series,
+        lock,
+        templates=ROOT / "templates",
+        uv_version="1",
+        trial=trial,
+    )
+    assert made is not None
+    return made
+
+
+def test_a_compiled_wheel_is_made_with_the_compilers_torch_and_patches_of_its_cell(
+    lock: Lock,
+) -> None:
+    made = plan_of(lock, cell())
+    assert (made.compiles, made.platform) == (True, "linux/arm64")
+    assert [part.name for part in made.parts] == ["", "VLLM_CUTLASS_SRC_DIR"]
+    assert made.parts[1].inside == "flashinfer/data/cutlass"
+    assert b"torch==2.11.0" in made.files["requirements/torch.txt"]
+    assert b"vllm==" not in made.files["requirements/torch.txt"]
+    assert b"nvidia-cuda-nvcc==" in made.files["requirements/toolchain.txt"]
+    job = json.loads(made.files["extensions.json"])
+    assert (job["archs"], job["extensions"]) == ("12.1a", ["_C"])
+    assert job["sources"] == {"VLLM_CUTLASS_SRC_DIR": "/sources/VLLM_CUTLASS_SRC_DIR"}
+    assert "patches/vllm/e2m1-software/proof.py" in made.files
+    assert b"AS tried" not in made.files["Dockerfile"]
+
+
+def test_all_that_decides_the_content_decides_the_key(lock: Lock, tmp_path: Path) -> None:
+    plain = cell()
+    other_arch = replace(plain, flavor=replace(plain.flavor, env={"TORCH_CUDA_ARCH_LIST": "12.0f"}))
+    (tmp_path / "cutlass").mkdir()
+    folder = cell(sources={"VLLM_CUTLASS_SRC_DIR": str(tmp_path / "cutlass")})
+    keys = [plan_of(lock, folder).key]
+    (tmp_path / "cutlass/a.h").write_text("one")
+    keys += [
+        plan_of(lock, one).key
+        for one in (plain, other_arch, folder, cell(extensions=("_C", "_moe_C")))
+    ]
+    keys += [
+        plan_of(lock, one).key
+        for one in (cell(patches=()), cell(sources={"VLLM_CUTLASS_SRC_DIR": GIT}))
+    ]
+    keys.append(plan_of(replace(lock, sources=(source("vllm", "0.22.1", "c"),)), plain).key)
+    keys.append(plan_of(lock, cell(binaries="official", patches=())).key)
+    assert len(set(keys)) == len(keys)
+    assert plan_of(lock, cell()).key == plan_of(lock, plain).key
+
+
+def test_a_trial_asks_for_units_in_the_same_place(lock: Lock) -> None:
+    made = plan_of(lock, cell(), Trial(units=("csrc/*.cu",), targets=("sm_121a",), count="E2M1"))
+    job = json.loads(made.files["units.json"])
+    assert (job["units"], job["targets"], job["count"]) == (["csrc/*.cu"], ["sm_121a"], "E2M1")
+    assert b"AS tried" in made.files["Dockerfile"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        cell(sources={"VLLM_CUTLASS_SRC_DIR": "git+https://host/other@v1"}),
+        cell(sources={"VLLM_CUTLASS_SRC_DIR": "wheel:no-such-wheel/x"}),
+        cell(sources={"VLLM_CUTLASS_SRC_DIR": "./no-such-folder"}),
+        cell(ref="git+https://host/vllm@main"),
+    ],
+)
+def test_sources_that_are_nowhere_are_told_with_the_line_of_the_build(
+    lock: Lock, asked: Cell
+) -> None:
+    with pytest.raises(InputError) as caught:
+        plan_of(lock, asked)
+    assert caught.value.problems[0].where == "matrix.yaml:1"
+
+
+def test_a_patch_of_sources_is_refused_where_nothing_is_compiled() -> None:
+    patches = catalog.load(ROOT / "patches")
+    with pytest.raises(InputError) as caught:
+        catalog.series(patches, cell(binaries="official"))
+    assert caught.value.problems[0].code == "patch-stage"
+    assert [step.patch.name for step in catalog.series(patches, cell())] == ["vllm/e2m1-software"]
+
+
+def test_an_image_proves_again_what_is_installed_and_records_what_is_compiled_in() -> None:
+    asked = cell(patches=("vllm/mtp-exclusion", "vllm/e2m1-software", "flashinfer/e2m1-targets"))
+    names = ("vllm/mtp-exclusion", "vllm/e2m1-software")
+    series = catalog.series(
+        catalog.load(ROOT / "patches"), replace(asked, flavor=replace(asked.flavor, patches=names))
+    )
+    rows = json.loads(patch_files(series, asked.flavor.build)["patches/series.json"])
+    assert [row.get("in_wheel") for row in rows] == ["yes", None]
+    assert rows[1] == {"name": "vllm/e2m1-software", "compiled": ["vllm/_C*.so"]}
+    assert all(
+        "in_wheel" not in row for row in json.loads(patch_files(series)["patches/series.json"])
+    )
+
+
+def test_the_lock_keeps_the_wheels_that_some_cell_still_asks_for(lock: Lock) -> None:
+    wheel = lock.resolutions[0].wheels[0]
+    old = [
+        BuiltWheel(key=key, platform=Platform.ARM64, replaces="r", wheel=wheel)
+        for key in ("one", "two")
+    ]
+    new = BuiltWheel(key="three", platform=Platform.ARM64, replaces="r", wheel=wheel)
+    made = wheels.Made(built=new, path=Path("x"), fresh=True, patches=())
+    found = wheels.with_built(replace(lock, built=tuple(old)), [made], {"two", "three"})
+    assert [built.key for built in found.built] == ["three", "two"]
+
+
+def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(
+    tmp_path: Path,
+) -> None:
+    for name in ("templates", "patches"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    text = (ROOT / "matrix.yaml").read_text()
+    build = "    build: {binaries: official, tools: no-lock-yet}\n    toolchain: cuda13.0\n"
+    tools = (
+        "toolchains:\n  no-lock-yet: {requirements: [wheel==0.45.1], platforms: [linux/amd64]}\n"
+    )
+    text = text.replace("    toolchain: cuda13.0\n", build, 1).replace("toolchains:\n", tools, 1)
+    (tmp_path / "matrix.yaml").write_text(text)
+    wheel = store.read(ROOT / "wheels.lock").resolutions[0].wheels[0]
+    old, new = (
+        BuiltWheel(key=key, platform=Platform.ARM64, replaces="r", wheel=wheel)
+        for key in ("old", "new")
+    )
+    store.write(tmp_path / "wheels.lock", replace(store.read(ROOT / "wheels.lock"), built=(old,)))
+    workspace = Workspace(tmp_path / "matrix.yaml", from_environment({}, tmp_path))
+    with pytest.raises(InputError):
+        workspace.wheel(workspace.cells(["flavor=gb10"])[0])
+    workspace._keep_built([wheels.Made(built=new, path=Path("x"), fresh=True, patches=())])
+    assert [built.key for built in store.read(tmp_path / "wheels.lock").built] == ["new", "old"]
+
+
+def test_a_trial_of_a_cell_that_compiles_nothing_is_refused_with_its_flavors_line() -> None:
+    workspace = Workspace(ROOT / "matrix.yaml", from_environment({}, ROOT))
+    (cell,) = workspace.cells(["flavor=cpu"])
+    with pytest.raises(InputError) as caught:
+        workspace.try_units(
+            cell, Engine(binary="no-docker-is-asked"), Trial(units=("*",), targets=(), count="")
+        )
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("compiles-nothing", str(cell.flavor.location))

@@ -1,0 +1,35 @@
+"""Platforms by all of their names."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from imagefactory.system import platforms
+from imagefactory.system.platforms import Platform
+
+
+@pytest.mark.parametrize(
+    ("machine", "image", "native"),
+    [
+        ("x86_64", "linux/amd64", True),
+        ("x86_64", "linux/arm64", False),
+        ("aarch64", "linux/arm64", True),
+        ("aarch64", "linux/arm64/v8", True),
+        ("riscv64", "linux/riscv64", False),
+    ],
+)
+def test_only_images_of_this_machines_own_platform_run_natively(
+    monkeypatch: pytest.MonkeyPatch, machine: str, image: str, native: bool
+) -> None:
+    own = os.uname_result(("Linux", "host", "6", "1", machine))
+    monkeypatch.setattr(os, "uname", lambda: own)
+    assert platforms.is_native(image) is native
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_a_platform_is_found_by_its_machine_name_and_is_its_oci_name(platform: Platform) -> None:
+    assert platforms.of_machine(platform.machine) is platform
+    assert platforms.parse(f"{platform}/v8") is platform
+    assert str(platform) == f"linux/{platform.arch}"

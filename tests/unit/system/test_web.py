@@ -1,0 +1,60 @@
+"""What is asked of servers: a connection that breaks half through is no end."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from imagefactory.errors import SetupError
+from imagefactory.system import web
+
+DATA = b"0123456789" * 100
+
+
+class _Breaking(BaseHTTPRequestHandler):
+    """Sends half of what it promised as often as the server's ``breaks`` says, then all of it."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(DATA)))
+        self.end_headers()
+        self.server.asked += 1  # type: ignore[attr-defined]
+        self.wfile.write(DATA[:500] if self.server.asked <= self.server.breaks else DATA)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    made = ThreadingHTTPServer(("127.0.0.1", 0), _Breaking)
+    made.asked = made.breaks = 0  # type: ignore[attr-defined]
+    threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def download(server: ThreadingHTTPServer, breaks: int) -> tuple[str, bytes]:
+    server.breaks = breaks  # type: ignore[attr-defined]
+    file = io.BytesIO()
+    found = web.download(f"http://127.0.0.1:{server.server_port}/x", file, code="wheel-unreachable")
+    return found, file.getvalue()
+
+
+def test_a_download_that_breaks_half_through_is_begun_anew(server: ThreadingHTTPServer) -> None:
+    assert download(server, 2) == (hashlib.sha256(DATA).hexdigest(), DATA)
+
+
+def test_one_that_keeps_breaking_is_told_with_its_address(server: ThreadingHTTPServer) -> None:
+    with pytest.raises(SetupError) as caught:
+        download(server, 9)
+    (problem,) = caught.value.problems
+    assert problem.code == "wheel-unreachable"
+    assert problem.what.startswith(f"http://127.0.0.1:{server.server_port}/x: ")
+    assert server.asked == 3  # type: ignore[attr-defined]

@@ -1,0 +1,145 @@
+"""The checks of the server against broken servers on real sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.verify_fake_server import QUICK, FakeEngine
+from support.verify_fakes import CPU, FakeImage, Good
+
+from imagefactory.verifying import server
+from imagefactory.verifying.ports import Engine
+from imagefactory.verifying.receipt import Outcome
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    fake = FakeEngine()
+    yield fake
+    fake.close()
+
+
+def observe(engine: FakeEngine, folder: Path) -> server.ServerRun:
+    typed: Engine = engine  # type: ignore[assignment]
+    return server.observe(typed, FakeImage(), folder=folder, patience=QUICK)
+
+
+def red(run: server.ServerRun) -> dict[str, str]:
+    """The checks that fail for this run, with what they say."""
+    image = Good(torch=CPU)
+    image.server = run
+    return {
+        name: result.detail
+        for name, result in image.results().items()
+        if result.outcome is Outcome.FAIL
+    }
+
+
+def test_a_good_server_passes_and_was_asked_for_greedy_answers(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    run = observe(engine, tmp_path)
+    assert red(run) == {}
+    assert {(body["temperature"], body["model"]) for body in engine.behaviour.seen} == {
+        (0, server.MODEL_NAME)
+    }
+    assert len([answer for answer in run.answers if answer.kind == "completion"]) >= 2
+    assert {answer.kind for answer in run.answers} == {"completion", "chat", "stream"}
+
+
+def test_the_container_gets_the_model_and_options_in_quotes(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    observe(engine, tmp_path)
+    assert "model.safetensors" in engine.started["files"]
+    assert engine.started["mounts"] == [(tmp_path, engine.started["env"]["MODEL"])]
+    assert "'{\"mode\": 0}'" in engine.started["env"]["VLLM_EXTRA_ARGS"]
+    assert engine.started["shm_size"] == "1g"
+
+
+def test_a_server_that_answers_garbage_fails_although_it_is_healthy(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour.text = "!!!!!"
+    faults = red(observe(engine, tmp_path))
+    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert "'!!!!!' and not 'Paris .'" in faults["server-completions"]
+
+
+def test_a_server_that_always_says_paris_fails(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour.text = "Paris ."
+    assert "'Paris .' and not 'Rome .'" in red(observe(engine, tmp_path))["server-completions"]
+
+
+def test_a_right_answer_with_more_behind_it_fails(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour.text = "Tokyo . !"
+    assert "server-chat" in red(observe(engine, tmp_path))
+
+
+def test_every_completion_500_fails_although_health_is_200_and_shows_the_log(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour.status = 500
+    faults = red(observe(engine, tmp_path))
+    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert "HTTP 500" in faults["server-completions"]
+    assert "EngineDeadError" in faults["server-completions"]
+    assert "Illegal instruction" in faults["server-completions"]
+
+
+@pytest.mark.parametrize(
+    "models", [{"data": []}, {"data": [{"id": "other"}]}, {"error": "no"}, "nonsense"]
+)
+def test_a_wrong_list_of_models_fails(engine: FakeEngine, tmp_path: Path, models: object) -> None:
+    engine.behaviour.models = models
+    assert red(observe(engine, tmp_path)).keys() == {"server-models"}
+
+
+def test_a_server_that_hangs_fails_in_time(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour.hang = 2
+    began = time.monotonic()
+    faults = red(observe(engine, tmp_path))
+    assert time.monotonic() - began < 10
+    assert "no response" in faults["server-completions"]
+
+
+def test_a_stream_that_breaks_off_fails(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour.done = ""
+    faults = red(observe(engine, tmp_path))
+    assert faults.keys() == {"server-stream"}
+    assert "without [DONE]" in faults["server-stream"]
+
+
+def test_a_server_that_dies_at_start_fails_at_once_with_its_last_words(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour.health = 503
+    engine.behaviour.alive = False
+    run = observe(engine, tmp_path)
+    assert "the container ended" in run.fault
+    assert "Illegal instruction" in red(run)["server-starts"]
+    assert run.start_seconds < QUICK.start
+
+
+def test_a_server_that_never_gets_healthy_is_given_up(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour.health = 503
+    run = observe(engine, tmp_path)
+    assert "not healthy after" in run.fault
+    assert red(run).keys() == {"server-starts"}
+
+
+@pytest.mark.parametrize("code", [1, 137, 143])
+def test_an_end_other_than_0_fails(engine: FakeEngine, tmp_path: Path, code: int) -> None:
+    engine.behaviour.exit_code = code
+    assert red(observe(engine, tmp_path)).keys() == {"server-stops"}
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_the_container_is_always_removed(engine: FakeEngine, tmp_path: Path, alive: bool) -> None:
+    engine.behaviour.alive = alive
+    engine.behaviour.health = 200 if alive else 503
+    observe(engine, tmp_path)
+    assert engine.container.removed

@@ -1,0 +1,211 @@
+"""The tiny model, checked against a forward pass written from the architecture's definition."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from imagefactory.verifying import tiny_model
+
+Array = NDArray[np.float32]
+
+
+def rms_norm(x: Array, weight: Array) -> Array:
+    return np.asarray(
+        x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6) * weight, np.float32
+    )
+
+
+def rope(x: Array, positions: Array) -> Array:
+    half = tiny_model.HEAD_DIM // 2
+    angles = positions[:, None] * tiny_model.ROPE_THETA ** (-np.arange(half) / half)
+    first, second = x[:, :half], x[:, half:]
+    turned = (
+        first * np.cos(angles) - second * np.sin(angles),
+        second * np.cos(angles) + first * np.sin(angles),
+    )
+    return np.concatenate(turned, axis=1).astype(np.float32)
+
+
+def attention(w: tiny_model.Weights, prefix: str, x: Array, *, positional: bool) -> Array:
+    length = len(x)
+    positions = np.arange(length, dtype=np.float32) * positional
+    mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
+    heads = []
+    for head in range(tiny_model.HEADS):
+        rows = slice(head * tiny_model.HEAD_DIM, (head + 1) * tiny_model.HEAD_DIM)
+        q, k, v = (x @ w[f"{prefix}.{name}_proj.weight"][rows].T for name in "qkv")
+        q = rope(rms_norm(q, w[f"{prefix}.q_norm.weight"]), positions)
+        k = rope(rms_norm(k, w[f"{prefix}.k_norm.weight"]), positions)
+        scores = q @ k.T / np.sqrt(tiny_model.HEAD_DIM) + mask
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        heads.append(chances / chances.sum(axis=1, keepdims=True) @ v)
+    return np.asarray(np.concatenate(heads, axis=1) @ w[f"{prefix}.o_proj.weight"].T, np.float32)
+
+
+def forward(w: tiny_model.Weights, tokens: list[int], *, positional: bool = True) -> Array:
+    """Logits after the last token, as Qwen3 defines them."""
+    x = w["model.embed_tokens.weight"][tokens]
+    for number in range(tiny_model.LAYERS):
+        layer = f"model.layers.{number}"
+        x = x + attention(
+            w,
+            f"{layer}.self_attn",
+            rms_norm(x, w[f"{layer}.input_layernorm.weight"]),
+            positional=positional,
+        )
+        y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"])
+        gate = y @ w[f"{layer}.mlp.gate_proj.weight"].T
+        up = y @ w[f"{layer}.mlp.up_proj.weight"].T
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{layer}.mlp.down_proj.weight"].T
+    logits: Array = rms_norm(x[-1], w["model.norm.weight"]) @ w["lm_head.weight"].T
+    return logits
+
+
+def answer(
+    w: tiny_model.Weights, words: list[str], *, positional: bool = True
+) -> tuple[tuple[str, ...], float]:
+    """The greedy continuation up to the end token.
+
+    And the smallest lead of a chosen word over the next best.
+    """
+    tokens = [tiny_model.word_id(word) for word in words]
+    said: list[str] = []
+    lead = np.inf
+    while len(said) < 6:
+        logits = forward(w, tokens, positional=positional)
+        best = int(np.argmax(logits))
+        second, first = np.sort(logits)[-2:]
+        lead = min(lead, float(first - second))
+        if tiny_model.WORDS[best] == tiny_model.END:
+            break
+        tokens.append(best)
+        said.append(tiny_model.WORDS[best])
+    return tuple(said), lead
+
+
+def chat_words(question: tiny_model.Question) -> list[str]:
+    """The prompt as the chat template renders it."""
+    return [
+        tiny_model.START,
+        "user",
+        *question.prompt.split(),
+        tiny_model.END,
+        tiny_model.START,
+        "assistant",
+    ]
+
+
+PROMPTS = [
+    *((question.prompt.split(), question.answer) for question in tiny_model.COMPLETIONS),
+    *((chat_words(question), question.answer) for question in tiny_model.CHATS),
+]
+
+
+@pytest.mark.parametrize(("words", "right"), PROMPTS)
+def test_every_question_of_the_smoke_check_has_the_claimed_answer_by_a_wide_margin(
+    words: list[str], right: tuple[str, ...]
+) -> None:
+    said, lead = answer(tiny_model.weights(), words)
+    assert said == right
+    assert lead > 2
+
+
+@pytest.mark.parametrize(("country", "capital"), tiny_model.CAPITALS.items())
+def test_every_country_has_its_capital_in_completions_and_in_chat(
+    country: str, capital: str
+) -> None:
+    w = tiny_model.weights()
+    question = tiny_model.Question(prompt=f"which city is the capital of {country} ?", answer=())
+    assert answer(w, ["the", "capital", "of", country, "is"])[0] == (capital, ".")
+    assert answer(w, chat_words(question))[0] == (capital, ".")
+
+
+@pytest.mark.parametrize(("words", "right"), PROMPTS)
+def test_without_what_attention_brings_no_answer_is_right(
+    words: list[str], right: tuple[str, ...]
+) -> None:
+    w = tiny_model.weights()
+    for name in w:
+        if name.endswith("o_proj.weight"):
+            w[name][:] = 0
+    assert answer(w, words)[0] != right
+
+
+def test_a_model_that_computes_only_zeros_says_garbage() -> None:
+    zeros = {name: np.zeros_like(tensor) for name, tensor in tiny_model.weights().items()}
+    said, _ = answer(zeros, PROMPTS[0][0])
+    assert set(said) == {tiny_model.GARBAGE}
+
+
+def test_without_positions_the_nearest_country_is_not_found() -> None:
+    words, right = (
+        [
+            "the",
+            "capital",
+            "of",
+            "Spain",
+            "is",
+            "Madrid",
+            ".",
+            "the",
+            "capital",
+            "of",
+            "Norway",
+            "is",
+        ],
+        ("Oslo", "."),
+    )
+    assert answer(tiny_model.weights(), words)[0] == right
+    _, lead = answer(tiny_model.weights(), words, positional=False)
+    assert lead < 1e-3
+
+
+@pytest.mark.parametrize("head", range(tiny_model.HEADS))
+def test_each_head_is_needed_for_some_question(head: int) -> None:
+    w = tiny_model.weights()
+    w["model.layers.0.self_attn.o_proj.weight"][
+        :, head * tiny_model.HEAD_DIM : (head + 1) * tiny_model.HEAD_DIM
+    ] = 0
+    assert any(answer(w, words)[0] != right for words, right in PROMPTS)
+
+
+def test_each_layer_is_needed_for_every_question() -> None:
+    for layer in range(tiny_model.LAYERS):
+        w = {
+            name: np.zeros_like(tensor) if name.startswith(f"model.layers.{layer}.") else tensor
+            for name, tensor in tiny_model.weights().items()
+        }
+        assert all(answer(w, words)[0] != right for words, right in PROMPTS)
+
+
+def test_the_model_is_the_same_bytes_every_time(tmp_path: Path) -> None:
+    first, second = tiny_model.write(tmp_path / "a"), tiny_model.write(tmp_path / "b")
+    names = sorted(path.name for path in first.iterdir())
+    assert names == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    assert sum(path.stat().st_size for path in first.iterdir()) < 1_000_000
+
+
+def test_the_written_tensors_are_the_weights(tmp_path: Path) -> None:
+    loaded = load_file(tiny_model.write(tmp_path) / "model.safetensors")
+    expected = tiny_model.weights()
+    assert loaded.keys() == expected.keys()
+    assert all(np.array_equal(loaded[name], expected[name]) for name in expected)
+    assert all(tensor.dtype == np.float32 for tensor in loaded.values())
+
+
+def test_the_tokenizer_knows_every_word_of_the_questions_under_the_model_s_number(
+    tmp_path: Path,
+) -> None:
+    written = json.loads((tiny_model.write(tmp_path) / "tokenizer.json").read_text())
+    vocabulary = written["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(tiny_model.VOCABULARY))
+    for words, right in PROMPTS:
+        assert all(vocabulary[word] == tiny_model.word_id(word) for word in (*words, *right))

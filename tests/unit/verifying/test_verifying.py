@@ -1,0 +1,271 @@
+"""The station from image reference to receipt, with a fake engine that runs the real entrypoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+from support.verify_fake_server import QUICK, FakeEngine
+from support.verify_fakes import CPU, CUDA, FakeImage, Good, expectation, resolution
+
+from imagefactory.errors import CheckFailedError, SetupError, fail
+from imagefactory.locking.lock import Lock
+from imagefactory.locking.store import digest as lock_digest
+from imagefactory.settings import Settings, from_environment
+from imagefactory.system import ui
+from imagefactory.system.shell import Completed
+from imagefactory.verifying import junit, verifying
+from imagefactory.verifying.ports import Engine
+from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+
+ENTRYPOINT = ROOT / "templates" / "entrypoint"
+NOW = datetime(2026, 11, 20, 13, 0, tzinfo=timezone(timedelta(hours=1)))
+
+
+class StationEngine(FakeEngine):
+    """Answers for one image; ``good`` is what the probe finds in it."""
+
+    def __init__(self, good: Good) -> None:
+        super().__init__()
+        self.good = good
+        self.digests = ["sha256:" + "ab" * 32]
+        self.probe_out: str | None = None
+        self.probe_hangs = False
+        self.calls: list[dict[str, Any]] = []
+
+    def inspect_image(self, ref: str) -> FakeImage:
+        digest = self.digests.pop(0) if len(self.digests) > 1 else self.digests[0]
+        return FakeImage(
+            ref=ref, digest=digest, labels=self.good.labels, platform=self.good.platform
+        )
+
+    def run(
+        self, image: str, argv: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any
+    ) -> Completed:
+        self.calls.append({"image": image, "argv": argv, **options})
+        if options.get("entrypoint") == verifying.PYTHON:
+            if self.probe_hangs:
+                raise fail(SetupError, "command-timeout", "no end")
+            out = json.dumps(self.good.facts) + "\n" if self.probe_out is None else self.probe_out
+            return Completed(argv=(), code=0, out=out, err="a warning of torch\n")
+        done = subprocess.run(
+            [sys.executable, str(ENTRYPOINT), *argv],
+            env={"PATH": os.environ["PATH"], **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return Completed(argv=(), code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def engine_for(torch: Any) -> StationEngine:
+    good = Good(torch=torch)
+    good.labels["io.imagefactory.lock-digest"] = lock_digest(resolution(torch))
+    return StationEngine(good)
+
+
+@pytest.fixture
+def cpu() -> Iterator[StationEngine]:
+    engine = engine_for(CPU)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def cuda() -> Iterator[StationEngine]:
+    engine = engine_for(CUDA)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return from_environment({"HOME": str(tmp_path)}, tmp_path)
+
+
+LOCK = Lock(created="", tools=(), resolutions=(resolution(CUDA), resolution(CPU)))
+
+
+def verify(
+    engine: StationEngine, settings: Settings, lock: Lock | None = LOCK, **options: Any
+) -> Receipt:
+    typed: Engine = engine
+    return verifying.verify(
+        "imagefactory/vllm:test",
+        engine=typed,
+        lock=lock,
+        settings=settings,
+        now=NOW,
+        patience=QUICK,
+        **options,
+    )
+
+
+def outcomes(receipt: Receipt, outcome: Outcome) -> set[str]:
+    return {check.name for check in receipt.checks if check.outcome is outcome}
+
+
+def test_a_good_cpu_image_gets_a_receipt_that_passes(
+    cpu: StationEngine, settings: Settings
+) -> None:
+    receipt = verify(cpu, settings)
+    assert outcomes(receipt, Outcome.FAIL) == outcomes(receipt, Outcome.SKIP) == set()
+    assert receipt.passed
+    assert (receipt.digest, receipt.cell, receipt.build_key) == (
+        "sha256:" + "ab" * 32,
+        "a-cell",
+        "key",
+    )
+    assert receipt.verified_at == "2026-11-20T12:00:00+00:00"
+
+
+def test_a_cuda_image_is_not_served_here(cuda: StationEngine, settings: Settings) -> None:
+    receipt = verify(cuda, settings)
+    assert cuda.started == {}
+    assert all(name.startswith("server-") for name in outcomes(receipt, Outcome.SKIP))
+    assert receipt.passed
+
+
+def test_the_probe_runs_without_a_network_and_on_the_image_s_platform(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    verify(cuda, settings)
+    probe_call = cuda.calls[0]
+    assert probe_call["network"] == "none"
+    assert probe_call["platform"] == "linux/arm64"
+    assert "def probe(" in probe_call["stdin"]
+
+
+def test_a_server_that_answers_garbage_fails_the_image(
+    cpu: StationEngine, settings: Settings
+) -> None:
+    cpu.behaviour.text = "!!!!!"
+    receipt = verify(cpu, settings)
+    assert not receipt.passed
+    assert outcomes(receipt, Outcome.FAIL) == {"server-completions", "server-chat", "server-stream"}
+
+
+def test_an_image_whose_python_does_not_report_fails(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.probe_out = ""
+    receipt = verify(cuda, settings)
+    assert outcomes(receipt, Outcome.FAIL) == {"probe"}
+    assert "a warning of torch" in receipt.checks[0].detail
+    assert not receipt.passed
+
+
+def test_a_probe_that_hangs_is_the_image_s_fault(cuda: StationEngine, settings: Settings) -> None:
+    cuda.probe_hangs = True
+    receipt = verify(cuda, settings)
+    assert "no end after" in receipt.checks[0].detail
+    assert not receipt.passed
+
+
+def test_an_image_made_from_another_lock_fails(cuda: StationEngine, settings: Settings) -> None:
+    older = replace(resolution(CUDA), wheels=resolution(CUDA).wheels[1:])
+    receipt = verify(cuda, settings, Lock(created="", tools=(), resolutions=(older,)))
+    assert {"torch-identity", "wheels-installed"} <= outcomes(receipt, Outcome.FAIL)
+
+
+def test_without_a_lock_nothing_is_verified(cuda: StationEngine, settings: Settings) -> None:
+    assert not verify(cuda, settings, None).passed
+
+
+def test_what_the_caller_knows_is_compared_with_the_labels(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    known = replace(expectation(resolution(CUDA)), lock_digest=lock_digest(resolution(CUDA)))
+    assert verify(cuda, settings, None, expected=known).passed
+    receipt = verify(cuda, settings, None, expected=replace(known, build_key="newer"))
+    assert outcomes(receipt, Outcome.FAIL) == {"labels-true"}
+
+
+def test_an_image_that_changes_while_it_is_verified_gets_no_receipt(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.digests = ["sha256:1", "sha256:2"]
+    with pytest.raises(CheckFailedError, match="became sha256:2"):
+        verify(cuda, settings)
+
+
+def test_the_model_is_gone_from_the_machine_afterwards(
+    cpu: StationEngine, settings: Settings
+) -> None:
+    verify(cpu, settings)
+    assert list(settings.cache.iterdir()) == []
+
+
+def result(name: str, outcome: Outcome, detail: str, *, required: bool = True) -> CheckResult:
+    return CheckResult(name=name, outcome=outcome, required=required, detail=detail, seconds=1.5)
+
+
+SOME = Receipt(
+    digest="sha256:" + "ab" * 32,
+    tag="imagefactory/vllm:test",
+    cell="a-cell",
+    build_key="key",
+    verified_at=NOW.astimezone(UTC).isoformat(),
+    checks=(
+        result("one", Outcome.PASS, "seen"),
+        result("two", Outcome.FAIL, "expected <a> & [b]\nlog: \x1b[31mred\x1b[0m"),
+        result("three", Outcome.SKIP, "needs a GPU", required=False),
+    ),
+)
+
+
+def test_junit_has_a_test_case_for_every_check(tmp_path: Path) -> None:
+    junit.write(tmp_path / "deep" / "junit.xml", SOME)
+    root = ET.fromstring((tmp_path / "deep" / "junit.xml").read_text(encoding="utf-8"))  # noqa: S314
+    suite = root[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    one, two, three = suite.findall("testcase")
+    assert [case.get("name") for case in (one, two, three)] == ["one", "two", "three"]
+    assert one.find("failure") is None
+    failure = two.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "expected <a> & [b]"
+    assert "log: ?[31mred" in (failure.text or "")
+    skipped = three.find("skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "needs a GPU"
+
+
+def test_the_table_shows_every_check_with_its_reason_and_the_verdict() -> None:
+    with ui.out.capture() as capture:
+        verifying.render_table(SOME)
+    text = capture.get()
+    assert "two: log:" in text
+    for word in (
+        "one",
+        "two",
+        "three",
+        "pass",
+        "FAIL",
+        "skip",
+        "needs a GPU",
+        "not verified",
+        "[b]",
+    ):
+        assert word in text
+    assert "1 passed, 1 failed, 1 skipped" in text
+
+
+def test_a_log_that_several_failures_share_is_shown_once() -> None:
+    shared = tuple(
+        result(name, Outcome.FAIL, f"{name} is wrong\nthe log") for name in ("two", "three")
+    )
+    with ui.out.capture() as capture:
+        verifying.render_table(replace(SOME, checks=shared))
+    assert capture.get().count("the log") == 1
+    assert "two, three: the log" in capture.get()
