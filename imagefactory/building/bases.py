@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from imagefactory.errors import SetupError, fail
-from imagefactory.matrix.cell import Base
+from imagefactory.matrix.cell import Base, Cell
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.system import shell, ui
 from imagefactory.system.engine import Engine
@@ -77,6 +79,46 @@ def look(engine: Engine, base: Base, platform: Platform, known: Path) -> BaseIma
             swap=None,
         )
     return unresolved(base, platform)
+
+
+def look_all(
+    cells: Iterable[Cell], platforms: Iterable[Platform], engine: Engine | None, known: Path
+) -> dict[tuple[str, Platform], BaseImage]:
+    """The bases of ``cells`` for their own platforms and for ``platforms``, as they are now."""
+    wanted = _wanted(cells, platforms)
+
+    def one(key: tuple[str, Platform]) -> BaseImage:
+        base = wanted[key]
+        return look(engine, base, key[1], known) if engine else unresolved(base, key[1])
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(wanted, pool.map(one, wanted), strict=True))
+
+
+def ensure_all(
+    cells: Iterable[Cell],
+    platforms: Iterable[Platform],
+    engine: Engine,
+    *,
+    known: Path,
+    project: Path,
+) -> dict[tuple[str, Platform], BaseImage]:
+    """Like ``look_all``, with every base made that is missing. Raises SetupError as ``ensure``."""
+    return {
+        key: ensure(engine, base, key[1], known=known, project=project)
+        for key, base in _wanted(cells, platforms).items()
+    }
+
+
+def _wanted(
+    cells: Iterable[Cell], platforms: Iterable[Platform]
+) -> dict[tuple[str, Platform], Base]:
+    also = tuple(platforms)
+    return {
+        (cell.flavor.base.name, platform): cell.flavor.base
+        for cell in cells
+        for platform in (cell.platform, *also)
+    }
 
 
 def ensure(

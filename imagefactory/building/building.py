@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from imagefactory.building import disk
+from imagefactory.building import bakefile, disk
+from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.contexts import Contexts
 from imagefactory.building.progress import Event, Progress
+from imagefactory.building.sites import Site
 from imagefactory.building.view import View
-from imagefactory.errors import SetupError
-from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.errors import Problem, SetupError
+from imagefactory.planning.cell_plan import BaseImage, CellPlan
+from imagefactory.planning.planning import Bases
 from imagefactory.system import shell, ui
 from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +45,43 @@ class BuildResult:
     error: str
     reproduce: str
 
+    @property
+    def problem(self) -> Problem:
+        """The failure, with its log and how to reproduce it."""
+        what = f"{self.error} (log: {self.log})"
+        fix = f"reproduce: {self.reproduce}"
+        return Problem(code="build-failed", where=self.cell, what=what, fix=fix)
+
     def as_dict(self) -> dict[str, object]:
         """The result as plain JSON values."""
         return {**asdict(self), "seconds": round(self.seconds, 1), "log": str(self.log)}
 
 
+def build(
+    plans: Sequence[CellPlan],
+    bases: Bases,
+    site: Site,
+    contexts: Contexts,
+    options: BakeOptions,
+    logs: Path,
+) -> list[BuildResult]:
+    """Write what Buildx reads for ``plans``, and bake it. Raises SetupError as ``bake`` does."""
+    substitutes = site.substitutes(bases.values(), contexts.settings.cache)
+    builder_bases = of_platform(bases, site.platform)
+    options = replace(options, substitutes=substitutes)
+    file = bakefile.write_cells(contexts, plans, builder_bases, options)
+    return bake(site.engine, plans, file, logs, builder=site.builder_name)
+
+
+def of_platform(bases: Bases, platform: Platform) -> dict[str, BaseImage]:
+    """The bases for one platform, by name."""
+    return {name: base for (name, other), base in bases.items() if other == platform}
+
+
 def bake(
     engine: Engine,
     plans: Sequence[CellPlan],
-    bakefile: Path,
+    file: Path,
     logs: Path,
     *,
     builder: str | None = None,
@@ -66,7 +99,7 @@ def bake(
     results: list[BuildResult] = []
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, list(left), bakefile, logs, builder)
+        code, progress = _round(engine, list(left), file, logs, builder)
         failed = _blame(left, progress) if code else {}
         ended = set(left) if not code else set(failed) or set(left)
         for name in [name for name in left if name in ended]:
@@ -78,7 +111,7 @@ def bake(
                     seconds=time.monotonic() - began,
                     log=logs / f"{name}.log",
                     error=failed.get(name, "" if code == 0 else _last(progress)),
-                    reproduce=shell.show(_command(engine, [name], bakefile, "plain", builder)),
+                    reproduce=shell.show(_command(engine, [name], file, "plain", builder)),
                 )
             )
         if left:
@@ -96,7 +129,7 @@ def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine) -> None:
 
 
 def _command(
-    engine: Engine, names: Sequence[str], bakefile: Path, progress: str, builder: str | None
+    engine: Engine, names: Sequence[str], file: Path, progress: str, builder: str | None
 ) -> list[str]:
     on = ["--builder", builder] if builder else []
     return [
@@ -105,17 +138,17 @@ def _command(
         "bake",
         *on,
         "--file",
-        str(bakefile),
+        str(file),
         f"--progress={progress}",
         *names,
     ]
 
 
 def _round(
-    engine: Engine, names: Sequence[str], bakefile: Path, logs: Path, builder: str | None
+    engine: Engine, names: Sequence[str], file: Path, logs: Path, builder: str | None
 ) -> tuple[int, Progress]:
     progress = Progress(targets=tuple(names))
-    command = _command(engine, names, bakefile, "rawjson", builder)
+    command = _command(engine, names, file, "rawjson", builder)
     # the docker driver would otherwise write an image of every linked target, that is, of the bases
     env = {**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
     with (

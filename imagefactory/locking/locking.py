@@ -265,7 +265,7 @@ def check(
     Resolves nothing, downloads nothing but index pages.
     """
     problems = list(uncovered(lock, toolchains))
-    for cell in lock.covers(cells):
+    for cell in lock.uncovered(cells):
         what = f"wheels.lock has no resolution for {cell.name}"
         where = str(cell.locations["vllm"])
         problems.append(

@@ -6,13 +6,16 @@ Only what has one may move.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagefactory.errors import Problem
+
+if TYPE_CHECKING:
+    from imagefactory.system.engine import ImageInfo
 
 
 class Outcome(StrEnum):
@@ -106,6 +109,12 @@ def load(folder: Path, digest: str) -> Receipt | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def not_passed(folder: Path, tags: Sequence[str], images: Mapping[str, ImageInfo]) -> list[str]:
+    """The ``tags`` whose very digest has not passed yet; ``images`` are the engine's, by tag."""
+    before = {tag: load(folder, images[tag].digest) if tag in images else None for tag in tags}
+    return [tag for tag, one in before.items() if not (one and one.passed)]
 
 
 def problems(receipts: Sequence[Receipt]) -> list[Problem]:

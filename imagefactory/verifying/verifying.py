@@ -13,7 +13,7 @@ from rich.markup import escape
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock, Resolution
 from imagefactory.locking.store import digest as lock_digest
-from imagefactory.planning.cell_plan import LABEL
+from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
 from imagefactory.verifying import modes, probe, server
@@ -103,6 +103,16 @@ def observe(
         server=served,
         resolution=expected.resolution if expected else find_resolution(lock, image),
         expected=expected,
+    )
+
+
+def expectation(plan: CellPlan) -> Expectation:
+    """What the image of ``plan`` should be."""
+    return Expectation(
+        cell=plan.cell,
+        build_key=plan.build_key,
+        lock_digest=lock_digest(plan.resolution),
+        resolution=plan.resolution,
     )
 
 

@@ -26,7 +26,7 @@ from imagefactory.system.engine import Engine
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """The engine of this machine (`make test` brings one up); images that tests made go again."""
-    found = Engine.connect(os.environ, from_environment(os.environ, ROOT).state)
+    found = Engine.connect(os.environ, from_environment(os.environ).state)
     yield found
     for ref in (
         "imagefactory/test:*",
@@ -54,7 +54,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def cuda() -> Path:
     """The CUDA toolchain of the lock, for proofs that compile."""
-    settings = from_environment(os.environ, ROOT)
+    settings = from_environment(os.environ)
     locked = cuda_home.of_this_machine(store.read(ROOT / "wheels.lock"), "cuda13.0")
     assert locked is not None
     return cuda_home.prepare(locked, settings)

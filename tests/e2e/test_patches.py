@@ -16,17 +16,17 @@ from packaging.specifiers import SpecifierSet
 from support import ROOT
 from support.e2e import factory
 
+from imagefactory import opening, workspace
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch, Step
 from imagefactory.planning import vllm_settings
 from imagefactory.settings import from_environment
-from imagefactory.workspace import Workspace
 
 pytestmark = pytest.mark.e2e
 
-SETTINGS = from_environment(os.environ, ROOT)
+SETTINGS = from_environment(os.environ)
 EARLY = {"VLLM_USE_FLASHINFER_MOE_FP4", "VLLM_NVFP4_GEMM_BACKEND", "VLLM_FLASHINFER_MOE_BACKEND"}
 SETTINGS_OF_SEEDS = {*EARLY, "VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_BACKEND"}
 MTP, ROUTING = "vllm/mtp-exclusion", "vllm/nvfp4-routing-sm121"
@@ -113,7 +113,7 @@ def test_the_published_page_of_states_is_what_is_measured() -> None:
         )
         for version in re.findall(r"^\| (\d[\w.]*) \|", section, re.MULTILINE)
     ]
-    bench = Workspace(ROOT / "matrix.yaml", SETTINGS).bench(patches)
+    bench = opening.bench(workspace.find(ROOT / "matrix.yaml", os.environ), patches)
     assert status.markdown(status.measure(patches, trees, bench), patches) == page
 
 

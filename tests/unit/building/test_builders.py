@@ -50,7 +50,7 @@ def test_a_builder_elsewhere_gets_layouts_for_local_images_and_gives_its_own_bac
         "base": {"contexts": {"debian:slim": "docker-image://imagefactory/bootstrap:x"}},
         "cell": {"contexts": {"base": "target:base"}, "tags": ["a:b"], "output": ["type=image"]},
     }
-    bakefile._for_elsewhere(targets, {"imagefactory/bootstrap:x": "oci-layout:///l@sha256:1"})
+    bakefile._substitute(targets, {"imagefactory/bootstrap:x": "oci-layout:///l@sha256:1"})
     assert targets["base"]["contexts"] == {"debian:slim": "oci-layout:///l@sha256:1"}
     assert targets["cell"]["contexts"] == {"base": "target:base"}
     assert "type=docker" in targets["cell"]["output"][0]

@@ -90,7 +90,7 @@ def cuda() -> Iterator[StationEngine]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return from_environment({"HOME": str(tmp_path)}, tmp_path)
+    return from_environment({"HOME": str(tmp_path)})
 
 
 LOCK = Lock(created="", tools=(), resolutions=(resolution(CUDA), resolution(CPU)))
