@@ -19,7 +19,7 @@ from imagefactory.locking import indexes, metadata, resolve, store, torch_build,
 from imagefactory.locking.lock import Lock, LockedOverride, LockedToolchain, Resolution
 from imagefactory.locking.toolchains import compilers_of, sources_of, uncovered
 from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
-from imagefactory.matrix.rules import pin_conflicts
+from imagefactory.matrix.pins import pin_conflicts
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 
