@@ -12,7 +12,7 @@ from imagefactory.commands.options import HERE, File, Json, Select, engine_of, w
 from imagefactory.errors import CheckFailedError
 from imagefactory.system import ui
 from imagefactory.system.engine import Engine
-from imagefactory.verifying import junit, receipt, verifying
+from imagefactory.verifying import junit, receipt, report, verifying
 from imagefactory.verifying.receipt import Receipt
 from imagefactory.workspace import Workspace
 
@@ -62,5 +62,5 @@ def verify_all(
         receipt.save(workspace.settings.receipts, made)
         done.append(made)
         if show:
-            verifying.render_table(made)
+            report.show(made)
     return done

@@ -1,4 +1,4 @@
-"""Is everything in the image that was installed, and nothing that nobody uses?"""
+"""The checks that everything that was installed is in the image, and nothing unused."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ SHOWN = 3
 
 @check("files-complete", needs="facts")
 def complete(subject: Subject) -> Verdict:
-    """Every file that a RECORD names is there, and every link leads somewhere."""
+    """Every file that a wheel's RECORD names exists, and no link is dangling.
+
+    Fails for an installed file that was removed, or a link to a compiler that is not there.
+    """
     contents = subject.facts["contents"]
     faults = [f"{name} is missing" for name in contents["missing"]]
-    faults += [f"{name} leads nowhere" for name in contents["dangling"]]
+    faults += [f"{name} is a dangling link" for name in contents["dangling"]]
     if faults:
-        return failed(
-            f"{len(faults)} faults: {'; '.join(faults[:SHOWN])}", seconds=contents["seconds"]
-        )
+        shown = "; ".join(faults[:SHOWN])
+        return failed(f"{len(faults)} faults: {shown}", seconds=contents["seconds"])
     return passed("as the RECORD of every wheel says", seconds=contents["seconds"])
 
 
 @check("nothing-unused", needs="facts")
 def unused(subject: Subject) -> Verdict:
-    """No compiled Python, wheel, static library or installer's cache fills the image."""
+    """No compiled Python, wheel, static library or installer's cache is in the image.
+
+    Fails for a ``pip install`` with its cache, or a wheel that was left behind.
+    """
     found = subject.facts["contents"]["unused"]
     if found:
-        return failed(f"{len(found)} files that nobody uses: {', '.join(found[:SHOWN])}")
+        return failed(f"{len(found)} unused files: {', '.join(found[:SHOWN])}")
     dropped = subject.manifest.get("dropped", [])
     files, size = sum(row["files"] for row in dropped), sum(row["bytes"] for row in dropped)
     return passed(f"{files} files ({size / 1e6:.0f} MB) were left out")
