@@ -175,14 +175,8 @@ def _unmet(entry: Registered, subject: Subject) -> Verdict | None:
 
 
 def _missing(need: Need, theme: str, subject: Subject) -> Verdict | None:
-    if need in ("facts", "manifest") and subject.probed.report is None:
-        return unknown("the probe reported nothing")
-    if need == "facts" and theme in subject.errors:
-        return failed(f"its probe failed: {subject.errors[theme]}")
-    if need == "facts" and theme not in subject.facts:
-        return failed(f"the probe reported no facts about {theme}")
-    if need == "manifest" and not subject.manifest:
-        return failed("the image has no manifest that can be read")
+    if need in ("facts", "manifest"):
+        return _unreported(need, theme, subject)
     if need == "lock" and subject.resolution is None:
         return failed(
             "wheels.lock has no resolution with the digest in the image's label: the image was "
@@ -190,4 +184,16 @@ def _missing(need: Need, theme: str, subject: Subject) -> Verdict | None:
         )
     if need == "server" and subject.server is None:
         return excused("needs a GPU: a CUDA image cannot serve on this machine")
+    return None
+
+
+def _unreported(need: Need, theme: str, subject: Subject) -> Verdict | None:
+    if subject.probed.report is None:
+        return unknown("the probe reported nothing")
+    if need == "facts" and theme in subject.errors:
+        return failed(f"its probe failed: {subject.errors[theme]}")
+    if need == "facts" and theme not in subject.facts:
+        return failed(f"the probe reported no facts about {theme}")
+    if need == "manifest" and not subject.manifest:
+        return failed("the image has no manifest that can be read")
     return None

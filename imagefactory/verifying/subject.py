@@ -85,12 +85,14 @@ class Subject:
     @property
     def facts(self) -> Mapping[str, Any]:
         """What the probes reported, by theme; a check with ``needs="facts"`` has its theme's."""
-        return (self.probed.report or {}).get("facts", {})
+        facts: Mapping[str, Any] = (self.probed.report or {}).get("facts", {})
+        return facts
 
     @property
     def errors(self) -> Mapping[str, str]:
         """The errors of the probes that failed, by theme."""
-        return (self.probed.report or {}).get("errors", {})
+        errors: Mapping[str, str] = (self.probed.report or {}).get("errors", {})
+        return errors
 
     @property
     def manifest(self) -> Mapping[str, Any]:

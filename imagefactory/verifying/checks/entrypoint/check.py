@@ -63,7 +63,9 @@ def modes(subject: Subject) -> Verdict:
     if faults:
         return failed("; ".join(faults), seconds=seconds)
     return passed(
-        "bash, ray-head, ray-worker" if has_ray else "bash; the Ray modes report that there is no Ray",
+        "bash, ray-head, ray-worker"
+        if has_ray
+        else "bash; the Ray modes report that there is no Ray",
         seconds=seconds,
     )
 

@@ -60,9 +60,7 @@ def _repeated(names: list[str]) -> list[str]:
     return [f"{name} is installed twice" for name in sorted(counts) if counts[name] > 1]
 
 
-def _differences(
-    here: Mapping[str, str], locked: Mapping[str, str], added: set[str]
-) -> list[str]:
+def _differences(here: Mapping[str, str], locked: Mapping[str, str], added: set[str]) -> list[str]:
     """How the installed versions differ from the locked ones."""
     return [
         *(f"{name} {locked[name]} is missing" for name in sorted(locked.keys() - here.keys())),
