@@ -113,9 +113,9 @@ def check(
 
 def themes() -> tuple[str, ...]:
     """Every folder of checks, in the order of ``checks.ORDER``; others follow by name."""
-    places = {theme: place for place, theme in enumerate(checks.ORDER)}
+    order = {theme: number for number, theme in enumerate(checks.ORDER)}
     found = (module.name for module in pkgutil.iter_modules(checks.__path__) if module.ispkg)
-    return tuple(sorted(found, key=lambda theme: (places.get(theme, len(places)), theme)))
+    return tuple(sorted(found, key=lambda theme: (order.get(theme, len(order)), theme)))
 
 
 def all_checks() -> tuple[Registered, ...]:

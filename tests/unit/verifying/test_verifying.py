@@ -32,7 +32,7 @@ NOW = datetime(2026, 11, 20, 13, 0, tzinfo=timezone(timedelta(hours=1)))
 
 
 class StationEngine(FakeEngine):
-    """Answers for one image; ``good`` is what the probe finds in it."""
+    """Knows one image; ``good`` is what the probe reports about it."""
 
     def __init__(self, good: Good) -> None:
         super().__init__()
