@@ -56,6 +56,11 @@ def excused(reason: str, *, seconds: float = 0.0) -> Verdict:
     return Verdict(outcome=Outcome.SKIP, detail=reason, excused=True, seconds=seconds)
 
 
+def count(number: int, noun: str) -> str:
+    """``1 file``, ``2 files``: for the details of verdicts."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 Check = Callable[[Subject], Verdict]
 #: What a check needs before it can run: ``facts``, those of its theme's own probe; ``manifest``,
 #: what the build recorded in the image; ``lock``, the locked wheels; ``server``, a run of vLLM.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagefactory.verifying.registry import Verdict, check, failed, passed
+from imagefactory.verifying.registry import Verdict, check, count, failed, passed
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 3
@@ -19,7 +19,7 @@ def complete(subject: Subject) -> Verdict:
     faults += [f"{name} is a dangling link" for name in contents["dangling"]]
     if faults:
         shown = "; ".join(faults[:SHOWN])
-        return failed(f"{len(faults)} faults: {shown}", seconds=contents["seconds"])
+        return failed(f"{count(len(faults), 'fault')}: {shown}", seconds=contents["seconds"])
     return passed("as the RECORD of every wheel says", seconds=contents["seconds"])
 
 
@@ -31,7 +31,7 @@ def unused(subject: Subject) -> Verdict:
     """
     found = subject.facts["contents"]["unused"]
     if found:
-        return failed(f"{len(found)} unused files: {', '.join(found[:SHOWN])}")
+        return failed(f"{count(len(found), 'unused file')}: {', '.join(found[:SHOWN])}")
     dropped = subject.manifest.get("dropped", [])
     files, size = sum(row["files"] for row in dropped), sum(row["bytes"] for row in dropped)
-    return passed(f"{files} files ({size / 1e6:.0f} MB) were left out")
+    return passed(f"{count(files, 'file')} ({size / 1e6:.0f} MB) left out of the image")

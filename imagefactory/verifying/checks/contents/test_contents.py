@@ -34,7 +34,7 @@ FAULTS = (
         check="nothing-unused",
         name="an installer's cache",
         breaks=lambda image: image.facts["contents"].update(unused=["/root/.cache/pip/http"]),
-        says="1 unused files: /root/.cache/pip/http",
+        says="1 unused file: /root/.cache/pip/http",
     ),
 )
 

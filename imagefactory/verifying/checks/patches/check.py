@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.verifying.registry import Verdict, check, excused, failed, passed
+from imagefactory.verifying.registry import Verdict, check, count, excused, failed, passed
 from imagefactory.verifying.subject import Subject
 
 NOTHING = "no patches in this image"
@@ -94,8 +94,7 @@ def effective(subject: Subject) -> Verdict:
         return excused("inconclusive here: " + "; ".join(inconclusive), seconds=seconds)
     if not wanted:
         return passed(NOTHING, seconds=seconds)
-    count = "1 proof" if len(wanted) == 1 else f"{len(wanted)} proofs"
-    return passed(f"{count} passed", seconds=seconds)
+    return passed(f"{count(len(wanted), 'proof')} passed", seconds=seconds)
 
 
 def _last_line(text: str) -> str:

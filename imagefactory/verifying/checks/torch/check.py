@@ -6,7 +6,7 @@ A resolver that swaps it for a CPU build is the oldest fault of such images.
 from __future__ import annotations
 
 from imagefactory.locking.lock import TorchBuild
-from imagefactory.verifying.registry import Verdict, check, failed, passed
+from imagefactory.verifying.registry import Verdict, check, count, failed, passed
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 3
@@ -39,7 +39,7 @@ def files(subject: Subject) -> Verdict:
     damaged = subject.facts["torch"]["damaged"]
     if damaged:
         shown = ", ".join(damaged[:SHOWN])
-        return failed(f"{len(damaged)} files are not as installed: {shown}")
+        return failed(f"{count(len(damaged), 'file')} not as installed: {shown}")
     return passed("as its RECORD says")
 
 
