@@ -8,6 +8,7 @@ from imagefactory.inspecting.anatomy import Layer
 from imagefactory.inspecting.filetree import FileChange
 from imagefactory.planning.decision import Action, Decision
 from imagefactory.system import ui
+from imagefactory.verifying import report
 from imagefactory.verifying.receipt import Receipt
 
 #: As many files as a person reads.
@@ -53,6 +54,4 @@ def decisions(planned: Sequence[Decision]) -> None:
 
 def receipt(done: Receipt) -> None:
     """The checks of one verification."""
-    from imagefactory.verifying import verifying  # noqa: PLC0415 - brings NumPy and requests
-
-    verifying.render_table(done)
+    report.show(done)

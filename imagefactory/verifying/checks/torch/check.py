@@ -1,51 +1,54 @@
-"""Is torch the build that was locked? A resolver that swaps it for a CPU build is the oldest fault
-of such images.
+"""The checks that torch is the build that was locked.
+
+A resolver that swaps it for a CPU build is the oldest fault of such images.
 """
 
 from __future__ import annotations
 
 from imagefactory.locking.lock import TorchBuild
-from imagefactory.verifying.registry import Verdict, check, failed, passed
+from imagefactory.verifying.registry import Verdict, check, count, failed, passed
 from imagefactory.verifying.subject import Subject
 
-
-@check("probe")
-def probe(subject: Subject) -> Verdict:
-    """The image's Python runs and reports."""
-    if subject.probed.facts is None:
-        return failed(subject.probed.error, seconds=subject.probed.seconds)
-    facts = subject.facts
-    return passed(f"Python {facts['python']} on {facts['machine']}", seconds=subject.probed.seconds)
+SHOWN = 3
 
 
 @check("torch-identity", needs=("facts", "lock"))
 def identity(subject: Subject) -> Verdict:
-    """The torch that is imported is the locked one."""
+    """``import torch`` gives exactly the locked version and CUDA version.
+
+    Fails for a CPU build of torch, another channel, or a torch that cannot be imported.
+    """
     torch = subject.facts["torch"]
+    seconds = torch["seconds"]
     if torch["error"]:
-        return failed(f"import torch: {torch['error']}", seconds=torch["seconds"])
+        return failed(f"import torch: {torch['error']}", seconds=seconds)
     found, locked = TorchBuild(version=torch["version"], cuda=torch["cuda"]), _locked(subject)
     if found != locked:
-        return failed(_difference(found, locked), seconds=torch["seconds"])
+        return failed(_difference(found, locked), seconds=seconds)
     if locked.cuda and not torch["arch_flags"]:
-        return failed(
-            f"{_name(found)} holds code for no GPU architecture", seconds=torch["seconds"]
-        )
-    return passed(" ".join([_name(found), *torch["arch_flags"]]), seconds=torch["seconds"])
+        return failed(f"{_name(found)} has code for no GPU architecture", seconds=seconds)
+    return passed(" ".join([_name(found), *torch["arch_flags"]]), seconds=seconds)
 
 
 @check("torch-files", needs="facts")
 def files(subject: Subject) -> Verdict:
-    """No later step damaged torch's files."""
+    """Every file of torch exists with the size that its RECORD says.
+
+    Fails for a torch that a later install step has partly overwritten.
+    """
     damaged = subject.facts["torch"]["damaged"]
     if damaged:
-        return failed(f"{len(damaged)} files are not as installed: " + ", ".join(damaged[:3]))
+        shown = ", ".join(damaged[:SHOWN])
+        return failed(f"{count(len(damaged), 'file')} not as installed: {shown}")
     return passed("as its RECORD says")
 
 
-@check("torch-layers", needs=("facts", "lock"))
+@check("torch-layers", needs=("manifest", "lock"))
 def layers(subject: Subject) -> Verdict:
-    """Torch was the locked one after every install layer, not only after the last."""
+    """Torch was the locked one after every install layer, not only after the last.
+
+    Fails for a layer that swaps or removes torch, even if a later layer restores it.
+    """
     locked = _locked(subject)
     seen: list[str] = []
     for layer in subject.manifest.get("layers", []):
@@ -58,7 +61,7 @@ def layers(subject: Subject) -> Verdict:
             return failed(f"after layer {layer['group']}: {_difference(found, locked)}")
         seen.append(layer["group"])
     if not seen:
-        return failed("the manifest names no layer with torch in it")
+        return failed("the manifest has no layer with torch in it")
     return passed(f"{_name(locked)} after {seen[0]} and every layer above it ({len(seen) - 1})")
 
 
@@ -75,5 +78,5 @@ def _name(torch: TorchBuild) -> str:
 def _difference(found: TorchBuild, locked: TorchBuild) -> str:
     text = f"torch is {_name(found)}, locked is {_name(locked)}"
     if locked.cuda and not found.cuda:
-        return f"{text}: a CPU build took its place, nothing can run on the GPU"
+        return f"{text}: a CPU build, which cannot use the GPU"
     return text

@@ -1,6 +1,6 @@
-"""Do vLLM's compiled extensions load? ``import vllm`` proves nothing.
+"""The check that vLLM's compiled extensions load.
 
-It only warns when they do not.
+``import vllm`` proves nothing: it only warns when they do not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from imagefactory.verifying.subject import Subject
 
 @check("extensions-load", needs="facts")
 def load(subject: Subject) -> Verdict:
-    """Every extension of the vLLM wheel resolves all its symbols beside the image's torch."""
+    """Every compiled extension of the vLLM wheel resolves all its symbols beside the image's torch.
+
+    Fails for an undefined symbol or a missing library, such as ``libtorch_cuda.so``. Where there is
+    no GPU driver, a stand-in for ``libcuda.so.1`` is compiled in the container and removed again.
+    """
     facts = subject.facts["extensions"]
     loaded, seconds = facts["loaded"], facts["seconds"]
     broken = [entry for entry in loaded if entry["error"]]

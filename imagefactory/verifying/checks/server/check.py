@@ -1,6 +1,8 @@
-"""Does vLLM serve? ``/health`` and ``/v1/models`` answer on a server that cannot compute.
+"""The checks that vLLM serves right answers.
 
-Only the text is believed.
+``/health`` and ``/v1/models`` answer even on a server that cannot compute: only text counts. The
+model is made from numbers, neither trained nor downloaded, and answers right only if attention,
+MLP, norms and sampling all work.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ NOT_UP = "the server did not start"
 
 @check("server-starts", needs="server")
 def starts(subject: Subject) -> Verdict:
-    """The server in the container gets healthy."""
+    """A vLLM server in the container, with a small model, becomes healthy.
+
+    Fails for a server that ends, or is not healthy in time.
+    """
     run = _run(subject)
     if run.fault:
         return failed(_with_log(run.fault, run), seconds=run.start_seconds)
@@ -23,7 +28,10 @@ def starts(subject: Subject) -> Verdict:
 
 @check("server-models", needs="server")
 def models(subject: Subject) -> Verdict:
-    """It lists the model that it was given, and no other."""
+    """``/v1/models`` lists the model that the server was given, and no other.
+
+    Fails for another list or none.
+    """
     run = _run(subject)
     if run.fault:
         return unknown(NOT_UP)
@@ -35,25 +43,37 @@ def models(subject: Subject) -> Verdict:
 
 @check("server-completions", needs="server")
 def completions(subject: Subject) -> Verdict:
-    """Completions have the right text."""
+    """Completions have the right text, word for word.
+
+    Fails for garbage, HTTP errors and answers that do not come in time.
+    """
     return _answers(_run(subject), "completion")
 
 
 @check("server-chat", needs="server")
 def chat(subject: Subject) -> Verdict:
-    """Chat completions have the right text."""
+    """Chat completions, which use the chat template, have the right text, word for word.
+
+    Fails for garbage, HTTP errors and answers that do not come in time.
+    """
     return _answers(_run(subject), "chat")
 
 
 @check("server-stream", needs="server")
 def stream(subject: Subject) -> Verdict:
-    """A streamed chat completion has the right text."""
+    """A streamed chat completion has the right text, word for word.
+
+    Fails for garbage, HTTP errors and a stream that breaks off.
+    """
     return _answers(_run(subject), "stream")
 
 
 @check("server-stops", needs="server")
 def stops(subject: Subject) -> Verdict:
-    """It ends by itself, with exit code 0, when it is asked to."""
+    """The server ends by itself, with exit code 0, when it receives SIGTERM.
+
+    Fails for a server that has to be killed or ends with an error.
+    """
     run = _run(subject)
     if run.fault:
         return unknown(NOT_UP)

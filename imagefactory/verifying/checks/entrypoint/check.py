@@ -1,4 +1,4 @@
-"""Does the entrypoint do in the image what its documentation says?"""
+"""The checks that the entrypoint behaves as documented in docs/images.md."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from imagefactory.verifying.subject import Ran, Subject
 
 @check("entrypoint-serve")
 def serve(subject: Subject) -> Verdict:
-    """``serve`` is the default mode and passes every argument on intact.
+    """``serve`` is the default mode and passes arguments on intact, the user's before its own.
 
-    The user's before its own.
+    Fails for JSON that loses its quotes, a default that beats the user's option, or a mistake that
+    is not answered with exit 2 and its cause.
     """
     runs = subject.entrypoint
     argv, own = _argv(runs["serve"]), _argv(runs["serve-arguments"])
@@ -23,9 +24,9 @@ def serve(subject: Subject) -> Verdict:
     if argv[:3] != ["vllm", "serve", "org/a-model"]:
         faults.append(f"without arguments it should serve MODEL; {runs['serve']}")
     if _values(argv, "--speculative-config") != [JSON_OPTION]:
-        faults.append(f"JSON in VLLM_EXTRA_ARGS does not arrive intact: {argv}")
+        faults.append(f"JSON in VLLM_EXTRA_ARGS is not passed on intact: {argv}")
     if _values(argv, "--port") != ["9123"]:
-        faults.append(f"PORT does not arrive: {argv}")
+        faults.append(f"PORT is not passed on: {argv}")
     if "--max-num-seqs" in argv or "--max_num_seqs=3" not in argv:
         faults.append(f"an option of VLLM_EXTRA_ARGS should replace the default: {argv}")
     if _values(own, "--max-model-len") != ["77"]:
@@ -37,15 +38,18 @@ def serve(subject: Subject) -> Verdict:
     return (
         failed("; ".join(faults), seconds=seconds)
         if faults
-        else passed("arguments arrive intact", seconds=seconds)
+        else passed("arguments are passed on intact", seconds=seconds)
     )
 
 
 @check("entrypoint-modes", needs="facts")
 def modes(subject: Subject) -> Verdict:
-    """``bash`` runs a shell; the Ray modes start Ray, or say clearly that the image has none."""
+    """``bash`` runs a shell; the Ray modes start Ray, or say clearly that the image has none.
+
+    Fails for a mode that is missing or does something else.
+    """
     runs = subject.entrypoint
-    has_ray = any(entry["name"] == "ray" for entry in subject.facts["distributions"])
+    has_ray = subject.facts["entrypoint"]["ray"]
     faults = []
     if runs["bash"].code != 0 or runs["bash"].out.strip() != "two words 'q'":
         faults.append(f"bash: {runs['bash']}")
@@ -59,13 +63,15 @@ def modes(subject: Subject) -> Verdict:
     if faults:
         return failed("; ".join(faults), seconds=seconds)
     return passed(
-        "bash, ray-head, ray-worker" if has_ray else "bash; the Ray modes say that there is no Ray",
+        "bash, ray-head, ray-worker"
+        if has_ray
+        else "bash; the Ray modes report that there is no Ray",
         seconds=seconds,
     )
 
 
 def _refusals(runs: Mapping[str, Ran]) -> list[str]:
-    """What is wrong with how mistakes are answered: exit 2 and one line that names the cause."""
+    """Mistakes that are not answered with exit 2 and a last line that names the cause."""
     faults = []
     for name, cause in (("serve-unbalanced", "VLLM_EXTRA_ARGS"), ("serve-no-model", "MODEL")):
         run = runs[name]
