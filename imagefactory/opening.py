@@ -87,12 +87,11 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
 
 def _workshop(workspace: Workspace, site: Site, cell: Cell) -> Workshop:
     platform = site.platform_for(cell)
-    found = bases.ensure_all(
-        [cell],
-        [platform],
+    base = bases.ensure(
         site.engine,
+        cell.flavor.base,
+        platform,
         known=workspace.known_bases,
         project=workspace.project,
     )
-    base = found[cell.flavor.base.name, platform]
     return Workshop(contexts=contexts(workspace), site=site, base=base)

@@ -22,6 +22,16 @@ from imagefactory.patching import cuda_home
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
 
+#: Modules that ask no engine: they compile and prove upstream's sources.
+SOURCES = ("test_patch", "test_real_index")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two workers at most share the machine: what uses the engine, and what reads sources."""
+    for item in items:
+        group = "sources" if item.path.name.startswith(SOURCES) else "engine"
+        item.add_marker(pytest.mark.xdist_group(group))
+
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
