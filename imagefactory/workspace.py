@@ -26,7 +26,7 @@ from imagefactory.planning import cell_plan, vllm_settings, wheel_plan
 from imagefactory.planning.cell_plan import LABEL, BaseImage, CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import ui
-from imagefactory.system.engine import Engine, ImageInfo
+from imagefactory.system.engine import Builder, Engine, ImageInfo
 from imagefactory.system.platforms import Platform
 from imagefactory.wheels import wheels
 
@@ -249,7 +249,7 @@ class Workspace:
         cells: Sequence[Cell],
         engine: Engine,
         *,
-        there: builders.Builder | None = None,
+        there: Builder | None = None,
         again: bool = False,
     ) -> list[wheels.Made]:
         """The wheels of ``cells``, made where they are not here; the lock's file learns of them.
@@ -288,7 +288,7 @@ class Workspace:
         engine: Engine,
         trial: wheel_plan.Trial,
         *,
-        there: builders.Builder | None = None,
+        there: Builder | None = None,
     ) -> wheels.Tried:
         """Compile units of the cell's vLLM for a look at them; no wheel is made of it.
 
@@ -305,7 +305,7 @@ class Workspace:
             )
         return wheels.attempt(wanted, self._place(cell, engine, there))
 
-    def _place(self, cell: Cell, engine: Engine, there: builders.Builder | None) -> wheels.Place:
+    def _place(self, cell: Cell, engine: Engine, there: Builder | None) -> wheels.Place:
         native = there.platform if there else engine.platform
         build = cell.flavor.build
         if build and build.compiles and there and cell.platform in there.platforms:
@@ -333,7 +333,7 @@ class Workspace:
         )
 
     def images_for(
-        self, there: builders.Builder | None, found: Iterable[BaseImage], engine: Engine
+        self, there: Builder | None, found: Iterable[BaseImage], engine: Engine
     ) -> dict[str, str] | None:
         """What a builder elsewhere gets in place of the engine's own images.
 

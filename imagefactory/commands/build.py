@@ -69,7 +69,7 @@ def build_command(
         cells = workspace.cells(select or [])
         _ = workspace.lock
     engine = answer.result()
-    there = builders.find(engine, builder) if builder and not dry_run else None
+    there = engine.builder(builder) if builder and not dry_run else None
     if not dry_run:
         workspace.make_wheels(cells, engine, there=there)
     native = there.platform if there else engine.platform

@@ -30,9 +30,7 @@ def push_command(
     plans = workspace.plans(cells, workspace.look(cells, engine))
     ready = publishing.allowed(plans, engine, workspace.settings.receipts)
     repository = to or workspace.matrix.repository
-    done = [
-        one for plan, image in ready for one in publishing.push(engine, plan, image, repository)
-    ]
+    done = publishing.push(engine, ready, repository)
     if json:
         ui.emit_json([one.as_dict() for one in done])
     else:

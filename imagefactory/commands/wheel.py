@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from imagefactory.building import builders
 from imagefactory.commands.options import (
     HERE,
     BuilderName,
@@ -76,7 +75,7 @@ def wheel_command(
             fix="say what to compile: --try GLOB",
         )
     engine = engine_of(workspace.settings)
-    there = builders.find(engine, builder) if builder else None
+    there = engine.builder(builder) if builder else None
     if units:
         trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
         _show_tried(workspace.try_units(cells[0], engine, trial, there=there), count, json=json)

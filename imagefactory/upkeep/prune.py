@@ -12,8 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.system.cache_records import CacheRecord
-from imagefactory.system.engine import ImageInfo
+from imagefactory.system.engine import CacheRecord, ImageInfo
 
 #: Words in the description of a build-cache record that only steps of imagefactory's Dockerfiles
 #: have.

@@ -24,7 +24,7 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
-from imagefactory.system import archive, shell, ui
+from imagefactory.system import archive, ui
 from imagefactory.system.engine import Engine
 
 #: Lines of a build's output that tell why it ended.
@@ -204,28 +204,24 @@ def _put(part: Part, target: Path, settings: Settings) -> None:
 
 
 def _run(plan: WheelPlan, place: Place, file: Path, target: str) -> None:
-    on = ["--builder", place.on] if place.on else []
-    argv = [*place.engine.docker, "buildx", "bake", *on, "--file", str(file)]
-    progress, said = Progress(targets=(target,)), []
+    progress, said = Progress(targets=(target,)), list[str]()
     log = place.settings.logs / f"wheel-{plan.key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    env = {**place.engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
-    with (
-        shell.stream([*argv, "--progress=rawjson", target], env=env) as process,
-        log.open("w", encoding="utf-8") as kept,
-        View([target]) as view,
-    ):
-        for line in process.stdout or ():
+    with log.open("w", encoding="utf-8") as kept, View([target]) as view:
+
+        def read(line: str) -> None:
             for event in progress.feed(line):
                 said.append(event.text)
                 kept.write(event.text + "\n")
                 view.feed(event)
-        code = process.wait()
+
+        code = place.engine.bake(file, [target], on_line=read, builder=place.on)
     if code:
         lines = [line for text in said for line in text.splitlines()] + progress.stray
         telling = [line.strip() for line in lines if _TELLING.search(line)] or lines[-3:]
         what = f"the wheel of vllm {plan.version} was not made: " + " / ".join(
             dict.fromkeys(telling[:4])
         )
-        fix = f"see {log}; reproduce: {shell.show([*argv, '--progress=plain', target])}"
+        command = place.engine.bake_command(file, [target], builder=place.on)
+        fix = f"see {log}; reproduce: {command}"
         raise fail(CheckFailedError, "wheel-failed", what, fix=fix)

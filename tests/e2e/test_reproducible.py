@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,10 +25,9 @@ def built(engine: Engine, folder: Path, tag: str) -> str:
         if "tags" in target:
             target["tags"] = [tag]
     path.write_text(json.dumps(bake))
-    env = {**os.environ, **engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
-    argv = [*engine.docker, "buildx", "bake", "--file", str(path), "--no-cache"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    lines: list[str] = []
+    code = engine.bake(path, [], on_line=lines.append, progress="plain", cached=False)
+    assert code == 0, "".join(lines)[-2000:]
     return engine.inspect_image(tag).digest
 
 

@@ -28,7 +28,7 @@ def saved(folder: Path, *outcomes: Outcome, digest: str = DIGEST) -> None:
 
 def refused(folder: Path, *images: ImageInfo) -> str:
     with pytest.raises(CheckFailedError) as caught:
-        publishing.allowed([planned()], Images(*images), folder)  # type: ignore[arg-type]
+        publishing.allowed([planned()], Images(*images), folder)
     (problem,) = caught.value.problems
     assert problem.fix.startswith("imagefactory ")
     return problem.code
@@ -48,7 +48,7 @@ def test_an_image_may_move_only_with_a_passed_receipt_of_exactly_its_digest(tmp_
     saved(tmp_path)
     assert refused(tmp_path, image(made)) == "push-failed-verify"
     saved(tmp_path, Outcome.PASS)
-    assert len(publishing.allowed([made], Images(image(made)), tmp_path)) == 1  # type: ignore[arg-type]
+    assert len(publishing.allowed([made], Images(image(made)), tmp_path)) == 1
 
 
 def test_a_receipt_that_cannot_be_read_is_none(tmp_path: Path) -> None:
