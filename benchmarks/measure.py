@@ -64,7 +64,7 @@ def clock(work: Callable[[], object]) -> float:
 def command(work: Callable[[], None]) -> None:
     """Run a benchmark as a program.
 
-    Errors are told, and what was made goes when it is interrupted or terminated.
+    Errors are shown, and what was made is removed when it is interrupted or terminated.
     """
 
     def terminated(*_: object) -> None:
@@ -288,7 +288,7 @@ def machine(engine: Engine) -> list[tuple[str, str]]:
     ]
 
 
-def told(rows: Sequence[tuple[str, str]]) -> None:
+def show(rows: Sequence[tuple[str, str]]) -> None:
     """Facts, one a line."""
     for name, value in rows:
         ui.out.print(f"{name + ':':<13} {ui.escape(value)}")

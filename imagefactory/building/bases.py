@@ -35,8 +35,9 @@ def unresolved(base: Base, platform: Platform) -> BaseImage:
 
 
 def look(engine: Engine, base: Base, platform: Platform, known: Path) -> BaseImage:
-    """The base as it stands, without making or pulling anything; origin ``unresolved`` if it is
-    nowhere yet.
+    """The base as it is now, without making or pulling anything.
+
+    Its origin is ``unresolved`` if it exists neither here nor, as far as is known, in a registry.
 
     ``known`` is a JSON file of registry digests seen before, so that planning asks the network only
     once.

@@ -1,4 +1,4 @@
-"""What can go to make room, and why: told before anything is touched. Pure.
+"""What can go to make room, and why: the plan, before anything is touched. Pure.
 
 An image is imagefactory's only if it has both the label and a name in the matrix's repository: an
 image that somebody made from one of ours inherits the label, and a name can be given to anything.

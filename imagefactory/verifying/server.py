@@ -155,22 +155,22 @@ def _live(container: RunningContainer, patience: Patience) -> ServerRun:
         answers=answers,
         exit_code=exit_code,
         stop_seconds=time.monotonic() - asked,
-        # A clean end writes many lines that tell nothing about the answers before it.
+        # A clean end writes many lines that say nothing about the answers before it.
         log_tail=_tail(container) if exit_code else log_tail,
     )
 
 
 def _wait(container: RunningContainer, client: Client, patience: Patience) -> str:
     """Wait until the server is healthy; the reason if it does not get so."""
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     while not client.healthy():
         now = time.monotonic()
         if not container.alive():
             return f"the container ended after {now - began:.0f} s"
         if now - began > patience.start:
             return f"not healthy after {now - began:.0f} s"
-        if now - told > 15:
-            told = now
+        if now - reported > 15:
+            reported = now
             ui.say(
                 f"  server: {now - began:.0f} s, not healthy yet: "
                 f"{(_tail(container, 1) or 'no log')[:160]}"

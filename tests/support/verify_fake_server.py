@@ -1,7 +1,4 @@
-"""A server of our own on a real socket, which does what broken vLLM servers do.
-
-In place of a container.
-"""
+"""A server on a real socket that does what broken vLLM servers do, instead of a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A good image to be judged, which tests break in one place."""
+"""A good image to be judged, of which tests break one part."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import Popen
@@ -93,8 +94,10 @@ class Builds(Part):
 
     def builder_names(self) -> list[str]:
         """The names of all builders; empty if buildx cannot list them."""
-        listed = self._docker.call("buildx", "ls", "--format", "{{.Name}}").out
-        return list(dict.fromkeys(listed.split()))
+        listed = self._docker.call("buildx", "ls", "--format", "{{json .}}").out
+        # a line for the builder and one for each of its nodes, all with the builder's name
+        rows = [json.loads(line) for line in listed.splitlines() if line.startswith("{")]
+        return list(dict.fromkeys(str(row["Name"]) for row in rows))
 
     def create_builder(self, name: str, *, driver: str, endpoint: str) -> None:
         """Add a builder that reaches its BuildKit at ``endpoint``. Raises SetupError."""

@@ -108,8 +108,8 @@ class Images(Part):
         Steps that make no layer are left out. Docker rounds the sizes to three digits.
         """
         options = ("--no-trunc", "--human=false", "--format", "{{json .}}")
-        told = self._docker.must("image", "history", *options, ref, image=ref)
-        rows = [json.loads(line) for line in told.splitlines() if line.strip()]
+        listed = self._docker.must("image", "history", *options, ref, image=ref)
+        rows = [json.loads(line) for line in listed.splitlines() if line.strip()]
         made = [(str(row["CreatedBy"]), int(row["Size"])) for row in reversed(rows)]
         return [(text, size) for text, size in made if not text.startswith(_NO_LAYER)]
 

@@ -51,7 +51,7 @@ def test_a_builder_that_does_not_answer_is_an_error_that_lists_the_others(
     engine: Engine, docker: FakeDocker, out: str, code: int
 ) -> None:
     docker.answer("buildx inspect", out=out, err="ERROR: no builder found", code=code)
-    docker.answer("buildx ls", out="default\ndefault\nspark\n")
+    docker.answer("buildx ls", out='{"Name": "default"}\n{"Name": "default"}\n{"Name": "spark"}\n')
     with pytest.raises(SetupError) as caught:
         engine.builder("fleet")
     (problem,) = caught.value.problems
