@@ -178,11 +178,7 @@ def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> tupl
     engine = opening.connect(workspace)
     ready = publishing.allowed(planned.plans, engine, workspace.settings.receipts)
     repository = to or planned.inputs.matrix.repository
-    return tuple(
-        pushed
-        for plan, image in ready
-        for pushed in publishing.push(engine, plan, image, repository)
-    )
+    return tuple(publishing.push(engine, ready, repository))
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:

@@ -20,7 +20,7 @@ from imagefactory.building.view import View
 from imagefactory.errors import Problem, SetupError
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.planning import Bases
-from imagefactory.system import shell, ui
+from imagefactory.system import ui
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
@@ -89,7 +89,7 @@ def bake(
     """Build ``plans`` in one bake; cells that a failure cancelled are baked again without the
     failed ones.
 
-    ``builder`` is a buildx builder, the engine's own if it is not said. Bake cancels every target
+    ``builder`` is a buildx builder, the engine's own if it is None. Bake cancels every target
     at the first error, but finished steps stay in the cache for the next round. Raises SetupError,
     before anything runs, if the disk cannot hold them.
     """
@@ -111,7 +111,7 @@ def bake(
                     seconds=time.monotonic() - began,
                     log=logs / f"{name}.log",
                     error=failed.get(name, "" if code == 0 else _last(progress)),
-                    reproduce=shell.show(_command(engine, [name], file, "plain", builder)),
+                    reproduce=engine.bake_command(file, [name], builder=builder),
                 )
             )
         if left:
@@ -128,39 +128,19 @@ def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine) -> None:
         ui.warn(f"{problem.what}: {problem.fix}")
 
 
-def _command(
-    engine: Engine, names: Sequence[str], file: Path, progress: str, builder: str | None
-) -> list[str]:
-    on = ["--builder", builder] if builder else []
-    return [
-        *engine.docker,
-        "buildx",
-        "bake",
-        *on,
-        "--file",
-        str(file),
-        f"--progress={progress}",
-        *names,
-    ]
-
-
 def _round(
     engine: Engine, names: Sequence[str], file: Path, logs: Path, builder: str | None
 ) -> tuple[int, Progress]:
+    """One bake of ``names``: its exit code, and what happened."""
     progress = Progress(targets=tuple(names))
-    command = _command(engine, names, file, "rawjson", builder)
-    # the docker driver would otherwise write an image of every linked target, that is, of the bases
-    env = {**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
-    with (
-        shell.stream(command, env=env) as process,
-        _Logs(logs, names) as files,
-        View(names) as view,
-    ):
-        for line in process.stdout or ():
+    with _Logs(logs, names) as files, View(names) as view:
+
+        def read(line: str) -> None:
             for event in progress.feed(line):
                 files.write(event)
                 view.feed(event)
-        code = process.wait()
+
+        code = engine.bake(file, names, on_line=read, builder=builder)
         for line in progress.stray if code else ():
             files.write(Event(None, line))
     return code, progress

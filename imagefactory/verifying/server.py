@@ -12,8 +12,8 @@ from typing import Any
 import requests
 
 from imagefactory.system import ui
+from imagefactory.system.engine import Engine, ImageInfo, RunningContainer
 from imagefactory.verifying import tiny_model
-from imagefactory.verifying.ports import Engine, ImageInfo, RunningContainer
 
 MODEL_FOLDER = "/opt/imagefactory-smoke-model"
 MODEL_NAME = "capitals"

@@ -12,7 +12,7 @@ from typing import Any
 from imagefactory.locking.lock import Resolution
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.verifying.ports import ImageInfo
+from imagefactory.system.engine import ImageInfo
 from imagefactory.verifying.server import ServerRun
 
 

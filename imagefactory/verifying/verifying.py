@@ -14,8 +14,8 @@ from imagefactory.locking.store import digest as lock_digest
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
+from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import modes, probe, server
-from imagefactory.verifying.ports import Engine, ImageInfo
 from imagefactory.verifying.receipt import Receipt
 from imagefactory.verifying.registry import judge
 from imagefactory.verifying.subject import Expectation, Probed, Subject

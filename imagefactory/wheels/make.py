@@ -23,10 +23,10 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
-from imagefactory.system import archive, shell, ui
+from imagefactory.system import archive, ui
 
-#: Lines of a build's output that tell why it ended.
-_TELLING = re.compile(
+#: Lines of a build's output that say why it failed.
+_ERROR = re.compile(
     r"patch \S+: (?:conflict|broken)|\bE: |\bE(?:rror|RROR)\b|[a-z]Error\b|\berror:"
 )
 
@@ -183,29 +183,24 @@ def _put(part: Part, target: Path, settings: Settings) -> None:
 
 
 def _run(plan: WheelPlan, workshop: Workshop, file: Path, target: str) -> None:
-    site = workshop.site
-    on = ["--builder", site.builder_name] if site.builder_name else []
-    argv = [*site.engine.docker, "buildx", "bake", *on, "--file", str(file)]
-    progress, said = Progress(targets=(target,)), []
+    engine, builder = workshop.site.engine, workshop.site.builder_name
+    progress, said = Progress(targets=(target,)), list[str]()
     log = workshop.settings.logs / f"wheel-{plan.key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    env = {**site.engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
-    with (
-        shell.stream([*argv, "--progress=rawjson", target], env=env) as process,
-        log.open("w", encoding="utf-8") as kept,
-        View([target]) as view,
-    ):
-        for line in process.stdout or ():
+    with log.open("w", encoding="utf-8") as kept, View([target]) as view:
+
+        def read(line: str) -> None:
             for event in progress.feed(line):
                 said.append(event.text)
                 kept.write(event.text + "\n")
                 view.feed(event)
-        code = process.wait()
+
+        code = engine.bake(file, [target], on_line=read, builder=builder)
     if code:
         lines = [line for text in said for line in text.splitlines()] + progress.stray
-        telling = [line.strip() for line in lines if _TELLING.search(line)] or lines[-3:]
-        what = f"the wheel of vllm {plan.version} was not made: " + " / ".join(
-            dict.fromkeys(telling[:4])
-        )
-        fix = f"see {log}; reproduce: {shell.show([*argv, '--progress=plain', target])}"
+        errors = [line.strip() for line in lines if _ERROR.search(line)] or lines[-3:]
+        shown = " / ".join(dict.fromkeys(errors[:4]))
+        what = f"the wheel of vllm {plan.version} was not made: {shown}"
+        command = engine.bake_command(file, [target], builder=builder)
+        fix = f"see {log}; reproduce: {command}"
         raise fail(CheckFailedError, "wheel-failed", what, fix=fix)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from imagefactory.locking.lock import Resolution, TorchBuild, Wheel
 from imagefactory.matrix.cell import Base, Cell, Flavor
+from imagefactory.system.engine import ImageInfo
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 from imagefactory.verifying import checks, probe, tiny_model
@@ -27,12 +28,22 @@ FILE = "vllm/modelopt.py"
 METADATA = "vllm-0.32.0+cpu.dist-info/METADATA"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeImage:
-    ref: str = "imagefactory/vllm:test"
-    digest: str = "sha256:" + "ab" * 32
-    platform: str = "linux/arm64"
-    labels: Mapping[str, str] = field(default_factory=dict)
+def image_info(
+    *,
+    ref: str = "imagefactory/vllm:test",
+    digest: str = "sha256:" + "ab" * 32,
+    platform: str = "linux/arm64",
+    labels: Mapping[str, str] | None = None,
+) -> ImageInfo:
+    return ImageInfo(
+        ref=ref,
+        digest=digest,
+        layers=(),
+        platform=platform,
+        labels=labels or {},
+        env={},
+        size=1,
+    )
 
 
 def wheel(name: str, version: str) -> Wheel:
@@ -258,7 +269,7 @@ class Good:
 
     def subject(self) -> Subject:
         return Subject(
-            image=FakeImage(platform=self.platform, labels=self.labels),
+            image=image_info(platform=self.platform, labels=self.labels),
             probed=Probed(
                 report=self.report, error="no Python at all" if self.report is None else ""
             ),

@@ -140,6 +140,10 @@ def test_a_build_that_finds_nothing_to_do_loads_nothing_that_only_work_needs() -
     assert {"requests", "numpy"} <= known_to("verifying.verifying", HEAVY)
 
 
+def test_an_engine_is_known_without_the_libraries_that_it_may_need() -> None:
+    assert known_to("system.engine", HEAVY) == set()
+
+
 def test_the_program_loads_no_command_before_it_is_asked_for() -> None:
     loaded = tuple(f"imagefactory.commands.{name}" for name in COMMANDS)
     assert known_to("cli", loaded) == set()

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from support import ROOT
 from support.verify_fake_server import QUICK, FakeEngine
-from support.verify_fakes import CPU, CUDA, FakeImage, Good, expectation, resolution
+from support.verify_fakes import CPU, CUDA, Good, expectation, image_info, resolution
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.settings import Settings, from_environment
+from imagefactory.system.engine import ImageInfo
 from imagefactory.system.shell import Completed
 from imagefactory.verifying import junit, probe, verifying
-from imagefactory.verifying.ports import Engine
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
 
 ENTRYPOINT = ROOT / "templates" / "entrypoint"
@@ -42,14 +42,19 @@ class StationEngine(FakeEngine):
         self.probe_hangs = False
         self.calls: list[dict[str, Any]] = []
 
-    def inspect_image(self, ref: str) -> FakeImage:
+    def inspect_image(self, ref: str) -> ImageInfo:
         digest = self.digests.pop(0) if len(self.digests) > 1 else self.digests[0]
-        return FakeImage(
+        return image_info(
             ref=ref, digest=digest, labels=self.good.labels, platform=self.good.platform
         )
 
     def run(
-        self, image: str, argv: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any
+        self,
+        image: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> Completed:
         self.calls.append({"image": image, "argv": argv, **options})
         if options.get("entrypoint") == verifying.PYTHON:
@@ -59,7 +64,7 @@ class StationEngine(FakeEngine):
             return Completed(argv=(), code=0, out=out, err="a warning of torch\n")
         done = subprocess.run(
             [sys.executable, str(ENTRYPOINT), *argv],
-            env={"PATH": os.environ["PATH"], **env},
+            env={"PATH": os.environ["PATH"], **(env or {})},
             capture_output=True,
             text=True,
             check=False,
@@ -98,10 +103,9 @@ LOCK = Lock(created="", tools=(), resolutions=(resolution(CUDA), resolution(CPU)
 def verify(
     engine: StationEngine, settings: Settings, lock: Lock | None = LOCK, **options: Any
 ) -> Receipt:
-    typed: Engine = engine
     return verifying.verify(
         "imagefactory/vllm:test",
-        engine=typed,
+        engine=engine,
         lock=lock,
         settings=settings,
         now=NOW,

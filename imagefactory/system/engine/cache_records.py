@@ -1,4 +1,4 @@
-"""What BuildKit tells of its cache. Pure."""
+"""BuildKit's cache, as ``docker buildx du`` lists it. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class CacheRecord:
 
 
 def parse(text: str) -> list[CacheRecord]:
-    """The records that ``docker buildx du --verbose`` shows.
+    """The records in what ``docker buildx du --verbose`` writes.
 
-    A block for each, in it a field a line.
+    It writes a block for each record and a line for each field.
     """
     return [_record(block) for block in text.split("\n\n") if block.startswith("ID:")]
 
@@ -37,7 +37,7 @@ def _record(block: str) -> CacheRecord:
 
 
 def _bytes(text: str) -> int:
-    """What Docker calls ``2.223GB``."""
+    """Bytes of a size as Docker writes it, such as ``2.223GB``."""
     number = text.rstrip("*BkMGTK")
     unit = text.rstrip("*").removeprefix(number)
     return int(
