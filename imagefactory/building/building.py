@@ -1,7 +1,4 @@
-"""The build station: one bake for all that must be made, progress per cell.
-
-And the failure of one stops no other.
-"""
+"""The build station: one bake for all cells, in which the failure of one stops no other."""
 
 from __future__ import annotations
 
@@ -86,8 +83,7 @@ def bake(
     *,
     builder: str | None = None,
 ) -> list[BuildResult]:
-    """Build ``plans`` in one bake; cells that a failure cancelled are baked again without the
-    failed ones.
+    """Build ``plans`` in one bake, and again without those that failed until none is left.
 
     ``builder`` is a buildx builder, the engine's own if it is None. Bake cancels every target
     at the first error, but finished steps stay in the cache for the next round. Raises SetupError,
@@ -162,7 +158,7 @@ def _last(progress: Progress) -> str:
 
 
 class _Logs:
-    """A log file a cell; what belongs to no cell (shared stages) goes into all of them."""
+    """A log file for each cell; what belongs to no cell (shared stages) goes into all of them."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._files = {name: (folder / f"{name}.log").open("w", encoding="utf-8") for name in names}

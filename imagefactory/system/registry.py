@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -260,6 +261,8 @@ class Registries:
                 made = requests.Session()
                 # a proxy has no business between here and the loopback address
                 made.trust_env = not _is_loopback(host)
+                # Docker trusts this bundle; requests' own variables take precedence
+                made.verify = os.environ.get("SSL_CERT_FILE") or True
                 self._sessions[host] = made
             return self._sessions[host]
 
@@ -310,7 +313,7 @@ def _patiently(host: str, ask: Callable[[], Response]) -> Response:
     try:
         return web.patiently(once)
     except requests.RequestException as error:
-        fix = "check the address and the network; REQUESTS_CA_BUNDLE names the CAs to trust"
+        fix = "check the address and the network; SSL_CERT_FILE names the CAs to trust"
         raise fail(
             SetupError, "registry-unreachable", f"{host}: {_reason(error)}", fix=fix
         ) from None

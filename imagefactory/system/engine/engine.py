@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagefactory.errors import SetupError, fail
 from imagefactory.system import platforms
@@ -15,7 +16,9 @@ from imagefactory.system.engine.containers import Containers
 from imagefactory.system.engine.docker import Docker
 from imagefactory.system.engine.images import Images
 from imagefactory.system.platforms import Platform
-from imagefactory.system.registry import Registries
+
+if TYPE_CHECKING:
+    from imagefactory.system.registry import Registries
 
 #: Seconds that an engine has to say which one it is.
 ANSWER_SECONDS = 20
@@ -35,8 +38,14 @@ class Engine(Images, Containers, Builds):
         self.private = host is not None
         #: For programs that call docker by themselves, such as the project's scripts.
         self.environment: Mapping[str, str] = self._docker.environment
-        #: The registries, asked with the credentials that a push uses.
-        self.registries = Registries(Path(config) if config else None)
+        self._config = Path(config) if config else None
+
+    @cached_property
+    def registries(self) -> Registries:
+        """The client of registries, with the credentials that a push uses."""
+        from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
+
+        return Registries(self._config)
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], state: Path) -> Engine:

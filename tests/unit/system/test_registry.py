@@ -319,3 +319,21 @@ def test_nonsense_is_an_error_of_the_registrys(
     server.manifests["me/x", "1"] = body
     code, _ = refused(lambda: ask.manifest(f"{server.address}/me/x:1"))
     assert code == "registry-failed"
+
+
+def test_the_bundle_that_docker_trusts_is_trusted(
+    ask: Registries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+    def trusted() -> object:
+        session = ask._session("ghcr.io")
+        return session.merge_environment_settings("https://ghcr.io", {}, False, None, None)[
+            "verify"
+        ]
+
+    assert trusted() == str(tmp_path / "ca.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/own.pem")
+    assert trusted() == "/own.pem"
