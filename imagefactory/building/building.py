@@ -6,13 +6,14 @@ And the failure of one stops no other.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from imagefactory.building import disk
 from imagefactory.building.progress import Event, Progress
+from imagefactory.building.timings import Timings, Took
 from imagefactory.building.view import View
 from imagefactory.errors import SetupError
 from imagefactory.planning.cell_plan import CellPlan
@@ -66,7 +67,8 @@ def bake(
     results: list[BuildResult] = []
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, list(left), bakefile, logs, builder)
+        kinds = {name: plan.cell.flavor.name for name, plan in left.items()}
+        code, progress = _round(engine, kinds, bakefile, logs, builder)
         failed = _blame(left, progress) if code else {}
         ended = set(left) if not code else set(failed) or set(left)
         for name in [name for name in left if name in ended]:
@@ -82,7 +84,7 @@ def bake(
                 )
             )
         if left:
-            ui.say(f"going on with {', '.join(left)}")
+            ui.say(f"continuing with {', '.join(left)}")
     return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
 
 
@@ -112,16 +114,18 @@ def _command(
 
 
 def _round(
-    engine: Engine, names: Sequence[str], bakefile: Path, logs: Path, builder: str | None
+    engine: Engine, kinds: Mapping[str, str], bakefile: Path, logs: Path, builder: str | None
 ) -> tuple[int, Progress]:
-    progress = Progress(targets=tuple(names))
+    """Bake the cells that ``kinds`` names, each with the kind of build it is for the timings."""
+    names, timings = tuple(kinds), Timings(logs.parent)
+    progress = Progress(targets=names)
     command = _command(engine, names, bakefile, "rawjson", builder)
     # the docker driver would otherwise write an image of every linked target, that is, of the bases
     env = {**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
     with (
         shell.stream(command, env=env) as process,
         _Logs(logs, names) as files,
-        View(names) as view,
+        View(progress, timings=timings, kinds=kinds) as view,
     ):
         for line in process.stdout or ():
             for event in progress.feed(line):
@@ -130,7 +134,16 @@ def _round(
         code = process.wait()
         for line in progress.stray if code else ():
             files.write(Event(None, line))
+    if code == 0:
+        timings.add(_took(kinds, progress))
     return code, progress
+
+
+def _took(kinds: Mapping[str, str], progress: Progress) -> Iterator[Took]:
+    for name, kind in kinds.items():
+        tally = progress.tallies[name]
+        if tally.seconds is not None:
+            yield Took(what=kind, warm=tally.warm, seconds=tally.seconds)
 
 
 def _blame(left: Mapping[str, CellPlan], progress: Progress) -> dict[str, str]:

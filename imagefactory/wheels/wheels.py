@@ -16,6 +16,7 @@ from typing import Any
 
 from imagefactory.building import bakefile
 from imagefactory.building.progress import Progress
+from imagefactory.building.timings import Timings, Took
 from imagefactory.building.view import View
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.locking import wheelhouse
@@ -207,13 +208,15 @@ def _run(plan: WheelPlan, place: Place, file: Path, target: str) -> None:
     on = ["--builder", place.on] if place.on else []
     argv = [*place.engine.docker, "buildx", "bake", *on, "--file", str(file)]
     progress, said = Progress(targets=(target,)), []
+    kind = f"{target} {plan.platform}{' compiled' if plan.compiles else ''}"
+    timings = Timings(place.settings.state)
     log = place.settings.logs / f"wheel-{plan.key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     env = {**place.engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
     with (
         shell.stream([*argv, "--progress=rawjson", target], env=env) as process,
         log.open("w", encoding="utf-8") as kept,
-        View([target]) as view,
+        View(progress, timings=timings, kinds={target: kind}) as view,
     ):
         for line in process.stdout or ():
             for event in progress.feed(line):
@@ -221,6 +224,9 @@ def _run(plan: WheelPlan, place: Place, file: Path, target: str) -> None:
                 kept.write(event.text + "\n")
                 view.feed(event)
         code = process.wait()
+    tally = progress.tallies[target]
+    if code == 0 and tally.seconds is not None:
+        timings.add([Took(what=kind, warm=tally.warm, seconds=tally.seconds)])
     if code:
         lines = [line for text in said for line in text.splitlines()] + progress.stray
         telling = [line.strip() for line in lines if _TELLING.search(line)] or lines[-3:]
