@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.errors import SetupError
 from imagefactory.system import commandline, shell
 from imagefactory.system.commandline import CommandLog, masked, short, show
 
@@ -112,7 +113,7 @@ def test_every_command_is_logged_in_full_with_its_time_and_how_it_ended(
 
 def test_a_failing_command_is_shown_in_full_in_its_error(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "raise SystemExit(1)", str(tmp_path / ("x" * 90))]
-    with pytest.raises(shell.SetupError) as caught, shell.pipe(argv):
+    with pytest.raises(SetupError) as caught, shell.pipe(argv):
         pass
     assert show(argv) in caught.value.problems[0].what
 
