@@ -312,6 +312,7 @@ def test_with_json_a_command_that_is_stopped_is_a_document_too(
     process = start(tmp_path, "plan", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
     up = tmp_path / "up"
     while not up.exists() or len(up.read_text().splitlines()) < 2:  # engine and Buildx
+        assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, number)  # as a terminal does
     out, said = process.communicate(timeout=60)
