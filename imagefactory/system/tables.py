@@ -135,13 +135,17 @@ def _squeezed(heads: Sequence[Lines], grid: Sequence[Sequence[Lines]], width: in
         for at in sorted(range(len(sizes)), key=least.__getitem__, reverse=True):
             if _total(sizes) <= width:
                 break
-            inside = [size for cell in columns[at][1:] if 0 < (size := _width(cell)) <= limit]
+            inside = [
+                min(_width(one), limit) for one in columns[at][1:] if 0 < _longest(one) <= limit
+            ]
             sizes[at] = max([_width(heads[at]), *inside]) if inside or not at else 0
             moved.add(at)
         if _total(sizes) <= width:
             break
-    # what is left goes to prose, and last to the cells that stayed where others moved out
-    for at in sorted(range(len(sizes)), key=lambda at: (at in moved, full[at])):
+    # what is left goes to prose, last to that of a column whose long words moved out; names that
+    # moved out would only leave a gap
+    growing = set(range(len(sizes))) - (moved & {0})
+    for at in sorted(growing, key=lambda at: (at in moved, full[at])):
         most = sizes[at] + width - _total(sizes)
         wanted = [_width(cell) for cell in columns[at] if _longest(cell) <= most]
         if sizes[at] and wanted:

@@ -87,11 +87,17 @@ def warn(text: str) -> None:
 
 
 def failure(error: FactoryError) -> None:
-    """All problems of ``error``, one after the other."""
+    """All problems of ``error``, one after the other.
+
+    On a terminal what is wrong is wrapped between words. What to do is not: it may be a command, to
+    be copied as one line.
+    """
     for problem in error.problems:
         where = (styled(f"{problem.where}:", "bold"), " ") if problem.where else ()
         code = styled(f" [{problem.code}]", "dim")
-        err.print(join(styled("error:", "red"), " ", *where, problem.what, code))
+        what = join(styled("error:", "red"), " ", *where, problem.what, code)
+        for part in tables.wrap(what, err.width) if err.file.isatty() else [what]:
+            err.print(part)
         for text in problem.detail.splitlines():
             err.print(styled(f"  {text}", "dim"))
         if problem.fix:

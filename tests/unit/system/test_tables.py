@@ -50,6 +50,21 @@ def test_a_value_too_long_for_its_column_gets_a_line_of_its_own() -> None:
     ]
 
 
+def test_names_that_do_not_fit_beside_their_values_leave_no_gap_of_their_width() -> None:
+    rows: list[list[Part]] = [
+        [NAME, "linux/arm64", "build", "798ee7ecd615", f"no image {TAG}"],
+        ["x" * 42, "linux/amd64", "build", "ae74f707a4f5", "build key was 4910bb, is ae74f7"],
+    ]
+    assert lines(COLUMNS, rows, 80) == [
+        "cell  platform     action  build key     why",
+        NAME,
+        "      linux/arm64  build   798ee7ecd615",
+        f"      no image {TAG}",
+        "x" * 42,
+        "      linux/amd64  build   ae74f707a4f5  build key was 4910bb, is ae74f7",
+    ]
+
+
 def test_a_column_without_room_for_any_value_is_named_at_its_values() -> None:
     shown = lines(["cell", "result", "image"], [[NAME, "built in 120 s", TAG]], 70)
     assert shown == ["cell  result", NAME, "      built in 120 s", f"      image: {TAG}"]

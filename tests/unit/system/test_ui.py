@@ -23,17 +23,24 @@ PROBLEM = Problem(
 )
 
 
+class Terminal(io.StringIO):
+    """A terminal of 80 columns with colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def lines(self) -> list[str]:
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.getvalue()).splitlines()
+
+
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Standard output as a terminal of 80 columns with colours."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard output and standard error as a terminal."""
     file = Terminal()
     console = Console(file=file, force_terminal=True, width=80, emoji=False, soft_wrap=True)
     monkeypatch.setattr(ui, "out", console)
+    monkeypatch.setattr(ui, "err", console)
     return file
 
 
@@ -51,6 +58,20 @@ def test_an_error_is_shown_as_it_is_with_its_place_its_code_and_what_to_do(
     assert said[-1] == "2 errors"
 
 
+def test_on_a_terminal_an_error_is_wrapped_between_words_and_what_to_do_is_not(
+    terminal: Terminal,
+) -> None:
+    what = "toolkit 13.0 beside torch channel cu128"
+    fix = "imagefactory build --matrix --select " + "x" * 60
+    where = "/tmp/project/matrix.yaml:65"
+    ui.failure(CheckFailedError(Problem(code="matrix-cuda-major", what=what, where=where, fix=fix)))
+    assert terminal.lines == [
+        f"error: {where}: toolkit 13.0 beside torch channel cu128",
+        "[matrix-cuda-major]",
+        f"  fix: {fix}",
+    ]
+
+
 def test_lines_and_warnings_are_data(capsys: pytest.CaptureFixture[str]) -> None:
     for show in (ui.say, ui.warn, ui.command):
         show("a[red]b[/red] :100: \x1b]0;title\x07")
@@ -60,13 +81,11 @@ def test_lines_and_warnings_are_data(capsys: pytest.CaptureFixture[str]) -> None
     assert captured.out == "[x] [dim] :100:\n"
 
 
-def test_a_table_on_a_terminal_fits_it_and_has_colours_but_no_boxes(terminal: io.StringIO) -> None:
+def test_a_table_on_a_terminal_fits_it_and_has_colours_but_no_boxes(terminal: Terminal) -> None:
     ui.table("checks", ["check", ""], [["x" * 90, ui.styled("pass", "green")]])
-    written = terminal.getvalue()
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", written)
-    assert "\x1b[32mpass" in written
-    assert max(map(len, plain.splitlines())) <= 80
-    assert plain.isascii()
+    assert "\x1b[32mpass" in terminal.getvalue()
+    assert max(map(len, terminal.lines)) <= 80
+    assert "".join(terminal.lines).isascii()
 
 
 def test_a_table_in_a_pipe_is_plain_aligned_columns(capsys: pytest.CaptureFixture[str]) -> None:
