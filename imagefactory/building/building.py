@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -13,6 +13,7 @@ from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.progress import Event, Progress
 from imagefactory.building.sites import Site
+from imagefactory.building.timings import Timings, Took
 from imagefactory.building.view import View
 from imagefactory.errors import Problem, SetupError
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
@@ -95,7 +96,8 @@ def bake(
     results: list[BuildResult] = []
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, list(left), file, logs, builder)
+        kinds = {name: plan.cell.flavor.name for name, plan in left.items()}
+        code, progress = _round(engine, kinds, file, logs, builder)
         failed = _blame(left, progress) if code else {}
         ended = set(left) if not code else set(failed) or set(left)
         for name in [name for name in left if name in ended]:
@@ -111,7 +113,7 @@ def bake(
                 )
             )
         if left:
-            ui.say(f"going on with {', '.join(left)}")
+            ui.say(f"continuing with {', '.join(left)}")
     return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
 
 
@@ -125,11 +127,15 @@ def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine) -> None:
 
 
 def _round(
-    engine: Engine, names: Sequence[str], file: Path, logs: Path, builder: str | None
+    engine: Engine, kinds: Mapping[str, str], file: Path, logs: Path, builder: str | None
 ) -> tuple[int, Progress]:
-    """One bake of ``names``: its exit code, and what happened."""
-    progress = Progress(targets=tuple(names))
-    with _Logs(logs, names) as files, View(names) as view:
+    """Bake the cells that ``kinds`` names, each with the kind of build it is for the timings."""
+    names, timings = tuple(kinds), Timings(logs.parent)
+    progress = Progress(targets=names)
+    with (
+        _Logs(logs, names) as files,
+        View(progress, timings=timings, kinds=kinds) as view,
+    ):
 
         def read(line: str) -> None:
             for event in progress.feed(line):
@@ -139,7 +145,16 @@ def _round(
         code = engine.bake(file, names, on_line=read, builder=builder)
         for line in progress.stray if code else ():
             files.write(Event(None, line))
+    if code == 0:
+        timings.add(_took(kinds, progress))
     return code, progress
+
+
+def _took(kinds: Mapping[str, str], progress: Progress) -> Iterator[Took]:
+    for name, kind in kinds.items():
+        tally = progress.tallies[name]
+        if tally.seconds is not None:
+            yield Took(what=kind, warm=tally.warm, seconds=tally.seconds)
 
 
 def _blame(left: Mapping[str, CellPlan], progress: Progress) -> dict[str, str]:

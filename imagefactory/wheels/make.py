@@ -15,6 +15,7 @@ from imagefactory.building.bakefile import BakeOptions, WheelBake
 from imagefactory.building.contexts import Contexts, link, write_files
 from imagefactory.building.progress import Progress
 from imagefactory.building.sites import Site
+from imagefactory.building.timings import Timings, Took
 from imagefactory.building.view import View
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.locking import wheelhouse
@@ -185,9 +186,14 @@ def _put(part: Part, target: Path, settings: Settings) -> None:
 def _run(plan: WheelPlan, workshop: Workshop, file: Path, target: str) -> None:
     engine, builder = workshop.site.engine, workshop.site.builder_name
     progress, said = Progress(targets=(target,)), list[str]()
+    kind = f"{target} {plan.platform}{' compiled' if plan.compiles else ''}"
+    timings = Timings(workshop.settings.state)
     log = workshop.settings.logs / f"wheel-{plan.key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as kept, View([target]) as view:
+    with (
+        log.open("w", encoding="utf-8") as kept,
+        View(progress, timings=timings, kinds={target: kind}) as view,
+    ):
 
         def read(line: str) -> None:
             for event in progress.feed(line):
@@ -196,6 +202,9 @@ def _run(plan: WheelPlan, workshop: Workshop, file: Path, target: str) -> None:
                 view.feed(event)
 
         code = engine.bake(file, [target], on_line=read, builder=builder)
+    tally = progress.tallies[target]
+    if code == 0 and tally.seconds is not None:
+        timings.add([Took(what=kind, warm=tally.warm, seconds=tally.seconds)])
     if code:
         lines = [line for text in said for line in text.splitlines()] + progress.stray
         errors = [line.strip() for line in lines if _ERROR.search(line)] or lines[-3:]

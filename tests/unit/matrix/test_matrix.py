@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.matrices import GOOD, problems, write
 
-from imagefactory.errors import InputError
 from imagefactory.matrix import matrix, pins
 from imagefactory.matrix.explain import explain
 from imagefactory.matrix.schema import json_schema
@@ -234,33 +233,6 @@ def test_cells_are_the_product_of_the_axes_times_the_zipped_rows(
     assert [c.name for c in cells] == [c.name for c in matrix.load(path).cells]
     for cell in cells:
         assert select(cells, [cell.name]) == (cell,)
-
-
-def test_selections_are_globs_and_axis_terms_joined_by_and_then_or(tmp_path: Path) -> None:
-    cells = matrix.load(write(tmp_path)).cells
-    assert len(select(cells, [])) == 3
-    assert [c.axes["vllm"] for c in select(cells, ["flavor=gb10 vllm=0.2*"])] == [
-        "0.22.1",
-        "0.23.0",
-    ]
-    assert [c.axes["vllm"] for c in select(cells, ["vllm=0.33.0", "*amd64"])] == [
-        "0.33.0",
-        "0.23.0",
-    ]
-    assert len(select(cells, ["vllm=0.22.1,0.33.0"])) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [("flavour=x", "select-axis"), ("nothing*", "select-nothing"), ("", "select-nothing")],
-)
-def test_a_selection_that_means_nothing_says_what_there_is(
-    tmp_path: Path, text: str, code: str
-) -> None:
-    with pytest.raises(InputError) as caught:
-        select(matrix.load(write(tmp_path)).cells, [text])
-    assert caught.value.problems[0].code == code
-    assert "gb10" in caught.value.problems[0].fix or "flavor" in caught.value.problems[0].fix
 
 
 def test_a_pin_against_upstreams_metadata_is_an_error_with_its_line_unless_an_override_says_so(
