@@ -1,4 +1,4 @@
-"""The command that runs an image and checks it."""
+"""The ``verify`` command: runs images and checks them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLE = "Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit
 def verify_command(
     tags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TAG]...", help="Images; or select cells with --select."),
+        typer.Argument(metavar="[TAG]...", help="Images; by default those of the selected cells."),
     ] = None,
     file: File = HERE,
     select: Select = None,
@@ -38,7 +38,7 @@ def verify_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run an image in containers and check it; exit 1 if a required check fails."""
+    """Run images in containers and check them; exits with 1 if a required check fails."""
     watcher = Watcher() if json else Watcher(verified=tables.receipt)
     receipts = pipeline.verify(workspace_of(file), tags or [], select or [], watcher)
     if junit_file:

@@ -96,10 +96,10 @@ def test_another_file_at_the_address_than_the_matrix_says_is_refused(settings: S
 
 def test_it_is_fetched_once_and_kept_by_its_hash(settings: Settings) -> None:
     _, found = locked(settings, sha256(settings))
-    path = wheelhouse.of(found, settings)
+    path = wheelhouse.file_of(found, settings)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == found.sha256
     served(settings).unlink()
-    assert wheelhouse.of(found, settings) == path
+    assert wheelhouse.file_of(found, settings) == path
 
 
 def test_a_file_that_was_replaced_is_told_and_nothing_of_it_stays(settings: Settings) -> None:
@@ -107,7 +107,7 @@ def test_a_file_that_was_replaced_is_told_and_nothing_of_it_stays(settings: Sett
     served(settings).write_bytes(b"another")
     elsewhere = replace(settings, cache=settings.cache.parent / "elsewhere")
     with pytest.raises(SetupError) as caught:
-        wheelhouse.of(found, elsewhere)
+        wheelhouse.file_of(found, elsewhere)
     assert caught.value.problems[0].code == "wheel-changed"
     assert [path for path in elsewhere.cache.rglob("*.whl") if path.is_file()] == []
 
@@ -122,7 +122,7 @@ def test_an_address_that_does_not_answer_is_told_by_check_and_by_a_build(
     (problem,) = locking.check(lock, cells, settings)
     assert (problem.code, problem.where) == ("wheel-unreachable", NAME)
     with pytest.raises(SetupError) as caught:
-        wheelhouse.of(found, replace(settings, cache=settings.cache.parent / "elsewhere"))
+        wheelhouse.file_of(found, replace(settings, cache=settings.cache.parent / "elsewhere"))
     assert caught.value.problems[0].code == "wheel-unreachable"
 
 

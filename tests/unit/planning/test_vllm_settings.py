@@ -82,7 +82,7 @@ def test_an_unknown_variable_and_an_unknown_option_are_reported_with_their_lines
         ("setting-dead", f"{tmp_path / 'matrix.yaml'}:{env}"),
         ("setting-dead", f"{tmp_path / 'matrix.yaml'}:{args}"),
     ]
-    assert "would be ignored" in told[0].what
+    assert "would ignore it" in told[0].what
     assert told[0].fix == "vLLM 0.22.1 has VLLM_KNOWN"
     assert "--gone" in told[1].what
 
@@ -102,4 +102,4 @@ def test_an_option_that_a_patch_of_the_series_adds_is_known(
 
 
 def test_a_flavor_that_sets_nothing_of_vllms_asks_for_nothing(tmp_path: Path) -> None:
-    assert vllm_settings.asked(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []
+    assert vllm_settings.settings_of(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []

@@ -26,7 +26,7 @@ from imagefactory.planning.wheel_plan import Trial, WheelPlan
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 from imagefactory.wheels import wheels
-from imagefactory.wheels.make import Made, Workshop
+from imagefactory.wheels.make import BuildEnv, Made
 
 CUTLASS = "wheel:flashinfer-python/flashinfer/data/cutlass"
 GIT = "git+https://github.com/nvidia/cutlass@v4.4.2"
@@ -230,7 +230,7 @@ def test_a_trial_of_a_cell_that_compiles_nothing_is_refused_with_its_flavors_lin
     inputs = opening.read(workspace.find(ROOT / "matrix.yaml", {}))
     (cell,) = select(inputs.matrix.cells, ["flavor=cpu"])
 
-    def never(_: Cell) -> Workshop:
+    def never(_: Cell) -> BuildEnv:
         raise AssertionError("nothing is to be made")
 
     with pytest.raises(InputError) as caught:

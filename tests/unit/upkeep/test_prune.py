@@ -51,7 +51,7 @@ def test_an_image_of_older_inputs_or_of_no_cell_goes_and_the_present_one_stays()
         image(f"{REPOSITORY}:cpu"),
     )
     assert {item.name: item.why for item in plan.items} == {
-        f"{REPOSITORY}:gb10": "made from older inputs than the matrix has now",
+        f"{REPOSITORY}:gb10": "outdated: its inputs have changed",
         f"{REPOSITORY}:gone": "no cell of the matrix has this name",
     }
     assert [item.name for item in plan.kept] == [f"{REPOSITORY}:cpu"]
