@@ -1,4 +1,4 @@
-"""The command line as a person meets it: help with examples, clear errors, sensible exit codes."""
+"""The command line as users see it: help with examples, clear errors, sensible exit codes."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ def test_every_command_has_help_with_an_example_and_json_where_it_has_results(co
     assert "--json" in done.stdout or command == "render"
 
 
-def test_wrong_options_are_wrong_input() -> None:
+def test_unknown_options_and_commands_are_input_errors() -> None:
     assert run("plan", "--nonsense").returncode == 2
     assert run("nonsense").returncode == 2
 
 
-def test_a_misspelt_command_is_told_which_one_was_meant() -> None:
+def test_a_misspelt_command_gets_a_suggestion() -> None:
     assert "Did you mean 'plan'?" in run("plam").stderr
 
 
-def test_build_says_what_to_write_when_it_is_not_told_what_to_build() -> None:
+def test_build_without_a_matrix_says_what_to_write() -> None:
     done = run("build")
     assert done.returncode == 2
     assert "imagefactory build --matrix" in done.stderr
 
 
-def test_what_the_system_refuses_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+def test_an_operating_system_error_is_a_clear_error_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = run("render", "--select", "flavor=cpu", "--out", str(tmp_path / "file"))
     assert done.returncode == 3
@@ -78,7 +78,7 @@ def test_what_the_system_refuses_is_an_error_and_no_traceback(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_full_disk_is_told_with_what_makes_room(
+def test_a_full_disk_is_reported_with_how_to_free_space(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full() -> None:
@@ -94,21 +94,21 @@ def test_a_full_disk_is_told_with_what_makes_room(
     assert "imagefactory prune" in said
 
 
-def test_try_and_what_belongs_to_it_are_asked_for_together() -> None:
+def test_options_of_try_need_try_and_try_needs_one_cell() -> None:
     done = run("wheel", "--target", "sm_121a")
     assert done.returncode == 2
     assert "try-what" in done.stderr
     assert run("wheel", "--try", "csrc/*.cu").returncode == 2
 
 
-def test_a_matrix_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_missing_matrix_is_one_clear_error(tmp_path: Path) -> None:
     done = run("plan", cwd=tmp_path)
     assert done.returncode == 2
     assert "matrix-missing" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_errors_name_the_file_as_the_person_wrote_it_and_the_line(tmp_path: Path) -> None:
+def test_errors_show_the_file_as_the_user_wrote_it_and_the_line(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(
         (ROOT / "matrix.yaml").read_text().replace("channel: [cu130]", "channel: [cu128]")
     )
@@ -127,7 +127,7 @@ def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields() -> None
         assert len(row["build_key"]) == 64
 
 
-def test_explain_shows_where_values_come_from() -> None:
+def test_explain_shows_where_values_are_set() -> None:
     done = run("plan", "--explain", "cpu*", "--json")
     rows = {row["what"]: row for row in json.loads(done.stdout)}
     assert rows["torch"]["where"].startswith("matrix.yaml:")
@@ -146,7 +146,7 @@ def test_render_prints_a_dockerfile_and_writes_a_bake_file(tmp_path: Path) -> No
     assert (tmp_path / cell / "patches" / "series.json").is_file()
 
 
-def test_building_without_an_engine_is_the_machines_fault() -> None:
+def test_building_without_an_engine_is_a_setup_error() -> None:
     done = run("build", "--matrix")
     assert done.returncode == 3
     assert "scripts/engine up" in done.stderr
