@@ -111,8 +111,8 @@ def _matrix(project: str, rows: Sequence[Measured]) -> None:
         ui.table(f"{project}: patches by release" if not start else "", ["patch", *shown], lines)
 
 
-def _cell(state: State) -> str:
-    return f"[{COLOURS[state]}]{SHORT.get(state, state.value)}[/]"
+def _cell(state: State) -> ui.Part:
+    return ui.styled(SHORT.get(state, state.value), COLOURS[state])
 
 
 def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
@@ -123,9 +123,8 @@ def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
     ui.table("summary", ["patch", "measured", "proof", "oldest result"], lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:
-            ui.out.print(
-                f"[{COLOURS[row.state]}]{row.patch} on {row.version}[/]: {ui.escape(row.reason)}"
-            )
+            shown = ui.styled(f"{row.patch} on {row.version}", COLOURS[row.state])
+            ui.line(shown, f": {row.reason}")
 
 
 def _age(rows: Sequence[Measured]) -> str:
@@ -155,9 +154,7 @@ def check_command(
         ui.emit_json([{"cell": one.cell, **row.as_dict()} for one in done for row in one.rows])
     else:
         lines = [
-            [one.cell, row.patch, _cell(row.state), ui.escape(row.reason)]
-            for one in done
-            for row in one.rows
+            [one.cell, row.patch, _cell(row.state), row.reason] for one in done for row in one.rows
         ]
         ui.table("patches", ["cell", "patch", "state", "details"], lines)
     problems = [problem for one in done for problem in one.problems]

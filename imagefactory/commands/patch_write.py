@@ -64,9 +64,8 @@ def _show(done: list[Ported], *, json: bool) -> None:
         ui.emit_json([one.as_dict() for one in done])
     else:
         colour = {True: "green", False: "bold red"}
-        rows = [
-            [o.patch, o.version, f"[{colour[o.done]}]{o.outcome}[/]", o.base, ui.escape(o.did)]
-            for o in done
+        rows: list[list[ui.Part]] = [
+            [o.patch, o.version, ui.styled(o.outcome, colour[o.done]), o.base, o.did] for o in done
         ]
         ui.table("port", ["patch", "to", "outcome", "from", "details"], rows)
     left = [one for one in done if not one.done]
@@ -125,7 +124,7 @@ def new_command(
         )
         return
     work = port.begin_new(name, on, folder, workspace.settings)
-    ui.out.print(str(work.tree))
+    ui.line(str(work.tree))
     ui.say(f"edit this tree, then run: imagefactory patch continue {name}")
 
 
