@@ -1,7 +1,4 @@
-"""What the image benchmark measures with.
-
-A clock, a registry whose bytes are counted, the files of an image.
-"""
+"""Tools of the image benchmark: a clock, a registry that counts bytes, the files of an image."""
 
 from __future__ import annotations
 
@@ -57,17 +54,14 @@ class Files:
 
 
 def clock(work: Callable[[], object]) -> float:
-    """The wall seconds of ``work``."""
-    began = time.monotonic()
+    """The wall-clock seconds of ``work``."""
+    start = time.monotonic()
     work()
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 def command(work: Callable[[], None]) -> None:
-    """Run a benchmark as a program.
-
-    Errors are told, and what was made goes when it is interrupted or terminated.
-    """
+    """Run a benchmark as a program, with clear errors and clean-up when it is interrupted."""
 
     def terminated(*_: object) -> None:
         raise KeyboardInterrupt
@@ -79,7 +73,7 @@ def command(work: Callable[[], None]) -> None:
         ui.failure(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        ui.say("interrupted; what was made is gone")
+        ui.say("interrupted; everything that was created has been removed")
         sys.exit(130)
 
 
@@ -90,61 +84,36 @@ def must(
     cwd: Path | None = None,
     quiet: bool = False,
 ) -> str:
-    """Run ``argv``; what it wrote. Raises SetupError if it fails."""
+    """Run ``argv`` and return its output. Raises SetupError if it fails."""
     done = shell.run(argv, env=env, cwd=cwd, join=True, quiet=quiet)
     if not done.ok:
-        told = "\n".join(done.out.strip().splitlines()[-25:])
-        raise fail(
-            SetupError,
-            "bench-step",
-            f"exit {done.code}: {shell.show(argv)}\n{told}",
-            fix="run it by hand",
-        )
+        output = "\n".join(done.out.strip().splitlines()[-25:])
+        what = f"exit {done.code}: {shell.show(argv)}\n{output}"
+        raise fail(SetupError, "bench-step", what, fix="run it by hand")
     return done.out
 
 
 def bake(
     engine: Engine, file: Path, target: str, *, cold: bool = False, keep: bool = True
 ) -> float:
-    """The wall seconds of one bake, as somebody would type it; ``cold`` takes nothing from the
-    cache.
+    """The wall-clock seconds of one plain bake; ``cold`` bakes without cache.
 
-    Without ``keep`` its steps run, and no image is made of them.
-
-    With --no-cache, BuildKit empties the cache mounts as well: a cold build downloads its wheels.
+    Without ``keep``, its steps run, but no image is written. With --no-cache, BuildKit empties the
+    cache mounts as well, so that a cold build downloads its wheels.
     """
-    argv = [
-        *engine.docker,
-        "buildx",
-        "bake",
-        "--file",
-        str(file),
-        "--progress=plain",
-        *["--no-cache"] * cold,
-        target,
-    ]
+    argv = [*engine.docker, "buildx", "bake", "--file", str(file), "--progress=plain"]
+    argv += ["--no-cache"] if cold else []
     argv += [] if keep else ["--set", f"{target}.output=type=cacheonly"]
-    # the docker driver would otherwise write an image of every linked target, that is, of the bases
+    argv.append(target)
+    # otherwise the docker driver would also write an image of every linked target, the bases
     return clock(lambda: must(argv, env={**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}))
 
 
 def files_of(engine: Engine, image: str, platform: str) -> Files:
-    """The files of ``image``, from an export; nothing of the image is run."""
+    """The files of ``image``, from an export; nothing in the image is run."""
     name = f"imagefactory-bench-{secrets.token_hex(6)}"
-    must(
-        [
-            *engine.docker,
-            "create",
-            "--name",
-            name,
-            "--pull",
-            "never",
-            "--platform",
-            platform,
-            image,
-            "true",
-        ]
-    )
+    options = ["--name", name, "--pull", "never", "--platform", platform]
+    must([*engine.docker, "create", *options, image, "true"])
     try:
         export = shlex.join([*engine.docker, "export", name])
         reader = shlex.join([sys.executable, str(Path(__file__).with_name("tarfiles.py"))])
@@ -157,7 +126,7 @@ def files_of(engine: Engine, image: str, platform: str) -> Files:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A real registry on loopback that began empty; every byte in it was pushed by this run."""
+    """A real registry on loopback that started empty; this run pushed every byte in it."""
 
     address: str
     store: Path
@@ -169,7 +138,7 @@ class Registry:
         )
 
     def push(self, engine: Engine, image: str, tag: str) -> int:
-        """Push ``image``; the bytes that the registry did not have before."""
+        """Push ``image``; returns the number of bytes that the registry did not have before."""
         reference, before = f"{self.address}/bench:{tag}", self.stored()
         engine.tag(image, reference)
         try:
@@ -179,26 +148,22 @@ class Registry:
         return self.stored() - before
 
     def size(self, tag: str) -> int:
-        """Compressed bytes of one image, whatever it shares with others."""
+        """Compressed bytes of one image, including those that it shares with others."""
         answer = requests.get(
             f"http://{self.address}/v2/bench/manifests/{tag}",
             headers={"Accept": _MANIFESTS},
             timeout=30,
         )
         answer.raise_for_status()
-        told = answer.json()
-        if "manifests" in told:
-            return len(answer.content) + sum(self.size(one["digest"]) for one in told["manifests"])
-        return (
-            len(answer.content)
-            + int(told["config"]["size"])
-            + sum(int(layer["size"]) for layer in told["layers"])
-        )
+        manifest, own = answer.json(), len(answer.content)
+        if "manifests" in manifest:
+            return own + sum(self.size(one["digest"]) for one in manifest["manifests"])
+        return own + sum(int(one["size"]) for one in (manifest["config"], *manifest["layers"]))
 
 
 @contextmanager
 def registry(engine: Engine) -> Iterator[Registry]:
-    """An empty registry, gone with all that it holds on any way out."""
+    """An empty registry, removed with its content in any case."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -212,10 +177,10 @@ def registry(engine: Engine) -> Iterator[Registry]:
 
 
 def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float:
-    """How much more a registry stores than the distinct content of its images: 1.0 is none.
+    """How much a registry stores, relative to the distinct content of its images.
 
-    The share of the compressed bytes that it had to store, over the share of the file bytes that
-    differ by SHA-256.
+    This is the share of the compressed bytes that it stores, divided by the share of the file
+    bytes that are distinct by SHA-256; 1.0 means that nothing is stored twice.
     """
     distinct: dict[str, int] = {}
     for one in images:
@@ -224,74 +189,70 @@ def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float
 
 
 def unpacked(plan: CellPlan, settings: Settings) -> int:
-    """Bytes of all files in the wheels of a cell and of its toolchain.
-
-    As the wheels' own directories say.
-    """
+    """Bytes of all files in the wheels of a cell and its toolchain, from the zip directories."""
     wheels = [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
     urls: dict[str, str] = {}
     for index in settings.indexes:
         for page in indexes.pages(index, {wheel.name for wheel in wheels}).values():
             urls |= {file.digests.get("sha256", ""): file.url for file in page.files}
 
-    def held(wheel: Wheel) -> int:
-        here = indexes.local(wheel, settings.find_links)
-        with zipfile.ZipFile(here) if here else RemoteZip(urls[wheel.sha256]) as archive:
+    def size_of(wheel: Wheel) -> int:
+        local = indexes.local(wheel, settings.find_links)
+        with zipfile.ZipFile(local) if local else RemoteZip(urls[wheel.sha256]) as archive:
             return sum(member.file_size for member in archive.infolist())
 
     with ThreadPoolExecutor(8) as pool:
-        return sum(pool.map(held, wheels))
+        return sum(pool.map(size_of, wheels))
 
 
-def room(engine: Engine, size: float, patience: float = 300.0) -> None:
-    """Wait until the engine's disk has ``size`` bytes free: it deletes unused steps by itself, a
-    while after a build.
+def wait_for_space(engine: Engine, size: float, patience: float = 300.0) -> None:
+    """Wait until the engine's disk has ``size`` bytes free.
 
-    Raises SetupError if it has not within ``patience`` seconds.
+    The engine deletes unused steps itself, some time after a build. Raises SetupError if the space
+    is not free within ``patience`` seconds.
     """
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while (free := disk.free(engine.data_root)) is not None and free < size:
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             what = (
-                f"{free / 1e9:.1f} GB are free at {engine.data_root}, the next image "
+                f"{free / 1e9:.1f} GB are free at {engine.data_root}, but the next image "
                 f"needs {size / 1e9:.1f} GB"
             )
-            raise fail(SetupError, "bench-room", what, fix="docker buildx prune, or a bigger disk")
+            raise fail(SetupError, "bench-room", what, fix="docker buildx prune, or a larger disk")
         time.sleep(5)
 
 
-def alone(stack: ExitStack, path: Path) -> None:
-    """Hold the lock ``path`` until ``stack`` unwinds: benchmarks name images alike.
+def run_exclusively(stack: ExitStack, path: Path) -> None:
+    """Hold the lock ``path`` until ``stack`` unwinds, as benchmarks use the same image names.
 
-    SetupError if another runs.
+    Raises SetupError if another benchmark is running.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         stack.enter_context(FileLock(path, timeout=0))
     except Timeout:
-        raise fail(
-            SetupError, "bench-running", "another benchmark runs on this engine", fix="wait for it"
-        ) from None
+        what, fix = "another benchmark is running on this engine", "wait for it to finish"
+        raise fail(SetupError, "bench-running", what, fix=fix) from None
 
 
 def prune(engine: Engine, *, downloads: bool = False) -> None:
-    """Empty the build cache, of ``downloads`` too if that is said.
+    """Empty the build cache, and with ``downloads`` the downloaded wheels.
 
-    Two large cells beside each other fill a disk.
+    The caches of two large cells would fill a disk.
     """
     kept = [] if downloads else ["--filter", "type=regular"]
     must([*engine.docker, "buildx", "prune", "--all", "--force", *kept])
 
 
 def remove_images(engine: Engine) -> None:
-    """Take away what benchmarks made, by name: an image of equal content may be somebody's."""
+    """Remove the images of benchmarks, by name; images of the same content may be in use."""
     argv = [*engine.docker, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter"]
     for name in shell.run([*argv, f"reference={REPOSITORY}:*"], quiet=True).out.split():
         engine.untag(name)
 
 
 def machine(engine: Engine) -> list[tuple[str, str]]:
-    """What the seconds depend on."""
+    """The facts about this machine that the times depend on."""
     cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next(
         (line.partition(":")[2].strip() for line in cpu if line.startswith("model name")),
@@ -308,7 +269,7 @@ def machine(engine: Engine) -> list[tuple[str, str]]:
     ]
 
 
-def told(rows: Sequence[tuple[str, str]]) -> None:
-    """Facts, one a line."""
+def print_facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Print facts, one per line."""
     for name, value in rows:
         ui.out.print(f"{name + ':':<13} {ui.escape(value)}")

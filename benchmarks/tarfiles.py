@@ -1,6 +1,6 @@
-"""Reads a tar of a file system on standard input, writes ``sha256 bytes`` for every regular file.
+"""Reads a file system's tar on standard input, and prints ``sha256 bytes`` for each regular file.
 
-Hard links once.
+Hard links are counted once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import tarfile
 
 
 def main() -> None:
-    """One line a file; what is no regular file, further names of one among them.
-
-    Has no bytes of its own.
-    """
+    """Print a line per file; anything else, such as a hard link to it, has no bytes of its own."""
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
         for member in tar:
             data = tar.extractfile(member) if member.isreg() else None
