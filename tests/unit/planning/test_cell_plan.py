@@ -11,7 +11,6 @@ from support.plans import planned
 from imagefactory.locking import store
 from imagefactory.planning import layers
 from imagefactory.planning.decision import decide
-from imagefactory.system.engine import ImageInfo
 from imagefactory.system.platforms import Platform
 
 
@@ -83,13 +82,8 @@ def test_a_toolchain_has_a_prefix_of_its_own_and_is_set_in_the_environment() -> 
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:
     made = planned()
     same, other = image(made), image(made, **{"io.imagefactory.build-key": "old"})
-    engines: tuple[dict[str, ImageInfo] | None, ...] = (
-        {same.ref: same},
-        {other.ref: other},
-        {},
-        None,
-    )
-    rows = [decide([made], images)[0] for images in engines]
+    found = decide([made], {same.ref: same}) + decide([made], {other.ref: other})
+    rows = found + decide([made], {}) + decide([made], None)
     assert [row.action for row in rows] == ["skip", "build", "build", "build"]
     assert "build key was old" in rows[1].reason
     assert "no image" in rows[2].reason
