@@ -22,8 +22,8 @@ from measure import REPOSITORY, must
 
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking.requirements import requirements_txt
+from imagefactory.inbuild.layer import SITE
 from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.planning.render import SITE
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 
