@@ -21,8 +21,8 @@ import uv
 from measure import REPOSITORY, must
 
 from imagefactory.errors import SetupError, fail
-from imagefactory.locking.requirements import requirements_txt
 from imagefactory.inbuild.layer import SITE
+from imagefactory.locking.requirements import requirements_txt
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform

@@ -31,7 +31,8 @@ def main(platform: str, cuda: str, target: Target, *, names: Path = NAMES, out: 
         options = ("--target", unpacked, "--python-platform", platform, "--link-mode", "copy")
         install(LIST, *options)
         code = cuda_home.main(Path(unpacked), out / "root" / home, inside, [names])
-    set_dates(out / "root")
+    if code == 0:
+        set_dates(out / "root")
     return code
 
 

@@ -74,7 +74,8 @@ def fill(text: str, command: bool = False) -> Safe:
     first, *waiting = filter(None, (line.strip() for line in text.split("\n")))
     rows, last = [first], [waiting.pop()] if command else []
     while units := waiting or last:
-        room = WIDTH - len(rows[-1]) - len("  \\")
+        more = len(waiting) + len(last) > 1
+        room = WIDTH - len(rows[-1]) - len(" ") - (len(" \\") if more else 0)
         fits = next((unit for unit in units if len(unit) <= room), None)
         if fits:
             rows[-1] += f" {fits}"

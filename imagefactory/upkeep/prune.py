@@ -17,7 +17,13 @@ from imagefactory.system.engine import ImageInfo
 
 #: Words in the description of a build-cache record that only steps of imagefactory's Dockerfiles
 #: have.
-OURS = ("/imagefactory-wheels-", "/factory/", "factory /factory", "--date=@315532800")
+OURS = (
+    "/imagefactory-wheels-",
+    "python3 -m factory.",
+    "/factory/",
+    "factory /factory",
+    "--date=@315532800",
+)
 
 
 class Kind(StrEnum):

@@ -18,8 +18,8 @@ from imagefactory.locking.lock import BuiltWheel, Lock, LockedSource, LockedTool
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
 from imagefactory.patching import catalog
-from imagefactory.planning import wheel_plan
-from imagefactory.planning.cell_plan import patch_files
+from imagefactory.planning import render, wheel_plan
+from imagefactory.planning.context import patch_files
 from imagefactory.planning.wheel_plan import Trial, WheelPlan
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
@@ -117,6 +117,15 @@ def test_a_compiled_wheel_is_made_with_the_compilers_torch_and_patches_of_its_ce
     assert job["sources"] == {"VLLM_CUTLASS_SRC_DIR": "/sources/VLLM_CUTLASS_SRC_DIR"}
     assert "patches/vllm/e2m1-software/proof.py" in made.files
     assert b"AS tried" not in made.files["Dockerfile"]
+
+
+@pytest.mark.parametrize("binaries", ["official", "compiled"])
+def test_the_dockerfile_of_a_wheel_can_be_reviewed(lock: Lock, binaries: str) -> None:
+    asked = cell(binaries=binaries, patches=())
+    trial = Trial(units=("*",), targets=(), count="") if binaries == "compiled" else None
+    rows = plan_of(lock, asked, trial).files["Dockerfile"].decode().splitlines()
+    assert len(rows) < 70
+    assert max(map(len, rows)) <= render.WIDTH
 
 
 def test_all_that_decides_the_content_decides_the_key(lock: Lock, tmp_path: Path) -> None:
