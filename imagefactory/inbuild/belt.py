@@ -1,16 +1,16 @@
-"""Looks at the install layers as one: which torch they make, and what they have in common. Standard
+"""Checks the install layers together, and restores torch if one of them changed it. Standard
 library only: it runs in the builder.
 
     python -m factory.belt TORCH_VERSION [CUDA]
 
-/in holds the layers, numbered from the bottom up, each as layer.py left it. torch is installed once
-more from its locked hash (/list.txt) and compared with theirs: what differs goes to /out/root,
-which is laid over them. A layer with another version of torch ends the build, and so does a file
-inside torch's folder that the locked wheel does not have, because a layer on top cannot remove it.
+/in contains the layers, numbered from the bottom up, each as layer.py wrote it. torch is installed
+once more, by its locked hash (/list.txt), and compared with the layers: files that differ go to
+/out/root, the layer above them. The build fails if a layer has another version of torch, or a file
+in torch's folder that the locked wheel does not have, because a layer above cannot remove it.
 
-/out/report.json records the torch after each layer, and what the layers left out. With CUDA (such
-as nvidia/cu13), the folder of site-packages with CUDA's libraries, /out/cuda gets empty files by
-the names of its headers and libraries: all that toolchain.py asks about them.
+/out/report.json records the torch after each layer, and what was removed from the layers. With CUDA
+(such as nvidia/cu13), the folder in site-packages that has CUDA's libraries, /out/cuda gets an
+empty file for each of its headers and libraries: toolchain.py needs only their names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IN = Path("/in")
 
 @dataclass(frozen=True)
 class Layer:
-    """An install layer: its name, its files, and what was left out of it (trim.py's record)."""
+    """An install layer: its name, its files, and what was removed from it (trim.py's record)."""
 
     name: str
     root: Path
@@ -56,10 +56,10 @@ def files(root: Path) -> Iterator[Path]:
 
 
 def swapped(fresh: Path, layers: Sequence[Path], dropped: Collection[str] = ()) -> list[Path]:
-    """What must be put back so that the stack of ``layers`` has exactly the torch of ``fresh``.
+    """The files to restore so that the stack of ``layers`` has exactly the torch of ``fresh``.
 
-    ``dropped``, relative to site-packages, was left out on purpose. RECORD is the installer's;
-    torch's own files are compared in full.
+    ``dropped``, relative to site-packages, was removed on purpose. RECORD is written by the
+    installer; torch's own files are all compared.
     """
     back = []
     for name in files(fresh):
@@ -72,7 +72,7 @@ def swapped(fresh: Path, layers: Sequence[Path], dropped: Collection[str] = ()) 
 
 
 def strangers(fresh: Path, layers: Sequence[Path]) -> list[Path]:
-    """Files of ``layers`` inside torch's folder that the locked wheel does not have."""
+    """Files of ``layers`` in torch's folder that the locked wheel does not have."""
     found = []
     for torch in fresh.glob("**/site-packages/torch"):
         inside = torch.relative_to(fresh)
@@ -86,8 +86,8 @@ def strangers(fresh: Path, layers: Sequence[Path]) -> list[Path]:
     return found
 
 
-def put_back(fresh: Path, layers: Sequence[Layer], out: Path) -> None:
-    """Copy what was swapped to ``out``. Raises SystemExit if there are strangers."""
+def restore(fresh: Path, layers: Sequence[Layer], out: Path) -> None:
+    """Copy swapped files to ``out``. Raises SystemExit if there are strangers."""
     roots = [layer.root for layer in layers]
     extra = strangers(fresh, roots)
     if extra:
@@ -104,7 +104,7 @@ def put_back(fresh: Path, layers: Sequence[Layer], out: Path) -> None:
 
 
 def name_cuda(layers: Sequence[Layer], cuda: Path, out: Path) -> None:
-    """Make ``out`` a tree of empty files by the names of the headers and libraries in ``cuda``."""
+    """Create an empty file in ``out`` for each header and library of the folder ``cuda``."""
     for part in ("include", "lib"):
         (out / part).mkdir(parents=True)
         for layer in layers:
@@ -113,12 +113,12 @@ def name_cuda(layers: Sequence[Layer], cuda: Path, out: Path) -> None:
 
 
 def main(torch: str, cuda: str, target: Target, *, folder: Path = IN, out: Path = OUT) -> None:
-    """Judge, put back and report."""
+    """Check the layers, restore torch and write the report."""
     layers = layers_in(folder)
     rows = identity.after_each([(one.name, one.root / target.site) for one in layers], torch)
     with tempfile.TemporaryDirectory() as fresh:
         unpack(Path(fresh), target)
-        put_back(Path(fresh), layers, out / "root")
+        restore(Path(fresh), layers, out / "root")
     set_dates(out / "root")
     if cuda:
         name_cuda(layers, Path(target.site, cuda), out / "cuda")

@@ -1,5 +1,5 @@
-"""Which torch a tree of site-packages holds, read without running it. Standard library only: it
-runs in the builder, as a part of belt.py.
+"""Finds which torch a tree of site-packages has, without running it. Standard library only: it runs
+in the builder, as part of belt.py.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def facts(text: str) -> dict[str, str | None]:
 
 
 def after_each(layers: Sequence[tuple[str, Path]], wanted: str) -> list[dict[str, object]]:
-    """The torch that is in effect after each layer, as ``{"group", "torch"}``.
+    """The torch in effect after each layer, as ``{"group", "torch"}``.
 
     ``layers`` are names and site-packages, from the bottom up; a torch is ``{"version", "cuda"}``,
-    or None as long as no layer has one. Raises SystemExit at the first layer after which it is not
+    or None while no layer has one. Raises SystemExit at the first layer after which it is not
     ``wanted``.
     """
     rows: list[dict[str, object]] = []

@@ -2,8 +2,7 @@
 
     python install.py LIST [UV OPTION...]
 
-Every line of LIST names one wheel by its hash. uv unpacks exactly those: no resolver runs,
-nothing is compiled.
+Every line of LIST identifies one wheel by its hash. uv unpacks exactly those wheels.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import sys
 from pathlib import Path
 
 PYTHON = "/opt/venv/bin/python"
-#: No resolver, no compiler; the hash decides which wheel it is, whatever index has it.
+#: No resolver and no compiler run; the hash identifies the wheel, whichever index has it.
 LOCKED = (
     *("--only-binary", ":all:", "--no-deps", "--require-hashes"),
     *("--index-strategy", "unsafe-best-match"),
 )
-#: Certificates of the network that the build runs in; a secret that a build may lack.
+#: Certificates for downloads: an optional secret of the build.
 CA = Path("/run/secrets/ca")
 
 
@@ -30,7 +29,7 @@ def command(wheels: Path, *options: str) -> list[str]:
 
 
 def certificates(ca: Path = CA) -> dict[str, str]:
-    """What the environment needs so that uv trusts ``ca``; nothing if that is empty or absent."""
+    """The environment variable that makes uv trust ``ca``; none if that is empty or absent."""
     return {"SSL_CERT_FILE": str(ca)} if ca.is_file() and ca.stat().st_size else {}
 
 

@@ -2,13 +2,13 @@
 
     python -m factory.layer NAME
 
-Installs the wheels of /list.txt for the image's platform, takes out what nobody uses at run time
-(trim.py) and gives every file the same date. /out/root becomes the layer, /out/report.json records
-its name and what was taken out. /wheels, if mounted, holds wheels that are at no index.
+Installs the wheels of /list.txt for the image's platform, removes what is never used at run time
+(trim.py), and sets the same date on every file. /out/root becomes the layer; /out/report.json
+records its name and what was removed. /wheels, if mounted, contains wheels that no index has.
 
-What every layer of an image has in common is in the environment: FACTORY_PYTHON (such as 3.13),
-FACTORY_PLATFORM (uv's name, such as aarch64-manylinux_2_39), and FACTORY_CUDA_HOME if the image
-has compilers.
+The environment defines what all layers of an image share: FACTORY_PYTHON (such as 3.13),
+FACTORY_PLATFORM (as uv names it, such as aarch64-manylinux_2_39), and FACTORY_CUDA_HOME if the
+image has compilers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 from . import trim
 from .install import install
 
-#: 1980-01-01, the first date that a wheel's files can have. With one date for all files, equal
-#: content is an equal layer.
+#: 1980-01-01, the earliest date that files in a wheel can have. With one date for all files, equal
+#: content gives equal layers.
 EPOCH = 315532800
 #: An image's site-packages, relative to its root.
 SITE = "opt/venv/lib/python{python}/site-packages"
@@ -40,7 +40,7 @@ class Target:
 
     Attributes:
         python: its version, such as 3.13.
-        platform: uv's name of it.
+        platform: as uv names it.
         cuda_home: where the image has compilers; None without any.
     """
 
@@ -55,14 +55,14 @@ class Target:
 
 
 def target_of(environ: Mapping[str, str]) -> Target:
-    """The target that the environment names."""
+    """The target that the environment defines."""
     return Target(
         environ["FACTORY_PYTHON"], environ["FACTORY_PLATFORM"], environ.get("FACTORY_CUDA_HOME")
     )
 
 
 def options(root: Path, target: Target, wheels: Path) -> list[str]:
-    """uv's options for wheels of ``target`` below ``root``."""
+    """uv's options to install wheels for ``target`` below ``root``."""
     local = ["--find-links", str(wheels)] if wheels.is_dir() else []
     return [
         *("--prefix", f"{root}/opt/venv"),
@@ -78,7 +78,7 @@ def unpack(root: Path, target: Target) -> None:
 
 
 def forget_cache(root: Path) -> None:
-    """Remove uv's note of when it saw a wheel in a folder, which differs from build to build."""
+    """Remove uv's notes of when it saw a local wheel: they differ from build to build."""
     for note in list(root.rglob("uv_cache.json")):
         note.unlink()
     for record in list(root.rglob("RECORD")):
@@ -89,7 +89,7 @@ def forget_cache(root: Path) -> None:
 
 
 def set_dates(root: Path) -> None:
-    """Give ``root`` and all that is below it the one date, links themselves included."""
+    """Set the date of ``root`` and everything below it, including that of links themselves."""
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             os.utime(f"{folder}/{name}", (EPOCH, EPOCH), follow_symlinks=False)
@@ -97,7 +97,7 @@ def set_dates(root: Path) -> None:
 
 
 def write_report(out: Path, report: Mapping[str, Any]) -> None:
-    """Write what a later stage reads of this one."""
+    """Write the report that a later stage reads."""
     (out / "report.json").write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 

@@ -1,10 +1,10 @@
-"""Makes the top layer of an image: its entrypoint, its manifest, and its patches' proofs. Standard
+"""Makes the top layer of an image: its entrypoint, its manifest and its patches' proofs. Standard
 library only: it runs in the builder.
 
     python -m factory.manifest
 
-/in holds what the plan knew (image/manifest.json), what the build recorded (belt.json and
-patched.json, from belt.py and patched.py), the series (patches) and image/entrypoint.
+/in contains the planned manifest and the entrypoint (image/), the series (patches/), and the
+reports of belt.py and patched.py (belt.json, patched.json).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FOLDER = "opt/imagefactory"
 
 
 def complete(planned: dict[str, Any], belt: dict[str, Any], patched: list[Any]) -> dict[str, Any]:
-    """The manifest: what was planned, with what the build recorded.
+    """The manifest: what was planned, and what the build recorded.
 
-    It says how much was left out by which rule; dropped.json names every file.
+    It says how much each rule removed; dropped.json lists every file.
     """
     dropped = [
         {**row, "files": len(row["files"]), "bytes": sum(size for _, size in row["files"])}
@@ -58,7 +58,7 @@ def main(folder: Path = IN, root: Path = OUT / "root") -> None:
 
 
 def write(path: Path, value: object) -> None:
-    """Write JSON, laid out for people."""
+    """Write JSON, indented for people."""
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 

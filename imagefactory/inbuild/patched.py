@@ -1,10 +1,10 @@
-"""Makes the layer of patches: the changed files, and no others. Standard library and git only: it
+"""Makes the layer of patches: the changed files and no others. Standard library and git only: it
 runs in the builder.
 
     python -m factory.patched
 
-/out/root is the layer that layer.py made of the wheels, /patches the series (overlay.py). What the
-patches changed goes to /patched/root, the record of what became of each to /patched/report.json.
+/out/root is the layer of wheels that layer.py made, /patches the series (see overlay.py). Changed
+files go to /patched/root, the record of what happened to each patch to /patched/report.json.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@ builder.
 
     python -m factory.toolchain PLATFORM CUDA
 
-Installs the wheels of /list.txt for PLATFORM, uv's name of it, and makes them the image's
-CUDA_HOME, FACTORY_CUDA_HOME. What the toolchain lacks and the folder CUDA of site-packages (such as
-nvidia/cu13) has, by belt.py's list in /cuda, become links to it. The wheels are for any Python 3,
-and stay apart from the image's packages: several CUDA wheels share site-packages/nvidia, and those
-of different versions in one folder are a toolkit that refuses to work.
+Installs the wheels of /list.txt for PLATFORM (as uv names it) and turns them into one CUDA_HOME, at
+FACTORY_CUDA_HOME in the image. Headers and libraries that it lacks become links to those in the
+folder CUDA of site-packages (such as nvidia/cu13), which belt.py listed in /cuda. The wheels run
+with any Python 3. They are kept apart from the image's packages because CUDA wheels share the
+folder site-packages/nvidia, where different versions would make a toolkit that does not work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES = Path("/cuda")
 
 
 def main(platform: str, cuda: str, target: Target, *, names: Path = NAMES, out: Path = OUT) -> int:
-    """Install, link and date; 1 if the wheels hold no compiler."""
+    """Install and link; 1 if the wheels have no compiler."""
     home, inside = (target.cuda_home or "").strip("/"), Path("/", target.site, cuda)
     with tempfile.TemporaryDirectory() as unpacked:
         options = ("--target", unpacked, "--python-platform", platform, "--link-mode", "copy")

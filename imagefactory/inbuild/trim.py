@@ -1,8 +1,8 @@
-"""Takes out of an install layer what nobody uses at run time, and records what. Standard library
-only: it runs in the builder, as a part of layer.py.
+"""Removes from an install layer what is never used at run time, and records it. Standard library
+only: it runs in the builder, as part of layer.py.
 
 The record is a list of ``{"rule", "why", "files": [[path, bytes], ...]}``, a row for each rule that
-found something. Every RECORD stays true.
+found something. Every RECORD stays correct.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def static_libraries(layer: Layer) -> Found:
 
 
 def compilers(layer: Layer) -> Found:
-    """CUDA's compilers, where the image has its own set: versions do not mix."""
+    """CUDA's compilers, if the image has its own set: different versions do not mix."""
     for name in layer.files:
         match = COMPILERS.search(name) if layer.cuda_home else None
         if match and not (layer.site / name).is_symlink():
@@ -135,7 +135,7 @@ def copies(layer: Layer) -> Found:
 
 
 def leftovers(layer: Layer) -> Found:
-    """Compiled Python, which the first start makes again, and wheels inside of wheels."""
+    """Compiled Python, which the first start recreates, and wheels inside wheels."""
     for name in layer.files:
         if name.endswith((".pyc", ".pyo", ".whl")):
             yield name, None
@@ -151,9 +151,9 @@ RULES: tuple[tuple[str, Callable[[Layer], Found]], ...] = (
 
 
 def trim(site: Path, cuda_home: str | None) -> list[Row]:
-    """Apply all rules to ``site``; returns what each of them took out, and how large it was.
+    """Apply all rules to ``site``; returns what each of them removed, with sizes.
 
-    ``cuda_home`` is where the image has compilers: those that wheels bring become links to them.
+    ``cuda_home`` is where the image has compilers: those in wheels become links to them.
     """
     names = tuple(
         sorted(
@@ -172,13 +172,13 @@ def trim(site: Path, cuda_home: str | None) -> list[Row]:
         fate |= found
         if found:
             report.append({"rule": rule, "why": find.__doc__ or "", "files": sizes})
-    _keep_records_true(site, fate)
+    _keep_records_correct(site, fate)
     _remove_empty(site, {(site / name).parent for name, target in fate.items() if target is None})
     return report
 
 
-def _keep_records_true(site: Path, fate: dict[str, str | None]) -> None:
-    """Remove what is gone from its RECORD; a link is listed there without hash and size."""
+def _keep_records_correct(site: Path, fate: dict[str, str | None]) -> None:
+    """Remove rows of removed files from RECORDs; links are listed there without hash and size."""
     for record in sorted(site.glob("*.dist-info/RECORD")) if fate else []:
         rows = [
             row

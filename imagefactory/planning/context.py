@@ -17,8 +17,8 @@ from imagefactory.patching.patch import Stage, Step
 from imagefactory.planning.layers import InstallLayer, split
 
 _INBUILD = Path(inbuild.__file__).parent
-#: The programs that an install layer runs. A change of one makes every layer again, so no other
-#: stage's program is among them.
+#: The programs that an install layer runs. Changing one rebuilds every layer, so programs of other
+#: stages are not among them.
 LAYER_PROGRAMS = ("install.py", "layer.py", "trim.py")
 #: All programs that go into the build context, by what is built: a cell's image, or a wheel of vLLM
 #: with the official binaries or with compiled ones.
@@ -51,7 +51,7 @@ def layers_of(resolution: Resolution) -> list[InstallLayer]:
 
 @lru_cache(maxsize=64)
 def local_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
-    """Wheels that are at no index: they go into the folder ``wheels`` of the context."""
+    """Wheels that no index has: they go into the folder ``wheels`` of the context."""
     return tuple(
         wheel
         for wheel in resolution.wheels
@@ -60,7 +60,7 @@ def local_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
 
 
 def wheel_lists(resolution: Resolution, toolchain: LockedToolchain | None) -> dict[str, bytes]:
-    """What is installed: a list for each layer, for the belt and for the toolchain."""
+    """Lists of what is installed: for each layer, for the belt and for the toolchain."""
     files = dict(_lists_of(resolution))
     if toolchain:
         files["requirements/toolchain.txt"] = _list(toolchain.wheels)

@@ -1,4 +1,4 @@
-"""What an image says about itself and sets for its containers: labels and environment. Pure."""
+"""The configuration of an image: its labels and its environment. Pure."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def environment(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]
     }
     if cell.channel != "cpu":
         env |= {
-            # by these the NVIDIA container runtime decides whether a container gets the GPU
+            # the NVIDIA container runtime gives containers with these access to the GPU
             "NVIDIA_VISIBLE_DEVICES": "all",
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-            # below the one folder that users mount: what is compiled at run time is worth keeping
+            # what is compiled at run time is worth keeping: below the one folder that users mount
             "TRITON_CACHE_DIR": f"{CACHE}/triton",
             "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
         }
     if toolchain:
         env |= {
             "CUDA_HOME": CUDA_HOME,
-            # Triton has a ptxas of its own for each generation of GPUs; both are the image's one
+            # Triton brings a ptxas for each generation of GPUs; the image's own replaces both
             "TRITON_PTXAS_PATH": f"{CUDA_HOME}/bin/ptxas",
             "TRITON_PTXAS_BLACKWELL_PATH": f"{CUDA_HOME}/bin/ptxas",
         }

@@ -17,7 +17,7 @@ import jinja2
 from imagefactory.errors import InputError, fail
 from imagefactory.matrix.cell import Base
 
-#: Columns of a rendered line, so that it can be reviewed beside another window.
+#: Columns of a rendered line: what a reviewer sees without scrolling.
 WIDTH = 120
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _PLAIN = re.compile(r"[A-Za-z0-9._+:/@=~-]+")
@@ -67,9 +67,8 @@ def quote(text: str) -> Safe:
 def fill(text: str, command: bool = False) -> Safe:
     """The lines of ``text`` as one instruction, filled up to ``WIDTH`` columns and continued.
 
-    The first line begins the instruction, and the last one ends it if it is a ``command``. Of the
-    others, one that fits goes ahead of one that does not. None is broken, so a quoted value stays
-    whole.
+    The first line begins the instruction; with ``command``, the last line ends it. The others may
+    change their order to use the space. No line is split, so a quoted value stays whole.
     """
     first, *waiting = filter(None, (line.strip() for line in text.split("\n")))
     rows, last = [first], [waiting.pop()] if command else []

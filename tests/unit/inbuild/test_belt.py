@@ -1,4 +1,4 @@
-"""The belt that puts torch back, and the record of which torch each layer leaves in effect."""
+"""The belt that restores torch, and the record of which torch is in effect after each layer."""
 
 from __future__ import annotations
 
@@ -71,14 +71,16 @@ def test_the_belt_is_empty_when_nothing_swapped_torch(stack: Path) -> None:
     assert (stack.parent / "out/root").stat().st_mtime == 315532800
 
 
-def test_the_belt_puts_back_what_a_later_layer_swapped(stack: Path) -> None:
+def test_the_belt_restores_what_a_later_layer_swapped(stack: Path) -> None:
     layers(stack, first=CUDA, second=PATCHED)
     (stack / "2/root" / SITE / "torch/lib.so").unlink()
     record(stack)
     assert overlay(stack) == {"torch/version.py": CUDA}
 
 
-def test_the_belt_puts_back_what_no_layer_has_but_not_what_was_left_out(stack: Path) -> None:
+def test_the_belt_restores_what_no_layer_has_but_not_what_was_removed_on_purpose(
+    stack: Path,
+) -> None:
     layers(stack, first=CUDA)
     library = stack / "1/root" / SITE / "torch/lib.so"
     library.unlink()

@@ -39,7 +39,7 @@ rows = ["pkg/__init__.py,,", "pkg/tests/test_a.py,,", "pkg-1.dist-info/uv_cache.
 
 @pytest.fixture
 def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that tells how uv was called."""
+    """The file in which uv's call is recorded."""
     program = tmp_path / "bin" / "uv"
     program.parent.mkdir()
     program.write_text(UV)
