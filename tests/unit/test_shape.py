@@ -107,6 +107,8 @@ PURE = [
     "planning.layers",
     "planning.render",
     "planning.cell_plan",
+    "planning.context",
+    "planning.image_config",
     "planning.wheel_plan",
     "verifying.receipt",
     "verifying.tiny_model",
