@@ -22,7 +22,7 @@ from pathlib import Path
 from imagefactory import opening, workspace
 from imagefactory.errors import FactoryError
 from imagefactory.patching import catalog, sources
-from imagefactory.patching.carry import Outcome, carry
+from imagefactory.patching.rebase import Outcome, rebase
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch, Variant
 from imagefactory.settings import Settings, from_environment
@@ -54,7 +54,7 @@ def hops(
         diff = variant.diff
         for release in releases[releases.index(own[-1]) + 1 :]:
             new = sources.fetch(patch.project, release, settings)
-            done = carry(patch, diff, old, new, bench)
+            done = rebase(patch, diff, old, new, bench)
             yield Hop(
                 patch=patch.name,
                 start=own[-1],
@@ -75,13 +75,13 @@ def table(found: Sequence[Hop]) -> list[list[str]]:
     for patch, start in dict.fromkeys((hop.patch, hop.start) for hop in found):
         own = [hop for hop in found if (hop.patch, hop.start) == (patch, start)]
         counts = Counter(
-            "placed" if hop.placed else hop.outcome.value for hop in own if hop.outcome.arrived
+            "placed" if hop.placed else hop.outcome.value for hop in own if hop.outcome.succeeded
         )
         travelled = ", ".join(f"{number} {how}" for how, number in counts.items()) or "-"
         last = own[-1]
         end = (
             f"{last.outcome} at {last.version}"
-            if not last.outcome.arrived or last.outcome is Outcome.OBSOLETE
+            if not last.outcome.succeeded or last.outcome is Outcome.OBSOLETE
             else (f"green at {last.version}")
         )
         rows.append([patch, start, travelled, end])
@@ -116,7 +116,7 @@ def main() -> None:
                 ui.failure(error)
     rows = table(found)
     ways = Counter("placed" if hop.placed else hop.outcome.value for hop in found)
-    arrived = sum(hop.outcome.arrived for hop in found)
+    arrived = sum(hop.outcome.succeeded for hop in found)
     told = ", ".join(f"{number} {how}" for how, number in ways.most_common())
     summary = f"{arrived} of {len(found)} steps arrived without hands ({told})"
     if asked.markdown:

@@ -88,7 +88,7 @@ def continue_command(
 ) -> None:
     """Finish what was edited in a work tree: prove it, and write it into patches/."""
     workspace = workspace_of(file)
-    works = [work for work in worktree.open_ones(workspace.settings) if name in (None, work.patch)]
+    works = [work for work in worktree.unfinished(workspace.settings) if name in (None, work.patch)]
     if not works:
         what = f"no work tree of {name} waits" if name else "no work tree waits"
         raise fail(
@@ -98,7 +98,7 @@ def continue_command(
     patches: list[Patch | None] = [found.get(work.patch) for work in works]
     bench = opening.bench(workspace, [patch for patch in patches if patch])
     done = [
-        port.go_on(work, patch, workspace.patches, bench, workspace.settings)
+        port.finish(work, patch, workspace.patches, bench, workspace.settings)
         for work, patch in zip(works, patches, strict=True)
     ]
     _show(done, json=json)
@@ -151,10 +151,10 @@ def import_command(
     On the newest release that it applies to.
     """
     workspace = workspace_of(file)
-    done = importing.take(path, workspace.patches, workspace.settings, name=name, on=on)
+    done = importing.import_diffs(path, workspace.patches, workspace.settings, name=name, on=on)
     if json:
-        ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
+        ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.skipped)})
         return
     ui.say(f"wrote the draft patches/{done.patch}, which applies to {done.version}")
-    for left in done.left:
+    for left in done.skipped:
         ui.warn(f"{left} is no diff and was not imported: what it does is for a person to look at")

@@ -1,4 +1,4 @@
-"""Patches and sources that a test makes up."""
+"""Patches that tests create."""
 
 from __future__ import annotations
 

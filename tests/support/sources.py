@@ -1,4 +1,4 @@
-"""Sources at an index of a test's own."""
+"""Sources on an index that a test serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which release needs which patch: fetched by hash, measured by proofs, kept by content."""
+"""Which release needs which patch: sources fetched by hash, proofs run, results cached."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patc
     assert "| 0.22.1 | needed |" in page
 
 
-def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch) -> None:
+def test_measuring_does_not_change_the_cached_sources(
+    tmp_path: Path, index: str, patch: Patch
+) -> None:
     using = settings(tmp_path, index)
     tree = sources.fetch("vllm", "0.22.1", using)
     status.measure([patch], [tree], Bench(using))
@@ -62,7 +64,7 @@ def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch)
     assert sorted(path.name for path in tree.root.iterdir()) == [".source.json", "x.py"]
 
 
-def test_results_are_kept_until_patch_proof_or_sources_change(
+def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
     using = settings(tmp_path, index)
@@ -78,7 +80,7 @@ def test_results_are_kept_until_patch_proof_or_sources_change(
     assert row.state is State.BROKEN
 
 
-def test_the_newest_release_of_every_minor_is_measured_unless_a_specifier_says_which(
+def test_the_newest_release_of_each_minor_is_measured_unless_a_specifier_is_given(
     tmp_path: Path, index: str
 ) -> None:
     using = settings(tmp_path, index)
@@ -86,14 +88,14 @@ def test_the_newest_release_of_every_minor_is_measured_unless_a_specifier_says_w
     assert sources.releases("vllm", SpecifierSet("<0.22.3"), using) == ["0.22.1", "0.22.2"]
 
 
-def test_what_is_in_the_cache_needs_no_index(tmp_path: Path, index: str) -> None:
+def test_cached_sources_need_no_index(tmp_path: Path, index: str) -> None:
     tree = sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
     offline = settings(tmp_path, DOWN)
     assert sources.fetch("vllm", "0.22.1", offline) == tree
     assert sources.releases("vllm", None, offline) == ["0.22.1"]
 
 
-def test_sources_with_another_hash_than_the_index_promised_are_refused(
+def test_sources_that_do_not_have_the_hash_on_the_index_are_rejected(
     tmp_path: Path, index: str
 ) -> None:
     publish(tmp_path / "sdists", tmp_path / "www", wrong=True)
@@ -113,10 +115,10 @@ def rows_of(*states: str) -> list[Measured]:
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    ("states", "text"),
     [
         (("needed", "needed", "obsolete", "obsolete"), "needed 0.0 - 0.1, obsolete since 0.2"),
-        (("obsolete", "obsolete"), "needed in none of 0.0 - 0.1"),
+        (("obsolete", "obsolete"), "not needed in any of 0.0 - 0.1"),
         (("needed",), "needed 0.0"),
         (
             ("n/a", "needed", "obsolete", "needed"),
@@ -124,8 +126,10 @@ def rows_of(*states: str) -> list[Measured]:
         ),
     ],
 )
-def test_states_are_told_as_ranges_of_releases(states: tuple[str, ...], told: str) -> None:
-    assert status.story(rows_of(*states)) == told
+def test_the_history_of_a_patch_is_given_as_ranges_of_releases(
+    states: tuple[str, ...], text: str
+) -> None:
+    assert status.history(rows_of(*states)) == text
 
 
 def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) -> None:
