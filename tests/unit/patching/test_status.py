@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
+from support import ROOT
 from support.machine import DOWN, settings
 from support.patches import DIFF, make
 from support.sources import TREES, publish
@@ -146,3 +147,32 @@ def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) ->
         trees.append(sources.SourceTree(project="vllm", version=version, root=root, sha256=""))
     assert sources.pinned("flashinfer", trees) == ["0.6.4", "0.6.11.post2"]
     assert sources.pinned("vllm", trees) == []
+
+
+def test_the_published_page_is_in_step_with_the_catalogue() -> None:
+    page = (ROOT / "docs/patch-status.md").read_text()
+    patches = list(catalog.load(ROOT / "patches").values())
+    assert status.markdown(published(page), patches) == page
+    assert max(len(line) for line in page.splitlines() if not line.startswith("|")) <= 100
+
+
+def published(page: str) -> list[Measured]:
+    """The measured rows of a status page, read back from its tables of releases."""
+    rows = []
+    for section in page.split("\n## ")[1:]:
+        project, _, text = section.partition("\n")
+        tables = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"]
+        heads = [number for number, cells in enumerate(tables) if cells[0] == "release"]
+        for version, *states in tables[heads[0] + 2 :] if heads else []:
+            for name, state in zip(tables[heads[0]][1:], states, strict=True):
+                rows.append(
+                    Measured(
+                        project=project,
+                        patch=f"{project}/{name}",
+                        version=version,
+                        state=State(state),
+                        reason="",
+                        evidence="",
+                    )
+                )
+    return rows
