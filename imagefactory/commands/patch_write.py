@@ -153,8 +153,8 @@ def import_command(
     workspace = workspace_of(file)
     done = importing.import_diffs(path, workspace.patches, workspace.settings, name=name, on=on)
     if json:
-        ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.skipped)})
+        ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
         return
     ui.say(f"wrote the draft patches/{done.patch}, which applies to {done.version}")
-    for left in done.skipped:
+    for left in done.left:
         ui.warn(f"{left} is no diff and was not imported: what it does is for a person to look at")

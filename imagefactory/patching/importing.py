@@ -40,7 +40,7 @@ class Imported:
 
     patch: str
     version: str
-    skipped: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 def import_diffs(
@@ -51,7 +51,7 @@ def import_diffs(
     With ``on``, only that release is tried. Raises InputError for diffs that are malformed, belong
     to no known project, or do not apply.
     """
-    files, skipped = _files(path)
+    files, left = _files(path)
     # read as bytes: reading as text would silently convert line endings
     texts = {file: normal(file.read_bytes().decode("utf-8", "surrogateescape")) for file in files}
     with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
@@ -67,9 +67,9 @@ def import_diffs(
         full = _full_name(name, project, path, patches)
         tree, text = _newest_match(plain, files, project, on, settings)
     authoring.write_draft(
-        patches / full, tree.version, text, summary=_subject(files), notes=_notes(path, skipped)
+        patches / full, tree.version, text, summary=_subject(files), notes=_notes(path, left)
     )
-    return Imported(patch=full, version=tree.version, skipped=skipped)
+    return Imported(patch=full, version=tree.version, left=left)
 
 
 def _full_name(name: str | None, project: str, path: Path, patches: Path) -> str:
@@ -216,6 +216,6 @@ def _subject(files: Sequence[Path]) -> str:
     return ""
 
 
-def _notes(path: Path, skipped: Sequence[str]) -> str:
+def _notes(path: Path, left: Sequence[str]) -> str:
     notes = f"Imported from {path.name}; not measured yet."
-    return f"{notes} Not imported, please review: {', '.join(skipped)}." if skipped else notes
+    return f"{notes} Not imported, please review: {', '.join(left)}." if left else notes

@@ -96,7 +96,7 @@ def _candidates(files: tuple[MergedFile, ...]) -> Iterator[tuple[tuple[MergedFil
         complete = tuple(file for file in resolved if file)
         if len(complete) == len(files):
             names = ", ".join(file.new for file in files if file.conflicts)
-            note = f"conflict resolved: added lines go {side} upstream's change in {names}: review"
+            note = f"conflict resolved (review it): lines added {side} upstream's change in {names}"
             yield complete, note
 
 

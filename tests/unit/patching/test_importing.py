@@ -73,7 +73,7 @@ def test_a_folder_of_diffs_becomes_one_draft_and_other_files_are_listed(
         **{"1__patch": DIFF, "2__patch": second, "run__sh": "sed -i s/a/b/ x\n"},
     )
     done = imported(tmp_path, using, mod)
-    assert (done.patch, done.skipped) == ("vllm/my-mod", ("run.sh",))
+    assert (done.patch, done.left) == ("vllm/my-mod", ("run.sh",))
     draft = catalog.load(tmp_path / "patches")["vllm/my-mod"]
     assert "run.sh" in draft.text["findings"]
     text = draft.variants[0].diff.read_text()

@@ -186,7 +186,7 @@ def test_added_lines_go_next_to_upstreams_change_if_the_proof_passes(
     (patch.folder / "0.20.diff").write_text(added)
     done = ported(again(patch.folder), "0.24.0", using)
     assert done.outcome == "merged"
-    assert "added lines go after upstream's change in pkg/x.py" in done.did
+    assert "lines added after upstream's change in pkg/x.py" in done.did
     assert " see\n+patched\n d\n" in (patch.folder / "0.24.diff").read_text()
 
 
