@@ -119,7 +119,7 @@ def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
     lines = []
     for name in dict.fromkeys(row.patch for row in rows):
         own = [row for row in rows if row.patch == name]
-        lines.append([name, status.story(own), kinds[name], _age(own)])
+        lines.append([name, status.history(own), kinds[name], _age(own)])
     ui.table("summary", ["patch", "measured", "proof", "oldest result"], lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:

@@ -88,7 +88,7 @@ def continue_command(
 ) -> None:
     """Finish patches that were edited in a work tree: prove them and write them to patches/."""
     workspace = workspace_of(file)
-    works = [work for work in worktree.open_ones(workspace.settings) if name in (None, work.patch)]
+    works = [work for work in worktree.unfinished(workspace.settings) if name in (None, work.patch)]
     if not works:
         what = f"{name} has no open work tree" if name else "there is no open work tree"
         fix = "open one with imagefactory patch port or imagefactory patch new"
@@ -97,7 +97,7 @@ def continue_command(
     patches: list[Patch | None] = [found.get(work.patch) for work in works]
     bench = opening.bench(workspace, [patch for patch in patches if patch])
     done = [
-        port.go_on(work, patch, workspace.patches, bench, workspace.settings)
+        port.finish(work, patch, workspace.patches, bench, workspace.settings)
         for work, patch in zip(works, patches, strict=True)
     ]
     _show(done, json=json)
@@ -145,7 +145,7 @@ def import_command(
 ) -> None:
     """Import a diff, or a folder of diffs, as the draft of a patch."""
     workspace = workspace_of(file)
-    done = importing.take(path, workspace.patches, workspace.settings, name=name, on=on)
+    done = importing.import_diffs(path, workspace.patches, workspace.settings, name=name, on=on)
     if json:
         ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
         return

@@ -13,14 +13,14 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class VariantEntry(Strict):
-    """The patch's text for a range of upstream versions."""
+    """The patch's diff for a range of upstream versions."""
 
     versions: Annotated[Text, Field(description="PEP 440 specifier")]
     diff: Annotated[Text, Field(description="file beside patch.yaml")]
 
 
 class ExemptionEntry(Strict):
-    """Versions for which the patch means nothing."""
+    """Versions to which the patch does not apply."""
 
     versions: Text
     reason: Text
@@ -53,5 +53,5 @@ class PatchFile(Strict):
 
     @property
     def where(self) -> Stage:
-        """The stage as an enum."""
+        """``stage`` as an enum."""
         return Stage(self.stage)

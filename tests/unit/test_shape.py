@@ -103,7 +103,7 @@ PURE = [
     "locking.tags",
     "patching.patch",
     "patching.catalog",
-    "patching.settle",
+    "patching.resolve_conflicts",
     "planning.layers",
     "planning.render",
     "planning.cell_plan",
