@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagefactory import opening, workspace
 from imagefactory.errors import FactoryError
 from imagefactory.patching import catalog, sources
 from imagefactory.patching.carry import Outcome, carry
@@ -26,7 +27,6 @@ from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch, Variant
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system import ui
-from imagefactory.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
 
@@ -94,13 +94,13 @@ def main() -> None:
     parser.add_argument("patch", nargs="*")
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
-    settings = from_environment(os.environ, ROOT)
+    settings = from_environment(os.environ)
     patches = [
         p
         for p in catalog.load(ROOT / "patches").values()
         if not asked.patch or p.name in asked.patch
     ]
-    bench = Workspace(ROOT / "matrix.yaml", settings).bench(patches)
+    bench = opening.bench(workspace.find(ROOT / "matrix.yaml", os.environ), patches)
     found: list[Hop] = []
     for patch in patches:
         if not patch.variants:

@@ -85,7 +85,7 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal that cannot show a character gets an escape, not a traceback
             reconfigure(errors="backslashreplace")
-    shell.LOG.open(from_environment(os.environ, Path()).logs / "commands.log")
+    shell.LOG.open(from_environment(os.environ).logs / "commands.log")
     json = _wants_json(sys.argv[1:])
     try:
         code = _run()

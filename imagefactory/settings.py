@@ -13,11 +13,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Paths and places.
+    """Folders of this machine, and where it gets wheels from.
 
     Attributes:
-        project: folder with ``patches/`` and ``templates/``, where ``matrix.yaml`` and
-            ``wheels.lock`` are by default.
         state: what must outlive a run: receipts, the private engine, logs (XDG state).
         cache: what can be made again: downloaded sources, proof results (XDG cache).
         indexes: simple indexes, first match wins, as uv reads them.
@@ -25,7 +23,6 @@ class Settings:
         ca_bundle: the machine's CA bundle for steps that download, or None for the image's own.
     """
 
-    project: Path
     state: Path
     cache: Path
     indexes: tuple[str, ...]
@@ -46,7 +43,7 @@ class Settings:
 DEFAULT_INDEX = "https://pypi.org/simple"
 
 
-def from_environment(environ: Mapping[str, str], project: Path) -> Settings:
+def from_environment(environ: Mapping[str, str]) -> Settings:
     """Settings from XDG, pip's and uv's own variables.
 
     ``PIP_FIND_LINKS``/``UV_FIND_LINKS`` name wheel folders, ``UV_DEFAULT_INDEX``/``PIP_INDEX_URL``
@@ -64,7 +61,6 @@ def from_environment(environ: Mapping[str, str], project: Path) -> Settings:
     ]
     bundle = environ.get("SSL_CERT_FILE")
     return Settings(
-        project=project,
         state=state,
         cache=cache,
         indexes=tuple(dict.fromkeys([main, *more])),

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
+from imagefactory import opening
+from imagefactory.commands import tables
+from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.inspecting import anatomy, filetree, inspecting, rebuild
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system import ui
@@ -43,7 +45,7 @@ def diff_command(
     Pins, packages, patches, settings, files, and what would move.
     """
     workspace = workspace_of(file)
-    engine = engine_of(workspace.settings)
+    engine = opening.connect(workspace)
     found = anatomy.compare(
         inspecting.look(engine, old), inspecting.look(engine, new), pin_prefix=f"{LABEL}.pin."
     )
@@ -61,8 +63,8 @@ def diff_command(
             for one in found.changes
         ]
         ui.table(f"{old} -> {new}", ["", "what", "old", "new"], rows)
-        inspecting.layers("layers that would move", found.moved)
-        inspecting.files(changed)
+        tables.layers("layers that would move", found.moved)
+        tables.files(changed)
         compressed = "" if blobs is None else f", {ui.size(blobs)} compressed"
         ui.say(
             f"{len(found.shared)} layers are shared; {ui.size(found.bytes_moved)} "

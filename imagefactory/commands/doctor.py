@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Json, settings_of
+from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.system import ui
 from imagefactory.upkeep import doctor
 
@@ -19,7 +19,7 @@ def doctor_command(file: File = HERE, json: Json = False) -> None:
 
     Exit 3 if it cannot build.
     """
-    findings = doctor.examine(settings_of(file), os.environ)
+    findings = doctor.examine(workspace_of(file).settings, os.environ)
     if json:
         ui.emit_json([finding.as_dict() for finding in findings])
     else:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
+from imagefactory import opening
+from imagefactory.commands import tables
+from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.inspecting import anatomy, inspecting
 from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.planning.cell_plan import LABEL
@@ -28,15 +30,15 @@ def inspect_command(
 ) -> None:
     """What an image is made of: pins, patches, layers, biggest packages, and which checks held."""
     workspace = workspace_of(file)
-    engine = engine_of(workspace.settings)
+    engine = opening.connect(workspace)
     found = inspecting.look(engine, tag)
     verified = receipt.load(workspace.settings.receipts, found.digest)
     if json:
         ui.emit_json({**found.as_dict(), "receipt": verified.as_dict() if verified else None})
         return
     _facts(found, verified)
-    inspecting.layers("layers", found.layers)
-    lock = workspace.lock_if_any
+    tables.layers("layers", found.layers)
+    lock = opening.read_lock(workspace)
     if found.dropped:
         shown = [[one.layer, one.rule, str(one.files), ui.size(one.size)] for one in found.dropped]
         ui.table("left out", ["layer", "what", "files", "bytes"], shown)

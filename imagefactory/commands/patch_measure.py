@@ -11,6 +11,7 @@ import typer
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from imagefactory import opening, pipeline
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.patching import catalog, sources, status
@@ -59,14 +60,14 @@ def status_command(
     """
     workspace = workspace_of(file)
     settings = workspace.settings
-    patches = list(catalog.load(settings.project / "patches").values())
+    patches = list(catalog.load(workspace.patches).values())
     asked = {
         "vllm": _specifier("--vllm", vllm),
         "flashinfer": _specifier("--flashinfer", flashinfer),
     }
     trees = _trees(sorted({patch.project for patch in patches}), asked, settings)
     with ui.step(f"measuring {len(patches)} patches on {len(trees)} releases"):
-        rows = status.measure(patches, trees, workspace.bench(patches, fresh=prove))
+        rows = status.measure(patches, trees, opening.bench(workspace, patches, fresh=prove))
     if markdown:
         markdown.write_text(status.markdown(rows, patches), encoding="utf-8")
     if json:
@@ -166,11 +167,7 @@ def check_command(
 
     Exit 1 if a patch stops the cell.
     """
-    workspace = workspace_of(file)
-    found = catalog.load(workspace.settings.project / "patches")
-    done = workspace.try_series(
-        [(one, catalog.series(found, one)) for one in workspace.cells([cell])]
-    )
+    done = pipeline.check_patches(workspace_of(file), [cell])
     if json:
         ui.emit_json([{"cell": one.cell, **row.as_dict()} for one in done for row in one.rows])
     else:

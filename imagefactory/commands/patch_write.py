@@ -7,20 +7,16 @@ from typing import Annotated
 
 import typer
 
+from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
 from imagefactory.patching import catalog, importing, port, worktree
 from imagefactory.patching.patch import Patch
 from imagefactory.patching.port import Ported
 from imagefactory.system import ui
-from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
 On = Annotated[str, typer.Option("--on", metavar="VERSION", help="The release that it is made on.")]
-
-
-def _patches(workspace: Workspace) -> Path:
-    return workspace.settings.project / "patches"
 
 
 @app.command("port", epilog="Example: imagefactory patch port --all --to latest")
@@ -38,7 +34,7 @@ def port_command(
     Exit 1 if a person is needed.
     """
     workspace = workspace_of(file)
-    found = catalog.load(_patches(workspace))
+    found = catalog.load(workspace.patches)
     if every == bool(name):
         raise fail(InputError, "port-what", "say what to port", fix="a patch's name, or --all")
     wanted = (
@@ -51,7 +47,7 @@ def port_command(
         if to == "latest"
         else {}
     )
-    bench = workspace.bench(wanted)
+    bench = opening.bench(workspace, wanted)
     done = []
     for patch in wanted:
         version = targets.get(patch.project) or port.target(patch.project, to, workspace.settings)
@@ -98,11 +94,11 @@ def continue_command(
         raise fail(
             InputError, "port-none", what, fix="imagefactory patch port, or imagefactory patch new"
         )
-    found = catalog.load(_patches(workspace))
+    found = catalog.load(workspace.patches)
     patches: list[Patch | None] = [found.get(work.patch) for work in works]
-    bench = workspace.bench([patch for patch in patches if patch])
+    bench = opening.bench(workspace, [patch for patch in patches if patch])
     done = [
-        port.go_on(work, patch, _patches(workspace), bench, workspace.settings)
+        port.go_on(work, patch, workspace.patches, bench, workspace.settings)
         for work, patch in zip(works, patches, strict=True)
     ]
     _show(done, json=json)
@@ -122,7 +118,7 @@ def new_command(
 ) -> None:
     """Begin a patch: from an edited tree, or with a work tree to edit."""
     workspace = workspace_of(file)
-    folder = _patches(workspace)
+    folder = workspace.patches
     catalog.load(folder)
     if tree is not None:
         port.from_tree(name, on, tree, folder, workspace.settings)
@@ -155,7 +151,7 @@ def import_command(
     On the newest release that it applies to.
     """
     workspace = workspace_of(file)
-    done = importing.take(path, _patches(workspace), workspace.settings, name=name, on=on)
+    done = importing.take(path, workspace.patches, workspace.settings, name=name, on=on)
     if json:
         ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
         return

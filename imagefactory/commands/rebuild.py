@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Json, engine_of, workspace_of
-from imagefactory.inspecting import inspecting, rebuild
+from imagefactory import pipeline
+from imagefactory.commands import tables
+from imagefactory.commands.options import HERE, File, Json, workspace_of
+from imagefactory.inspecting import rebuild
 from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
@@ -35,11 +37,7 @@ def rebuild_command(
 
     Exit 1 if it is another.
     """
-    workspace = workspace_of(file)
-    engine = engine_of(workspace.settings)
-    image = engine.inspect_image(tag)
-    plan = rebuild.plan_of(workspace, image, engine)
-    done = rebuild.rebuild(workspace, engine, image, plan, bases=with_base, files=diff)
+    done = pipeline.rebuild(workspace_of(file), tag, with_base=with_base, files=diff)
     if json:
         ui.emit_json(done.as_dict())
     elif done.same:
@@ -59,7 +57,7 @@ def _show_rebuilt(done: rebuild.Rebuilt) -> None:
             "all layers are equal: the difference is in the image's settings or "
             "its manifest (imagefactory diff)"
         )
-    inspecting.files(done.files or ())
+    tables.files(done.files or ())
     if done.fingerprints:
         same = done.fingerprints[0] == done.fingerprints[1]
         ui.say(

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from imagefactory.building import builders
+from imagefactory import pipeline
 from imagefactory.commands.options import (
     HERE,
     BuilderName,
     File,
     Json,
     Select,
-    engine_of,
     workspace_of,
 )
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.select import select as select_cells
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.system import ui
-from imagefactory.wheels import wheels
+from imagefactory.wheels.make import Tried
 
 app = typer.Typer(add_completion=False)
 
@@ -61,27 +64,17 @@ def wheel_command(
     From its sources with the patches in them.
     """
     workspace = workspace_of(file)
-    cells = [cell for cell in workspace.cells(select or []) if cell.flavor.build]
-    if units and len(cells) != 1:
-        names = ", ".join(cell.name for cell in cells) or "no cell with `build`"
-        fix = "select one: imagefactory wheel --select CELL --try GLOB"
-        raise fail(
-            InputError, "try-which", f"--try takes one cell, and this selects {names}", fix=fix
-        )
-    if not units and (targets or count):
-        raise fail(
-            InputError,
-            "try-what",
-            "--target and --count go with --try",
-            fix="say what to compile: --try GLOB",
-        )
-    engine = engine_of(workspace.settings)
-    there = builders.find(engine, builder) if builder else None
+    cells = select_cells(matrix.load(workspace.matrix).cells, select or [])
+    cells = tuple(cell for cell in cells if cell.flavor.build)
     if units:
         trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
-        _show_tried(workspace.try_units(cells[0], engine, trial, there=there), count, json=json)
+        tried = pipeline.try_units(workspace, _only(cells), trial, builder)
+        _show_tried(tried, count, json=json)
         return
-    made = workspace.make_wheels(cells, engine, there=there, again=again) if cells else []
+    if targets or count:
+        what, fix = "--target and --count go with --try", "say what to compile: --try GLOB"
+        raise fail(InputError, "try-what", what, fix=fix)
+    made = pipeline.wheels_of(workspace, cells, builder, again=again) if cells else ()
     if json:
         ui.emit_json([one.as_dict() for one in made])
         return
@@ -97,12 +90,20 @@ def wheel_command(
         _show_patches(f"patches in {one.built.wheel.filename}", one.patches)
 
 
+def _only(cells: Sequence[Cell]) -> Cell:
+    if len(cells) == 1:
+        return cells[0]
+    names = ", ".join(cell.name for cell in cells) or "no cell with `build`"
+    fix = "select one: imagefactory wheel --select CELL --try GLOB"
+    raise fail(InputError, "try-which", f"--try takes one cell, and this selects {names}", fix=fix)
+
+
 def _show_patches(title: str, patches: tuple[dict[str, Any], ...]) -> None:
     rows = [[patch["name"], patch["state"], ui.escape(patch["detail"])] for patch in patches]
     ui.table(title, ["patch", "state", "seen"], rows)
 
 
-def _show_tried(tried: wheels.Tried, count: str, *, json: bool) -> None:
+def _show_tried(tried: Tried, count: str, *, json: bool) -> None:
     """The units and what is in them; raises CheckFailedError for those that do not compile."""
     if json:
         ui.emit_json({"units": tried.units, "patches": tried.patches})

@@ -225,6 +225,6 @@ class Lock:
             (resolution for resolution in self.resolutions if resolution.answers(request)), None
         )
 
-    def covers(self, cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    def uncovered(self, cells: Iterable[Cell]) -> tuple[Cell, ...]:
         """The cells that have no resolution here."""
         return tuple(cell for cell in cells if self.find(request_of(cell)) is None)

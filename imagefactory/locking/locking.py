@@ -19,7 +19,7 @@ from imagefactory.locking import indexes, metadata, resolve, store, torch_build,
 from imagefactory.locking.lock import Lock, LockedOverride, LockedToolchain, Resolution
 from imagefactory.locking.toolchains import compilers_of, sources_of, uncovered
 from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
-from imagefactory.matrix.rules import pin_conflicts
+from imagefactory.matrix.pins import pin_conflicts
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 
@@ -265,7 +265,7 @@ def check(
     Resolves nothing, downloads nothing but index pages.
     """
     problems = list(uncovered(lock, toolchains))
-    for cell in lock.covers(cells):
+    for cell in lock.uncovered(cells):
         what = f"wheels.lock has no resolution for {cell.name}"
         where = str(cell.locations["vllm"])
         problems.append(

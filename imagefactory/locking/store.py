@@ -102,10 +102,15 @@ def _built(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "wheel": wheel}
 
 
-def write(path: Path, lock: Lock) -> None:
-    """Write ``lock`` in one step; two writers wait for each other."""
+def write(path: Path, lock: Lock, *, guards: Path) -> None:
+    """Write ``lock`` in one step; two writers wait for each other.
+
+    ``guards`` is a folder of this machine for the lock file that they wait for.
+    """
     text = dumps(lock)
-    with FileLock(path.with_name(f".{path.name}.writing"), mode=0o644):
+    guards.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    with FileLock(guards / f"{name}.lock", mode=0o644):
         part = path.with_name(f".{path.name}.part")
         part.write_text(text, encoding="utf-8")
         part.replace(path)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import expand, rules
+from imagefactory.matrix import cell_rules, expand, rules
 from imagefactory.matrix.cell import Cell, Toolchain
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
@@ -56,7 +56,7 @@ def load(path: Path) -> Matrix:
     cells, more = expand.cells(
         file, [point for point in points if rules.is_whole(file, point)], positions
     )
-    problems += [*more, *rules.of_cells(cells)]
+    problems += [*more, *cell_rules.of_cells(cells)]
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
     excluded = tuple(

@@ -1,22 +1,26 @@
-"""What can be set in a release of vLLM: the variables it reads and the options it takes, told from
-its own source.
+"""The settings that a release of vLLM knows: variables and options, read from its own sources.
 
-A release ignores a variable that it does not know without a word; four that people rely on went in
-0.24 and 0.29.
+A release silently ignores a variable that it does not know; four that people rely on were removed
+in 0.24 and 0.29.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.errors import Problem
+from imagefactory.errors import Problem, SetupError
+from imagefactory.locking.lock import Lock
 from imagefactory.matrix.cell import Cell
+from imagefactory.patching import sources
 from imagefactory.patching.patch import Step
+from imagefactory.settings import Settings
+from imagefactory.system import ui
 
 #: Variables of other programs (torch, CUDA, the container runtime) are not vLLM's to know.
 OURS = "VLLM_"
@@ -27,7 +31,7 @@ _READ = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
+class VllmSettings:
     """The variables and long options of one release."""
 
     variables: frozenset[str]
@@ -46,8 +50,32 @@ class Knobs:
         )
 
 
-def read(root: Path) -> Knobs:
-    """The knobs of the release whose sources are at ``root``."""
+def of_cell(cell: Cell, lock: Lock, settings: Settings) -> VllmSettings | None:
+    """What the vLLM of ``cell`` knows; None, with a warning, if no index has its sources.
+
+    Results are cached by the hash of the sources.
+    """
+    try:
+        tree = sources.of_cell("vllm", cell, lock, settings)
+    except SetupError as error:
+        ui.warn(f"settings are not checked against vLLM {cell.vllm}: {error.problems[0].what}")
+        return None
+    cached = settings.cache / "vllm-settings" / f"{tree.sha256}.json"
+    try:
+        data = json.loads(cached.read_text(encoding="utf-8"))
+        return VllmSettings(
+            variables=frozenset(data["variables"]), options=frozenset(data["options"])
+        )
+    except (OSError, ValueError, KeyError):
+        found = read(tree.root)
+    data = {"variables": sorted(found.variables), "options": sorted(found.options)}
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    cached.write_text(json.dumps(data), encoding="utf-8")
+    return found
+
+
+def read(root: Path) -> VllmSettings:
+    """The settings of the release whose sources are at ``root``."""
     variables = set(_declared_variables(root / "vllm" / "envs.py"))
     for path in sorted((root / "vllm").rglob("*.py")):
         variables |= set(_READ.findall(path.read_text(encoding="utf-8", errors="replace")))
@@ -58,7 +86,7 @@ def read(root: Path) -> Knobs:
     ):
         if path.is_file():
             options |= set(_options(path.read_text(encoding="utf-8")))
-    return Knobs(variables=frozenset(variables), options=frozenset(options))
+    return VllmSettings(variables=frozenset(variables), options=frozenset(options))
 
 
 def _declared_variables(path: Path) -> Iterator[str]:
@@ -101,7 +129,7 @@ def asked(cell: Cell) -> list[str]:
     return [*(name for name in cell.flavor.env if name.startswith(OURS)), *options]
 
 
-def dead(cell: Cell, knobs: Knobs, series: Sequence[Step]) -> Iterator[Problem]:
+def unknown_settings(cell: Cell, known: VllmSettings, series: Sequence[Step]) -> Iterator[Problem]:
     """A problem for each setting that the cell's vLLM would ignore or refuse.
 
     What the series adds counts as known.
@@ -109,10 +137,10 @@ def dead(cell: Cell, knobs: Knobs, series: Sequence[Step]) -> Iterator[Problem]:
     added = _added(series)
     for setting in asked(cell):
         name = setting if setting.startswith(OURS) else option_name(setting)
-        if knobs.knows(setting) or name in added:
+        if known.knows(setting) or name in added:
             continue
         near = difflib.get_close_matches(
-            name, sorted(knobs.variables | knobs.options), n=1, cutoff=0.8
+            name, sorted(known.variables | known.options), n=1, cutoff=0.8
         )
         release = f"vLLM {cell.axes['vllm']}"
         what = (

@@ -121,8 +121,8 @@ def stream(
 
 
 @contextmanager
-def pipe(argv: Sequence[str]) -> Iterator[IO[bytes]]:
-    """Run ``argv`` with its output as a stream of bytes.
+def pipe(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[IO[bytes]]:
+    """Run ``argv`` with its output as a stream of bytes; ``env`` is as for ``run``.
 
     Raises SetupError if it does not exist, or fails while it is read to the end.
     """
@@ -132,7 +132,11 @@ def pipe(argv: Sequence[str]) -> Iterator[IO[bytes]]:
     with tempfile.TemporaryFile() as said:
         try:
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
+                list(argv),
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
             )
         except FileNotFoundError:
             raise _missing(argv[0]) from None
@@ -154,6 +158,25 @@ def pipe(argv: Sequence[str]) -> Iterator[IO[bytes]]:
                 f"{show(argv)}: {text}",
                 fix="run it by hand to see why",
             )
+
+
+def attach(
+    argv: Sequence[str], connection: int, *, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Run ``argv`` in the background with a file descriptor as its standard input and output.
+
+    The process is the caller's to end; ``env`` is as for ``run``.
+    """
+    try:
+        return subprocess.Popen(
+            list(argv),
+            env={**os.environ, **(env or {})},
+            stdin=connection,
+            stdout=connection,
+            stderr=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise _missing(argv[0]) from None
 
 
 def _readable(stream: IO[bytes] | None) -> IO[bytes]:

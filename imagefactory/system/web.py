@@ -25,6 +25,7 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
     import requests  # noqa: PLC0415 - as the module says
     import stamina  # noqa: PLC0415
 
+    stamina.instrumentation.set_on_retry_hooks([])  # by default it logs its own event names
     broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
     return stamina.retry(on=broken, attempts=3)(ask)()
 

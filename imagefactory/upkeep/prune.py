@@ -1,4 +1,4 @@
-"""What can go to make room, and why: told before anything is touched. Pure.
+"""What can go to make room, and why: the plan, before anything is touched. Pure.
 
 An image is imagefactory's only if it has both the label and a name in the matrix's repository: an
 image that somebody made from one of ours inherits the label, and a name can be given to anything.
@@ -12,8 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.system.cache_records import CacheRecord
-from imagefactory.system.engine import ImageInfo
+from imagefactory.system.engine import CacheRecord, ImageInfo
 
 #: Words in the description of a build-cache record that only steps of imagefactory's Dockerfiles
 #: have.

@@ -61,17 +61,5 @@ def copy_project(folder: Path, *changes: tuple[str, str]) -> Path:
 def derive(engine: Engine, folder: Path, image: str, tag: str, dockerfile: str) -> str:
     """An image made from ``image`` with something wrong in it."""
     (folder / "Dockerfile").write_text(f"FROM {image}\n{dockerfile}")
-    env = {**os.environ, **engine.environment}
-    argv = [
-        *engine.docker,
-        "buildx",
-        "build",
-        "--provenance=false",
-        "--load",
-        "--tag",
-        tag,
-        str(folder),
-    ]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    engine.build(folder, tag=tag)
     return tag

@@ -12,7 +12,7 @@ from imagefactory.patching.measure import Bench, Measured
 from imagefactory.settings import from_environment
 from support import ROOT
 
-SETTINGS = from_environment(os.environ, ROOT)
+SETTINGS = from_environment(os.environ)
 
 
 def measured(

@@ -57,7 +57,7 @@ def test_every_cell_gets_its_wheels_with_hash_size_and_index(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, changes = locking.update(None, cells, settings(tmp_path, index))
-    assert lock.covers(cells) == ()
+    assert lock.uncovered(cells) == ()
     assert len(lock.resolutions) == 3
     leaf = lock.resolutions[0].wheel("leaf")
     assert leaf is not None
@@ -73,7 +73,7 @@ def test_the_same_answer_is_the_same_bytes_and_reads_back_as_itself(
     lock, _ = locking.update(None, cells, settings(tmp_path, index))
     again, _ = locking.update(None, tuple(reversed(cells)), settings(tmp_path, index))
     assert store.dumps(lock) == store.dumps(again)
-    store.write(tmp_path / "wheels.lock", lock)
+    store.write(tmp_path / "wheels.lock", lock, guards=tmp_path)
     assert store.read(tmp_path / "wheels.lock") == lock
 
 
@@ -352,7 +352,7 @@ def resolution_of(wheels: tuple[Wheel, ...]) -> Resolution:
 def test_the_committed_lock_covers_the_committed_matrix() -> None:
     root = ROOT
     lock: Lock = store.read(root / "wheels.lock")
-    assert lock.covers(matrix.load(root / "matrix.yaml").cells) == ()
+    assert lock.uncovered(matrix.load(root / "matrix.yaml").cells) == ()
     assert {r.platform for r in lock.resolutions} == {"linux/arm64", "linux/amd64"}
     for resolution in lock.resolutions:
         assert resolution.torch.version.endswith(f"+{resolution.channel}")

@@ -40,7 +40,6 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     with serve(files, tmp_path / "www") as url:
         (tmp_path / "www" / "files" / NAME).write_bytes(made.read_bytes())
         yield Settings(
-            project=tmp_path,
             state=tmp_path / "state",
             cache=tmp_path / "cache",
             indexes=(url,),
@@ -50,7 +49,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
 
 
 def served(settings: Settings) -> Path:
-    return settings.project / "www" / "files" / NAME
+    return settings.cache.parent / "www" / "files" / NAME
 
 
 def address(settings: Settings) -> str:
@@ -63,7 +62,7 @@ def sha256(settings: Settings) -> str:
 
 def locked(settings: Settings, sha: str) -> tuple[Lock, Wheel]:
     path = write_matrix(
-        settings.project, '"vllm=={vllm}"', f'"vllm @ {address(settings)}#sha256={sha}"'
+        settings.cache.parent, '"vllm=={vllm}"', f'"vllm @ {address(settings)}#sha256={sha}"'
     )
     lock, _ = locking.update(None, matrix.load(path).cells[:1], settings)
     found = lock.resolutions[0].wheel("vllm")
@@ -82,8 +81,8 @@ def test_a_wheel_by_its_address_is_locked_with_it_and_with_what_it_requires(
     )
     assert (found.sha256, found.has_address, found.is_local) == (sha256(settings), True, False)
     assert lock.resolutions[0].wheel("leaf") is not None
-    store.write(settings.project / "wheels.lock", lock)
-    assert store.read(settings.project / "wheels.lock") == lock
+    store.write(settings.cache.parent / "wheels.lock", lock, guards=settings.state)
+    assert store.read(settings.cache.parent / "wheels.lock") == lock
     assert requirements_txt([found]) == f"vllm==0.22.1+stream --hash=sha256:{found.sha256}\n"
 
 
@@ -106,7 +105,7 @@ def test_it_is_fetched_once_and_kept_by_its_hash(settings: Settings) -> None:
 def test_a_file_that_was_replaced_is_told_and_nothing_of_it_stays(settings: Settings) -> None:
     _, found = locked(settings, sha256(settings))
     served(settings).write_bytes(b"another")
-    elsewhere = replace(settings, cache=settings.project / "elsewhere")
+    elsewhere = replace(settings, cache=settings.cache.parent / "elsewhere")
     with pytest.raises(SetupError) as caught:
         wheelhouse.of(found, elsewhere)
     assert caught.value.problems[0].code == "wheel-changed"
@@ -117,13 +116,13 @@ def test_an_address_that_does_not_answer_is_told_by_check_and_by_a_build(
     settings: Settings,
 ) -> None:
     lock, found = locked(settings, sha256(settings))
-    cells = matrix.load(settings.project / "matrix.yaml").cells[:1]
+    cells = matrix.load(settings.cache.parent / "matrix.yaml").cells[:1]
     assert locking.check(lock, cells, settings) == ()
     served(settings).unlink()
     (problem,) = locking.check(lock, cells, settings)
     assert (problem.code, problem.where) == ("wheel-unreachable", NAME)
     with pytest.raises(SetupError) as caught:
-        wheelhouse.of(found, replace(settings, cache=settings.project / "elsewhere"))
+        wheelhouse.of(found, replace(settings, cache=settings.cache.parent / "elsewhere"))
     assert caught.value.problems[0].code == "wheel-unreachable"
 
 
@@ -143,7 +142,7 @@ def test_settings_and_patches_are_held_against_the_wheel_and_not_against_the_rel
     settings: Settings,
 ) -> None:
     lock, found = locked(settings, sha256(settings))
-    (cell, *_) = matrix.load(settings.project / "matrix.yaml").cells
+    (cell, *_) = matrix.load(settings.cache.parent / "matrix.yaml").cells
     tree = sources.of_cell("vllm", cell, lock, settings)
     assert (tree.version, tree.sha256) == ("0.22.1", found.sha256)
     assert (tree.root / "vllm/envs.py").read_text() == ENVS

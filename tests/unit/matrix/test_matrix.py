@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.matrices import GOOD, problems, write
 
-from imagefactory.matrix import matrix, rules
+from imagefactory.matrix import matrix, pins
 from imagefactory.matrix.explain import explain
 from imagefactory.matrix.schema import json_schema
 from imagefactory.matrix.select import select
@@ -246,19 +246,19 @@ def test_a_pin_against_upstreams_metadata_is_an_error_with_its_line_unless_an_ov
             'torch==1; platform_machine == "x86_64"',
         ]
     }
-    (problem,) = rules.pin_conflicts(first, requires)
+    (problem,) = pins.pin_conflicts(first, requires)
     assert str(problem.where).endswith(f":{line_of(GOOD, 'torch: [')}")
     assert "vllm 0.22.1 requires torch==2.10.0, and 2.11.0 is pinned" in problem.what
     assert '"2.10.0"' in problem.fix
     override = '\n  - {requirement: "torch==2.11.0", reason: measured}'
     path = write(tmp_path, "    reason: a reason", "    reason: a reason" + override)
-    assert list(rules.pin_conflicts(matrix.load(path).cells[0], requires)) == []
+    assert list(pins.pin_conflicts(matrix.load(path).cells[0], requires)) == []
 
 
 def test_a_local_version_satisfies_a_pin_of_its_public_one(tmp_path: Path) -> None:
     path = write(tmp_path, '"torch=={torch}"]', '"torch=={torch}+{channel}"]')
     cell = matrix.load(path).cells[0]
-    assert list(rules.pin_conflicts(cell, {"vllm": ["torch==2.11.0"]})) == []
+    assert list(pins.pin_conflicts(cell, {"vllm": ["torch==2.11.0"]})) == []
 
 
 def test_the_committed_matrix_is_valid_and_its_published_schema_is_current() -> None:

@@ -184,7 +184,6 @@ def test_submodules_come_with_their_commit_and_a_lost_one_is_told(
 
 def settings_in(folder: Path) -> Settings:
     return Settings(
-        project=folder,
         state=folder / "state",
         cache=folder / "cache",
         indexes=("http://127.0.0.1:9/simple",),

@@ -58,7 +58,7 @@ def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -
     with serve(wheels, tmp_path / "www") as url:
         using = settings(tmp_path, url)
         made = tuple(toolchains.compilers_of(None, WANTED, using, upgrade=False))
-        store.write(tmp_path / "wheels.lock", lock(*made))
+        store.write(tmp_path / "wheels.lock", lock(*made), guards=tmp_path)
         again = store.read(tmp_path / "wheels.lock")
         home = cuda_home.prepare(again.toolchains[0], using)
     assert again.toolchains == made

@@ -143,7 +143,7 @@ def test_a_conflict_waits_in_a_work_tree_until_a_person_has_settled_it(
 
 
 def go_on(work: worktree.WorkTree, patch: Patch, using: Settings) -> Ported:
-    return port.go_on(work, patch, using.project / "patches", Bench(using), using)
+    return port.go_on(work, patch, using.cache.parent / "patches", Bench(using), using)
 
 
 def test_a_settled_conflict_that_mends_nothing_is_not_written(

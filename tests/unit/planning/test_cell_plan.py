@@ -10,8 +10,8 @@ from support.plans import planned
 
 from imagefactory.locking import store
 from imagefactory.planning import layers
+from imagefactory.planning.decision import decide
 from imagefactory.system.platforms import Platform
-from imagefactory.workspace import decide
 
 
 def test_the_same_inputs_have_the_same_build_key() -> None:

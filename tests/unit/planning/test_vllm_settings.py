@@ -26,7 +26,7 @@ FILES = {
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> vllm_settings.Knobs:
+def found(tmp_path: Path) -> vllm_settings.VllmSettings:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -53,24 +53,26 @@ def cell_with(tmp_path: Path, env: str = "{}", args: str = "[]") -> Cell:
         ),
     ],
 )
-def test_what_the_release_reads_is_known(found: vllm_settings.Knobs, setting: str) -> None:
+def test_what_the_release_reads_is_known(found: vllm_settings.VllmSettings, setting: str) -> None:
     assert found.knows(setting)
 
 
 @pytest.mark.parametrize("setting", ["VLLM_NAMED", "VLLM_GONE", "--gone", "--plain", "--no-gone"])
-def test_what_it_only_names_or_never_had_is_not(found: vllm_settings.Knobs, setting: str) -> None:
+def test_what_it_only_names_or_never_had_is_not(
+    found: vllm_settings.VllmSettings, setting: str
+) -> None:
     assert not found.knows(setting)
 
 
-def test_a_dead_variable_and_a_dead_option_are_told_with_their_lines(
-    tmp_path: Path, found: vllm_settings.Knobs
+def test_an_unknown_variable_and_an_unknown_option_are_reported_with_their_lines(
+    tmp_path: Path, found: vllm_settings.VllmSettings
 ) -> None:
     cell = cell_with(
         tmp_path,
         "{VLLM_KNOWN: '1', VLLM_KNOWM: '1', HF_HOME: /x}",
         '["--moe-backend", "--gone", "value"]',
     )
-    told = list(vllm_settings.dead(cell, found, ()))
+    told = list(vllm_settings.unknown_settings(cell, found, ()))
     lines = (tmp_path / "matrix.yaml").read_text().splitlines()
     env, args = (
         next(n for n, line in enumerate(lines, 1) if line.startswith(f"    {key}"))
@@ -86,7 +88,7 @@ def test_a_dead_variable_and_a_dead_option_are_told_with_their_lines(
 
 
 def test_an_option_that_a_patch_of_the_series_adds_is_known(
-    tmp_path: Path, found: vllm_settings.Knobs
+    tmp_path: Path, found: vllm_settings.VllmSettings
 ) -> None:
     make(tmp_path)
     diff = tmp_path / "patches/vllm/one/a.diff"
@@ -95,8 +97,8 @@ def test_an_option_that_a_patch_of_the_series_adds_is_known(
     )
     cell = cell_with(tmp_path, args='["--gone=1"]')
     steps = catalog.series(catalog.load(tmp_path / "patches"), cell)
-    assert list(vllm_settings.dead(cell, found, steps)) == []
-    assert len(list(vllm_settings.dead(cell, found, ()))) == 1
+    assert list(vllm_settings.unknown_settings(cell, found, steps)) == []
+    assert len(list(vllm_settings.unknown_settings(cell, found, ()))) == 1
 
 
 def test_a_flavor_that_sets_nothing_of_vllms_asks_for_nothing(tmp_path: Path) -> None:

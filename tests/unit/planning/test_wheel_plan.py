@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+from imagefactory import opening, workspace
 from imagefactory.errors import InputError
 from imagefactory.locking import store
 from imagefactory.locking.lock import BuiltWheel, Lock, LockedSource, LockedToolchain, Resolution
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
+from imagefactory.matrix.select import select
 from imagefactory.patching import catalog
-from imagefactory.planning import wheel_plan
+from imagefactory.planning import planning, wheel_plan
 from imagefactory.planning.cell_plan import patch_files
 from imagefactory.planning.wheel_plan import Trial, WheelPlan
-from imagefactory.settings import from_environment
-from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 from imagefactory.wheels import wheels
-from imagefactory.workspace import Workspace
+from imagefactory.wheels.make import Made, Workshop
 
 CUTLASS = "wheel:flashinfer-python/flashinfer/data/cutlass"
 GIT = "git+https://github.com/nvidia/cutlass@v4.4.2"
@@ -193,7 +193,7 @@ def test_the_lock_keeps_the_wheels_that_some_cell_still_asks_for(lock: Lock) -> 
         for key in ("one", "two")
     ]
     new = BuiltWheel(key="three", platform=Platform.ARM64, replaces="r", wheel=wheel)
-    made = wheels.Made(built=new, path=Path("x"), fresh=True, patches=())
+    made = Made(built=new, path=Path("x"), fresh=True, patches=())
     found = wheels.with_built(replace(lock, built=tuple(old)), [made], {"two", "three"})
     assert [built.key for built in found.built] == ["three", "two"]
 
@@ -215,20 +215,25 @@ def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(
         BuiltWheel(key=key, platform=Platform.ARM64, replaces="r", wheel=wheel)
         for key in ("old", "new")
     )
-    store.write(tmp_path / "wheels.lock", replace(store.read(ROOT / "wheels.lock"), built=(old,)))
-    workspace = Workspace(tmp_path / "matrix.yaml", from_environment({}, tmp_path))
+    lock = replace(store.read(ROOT / "wheels.lock"), built=(old,))
+    store.write(tmp_path / "wheels.lock", lock, guards=tmp_path)
+    inputs = opening.read(workspace.find(tmp_path / "matrix.yaml", {}))
+    (cell, *_) = select(inputs.matrix.cells, ["flavor=gb10"])
     with pytest.raises(InputError):
-        workspace.wheel(workspace.cells(["flavor=gb10"])[0])
-    workspace._keep_built([wheels.Made(built=new, path=Path("x"), fresh=True, patches=())])
-    assert [built.key for built in store.read(tmp_path / "wheels.lock").built] == ["new", "old"]
+        planning.plan_wheel(cell, inputs)
+    made = Made(built=new, path=Path("x"), fresh=True, patches=())
+    found = wheels.with_built(inputs.lock, [made], wheels._wanted_keys(inputs))
+    assert [built.key for built in found.built] == ["new", "old"]
 
 
 def test_a_trial_of_a_cell_that_compiles_nothing_is_refused_with_its_flavors_line() -> None:
-    workspace = Workspace(ROOT / "matrix.yaml", from_environment({}, ROOT))
-    (cell,) = workspace.cells(["flavor=cpu"])
+    inputs = opening.read(workspace.find(ROOT / "matrix.yaml", {}))
+    (cell,) = select(inputs.matrix.cells, ["flavor=cpu"])
+
+    def never(_: Cell) -> Workshop:
+        raise AssertionError("nothing is to be made")
+
     with pytest.raises(InputError) as caught:
-        workspace.try_units(
-            cell, Engine(binary="no-docker-is-asked"), Trial(units=("*",), targets=(), count="")
-        )
+        wheels.compile_units(cell, inputs, never, Trial(units=("*",), targets=(), count=""))
     (problem,) = caught.value.problems
     assert (problem.code, problem.where) == ("compiles-nothing", str(cell.flavor.location))

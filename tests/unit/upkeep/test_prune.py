@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.system.cache_records import CacheRecord, parse
-from imagefactory.system.engine import ImageInfo
+from imagefactory.system.engine import CacheRecord, ImageInfo
+from imagefactory.system.engine.cache_records import parse
 from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Pruning
 

@@ -1,0 +1,57 @@
+"""Tables that several commands show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imagefactory.inspecting.anatomy import Layer
+from imagefactory.inspecting.filetree import FileChange
+from imagefactory.planning.decision import Action, Decision
+from imagefactory.system import ui
+from imagefactory.verifying import report
+from imagefactory.verifying.receipt import Receipt
+
+#: As many files as a person reads.
+MOST_FILES = 50
+
+
+def layers(title: str, layers: Sequence[Layer]) -> None:
+    """A table of layers."""
+    ui.table(
+        title,
+        ["digest", "holds", "unpacked"],
+        [[one.digest[:19], one.purpose, ui.size(one.size)] for one in layers],
+    )
+
+
+def files(changes: Sequence[FileChange]) -> None:
+    """A table of files, if there are any."""
+    if changes:
+        rows = [
+            [ui.escape(c.path), c.what, ui.size(c.old_size), ui.size(c.new_size)]
+            for c in changes[:MOST_FILES]
+        ]
+        ui.table(f"{len(changes)} files differ", ["file", "what", "old", "new"], rows)
+    if len(changes) > MOST_FILES:
+        ui.say(f"the first {MOST_FILES} of {len(changes)} files; --json names all of them")
+
+
+def decisions(planned: Sequence[Decision]) -> None:
+    """What is to be done for each cell."""
+    colour = {Action.BUILD: "yellow", Action.SKIP: "green"}
+    rows = [
+        [
+            f"[bold]{one.plan.cell.name}[/bold]\n[dim]{one.plan.cell.tag}[/dim]",
+            one.plan.cell.platform,
+            f"[{colour[one.action]}]{one.action}[/]",
+            one.plan.build_key[:12],
+            ui.escape(one.reason),
+        ]
+        for one in planned
+    ]
+    ui.table("plan", ["cell", "platform", "action", "build key", "why"], rows)
+
+
+def receipt(done: Receipt) -> None:
+    """The checks of one verification."""
+    report.show(done)
