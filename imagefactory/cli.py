@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer

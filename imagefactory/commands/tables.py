@@ -11,7 +11,7 @@ from imagefactory.system import ui
 from imagefactory.verifying import report
 from imagefactory.verifying.receipt import Receipt
 
-#: As many files as a person reads.
+#: The number of files to list.
 MOST_FILES = 50
 
 
@@ -19,7 +19,7 @@ def layers(title: str, layers: Sequence[Layer]) -> None:
     """A table of layers."""
     ui.table(
         title,
-        ["digest", "holds", "unpacked"],
+        ["digest", "content", "unpacked"],
         [[one.digest[:19], one.purpose, ui.size(one.size)] for one in layers],
     )
 
@@ -31,13 +31,13 @@ def files(changes: Sequence[FileChange]) -> None:
             [ui.escape(c.path), c.what, ui.size(c.old_size), ui.size(c.new_size)]
             for c in changes[:MOST_FILES]
         ]
-        ui.table(f"{len(changes)} files differ", ["file", "what", "old", "new"], rows)
+        ui.table(f"{len(changes)} files differ", ["file", "difference", "old", "new"], rows)
     if len(changes) > MOST_FILES:
-        ui.say(f"the first {MOST_FILES} of {len(changes)} files; --json names all of them")
+        ui.say(f"the first {MOST_FILES} of {len(changes)} files; --json lists all of them")
 
 
 def decisions(planned: Sequence[Decision]) -> None:
-    """What is to be done for each cell."""
+    """A table of what a build does for each cell."""
     colour = {Action.BUILD: "yellow", Action.SKIP: "green"}
     rows = [
         [
@@ -49,9 +49,9 @@ def decisions(planned: Sequence[Decision]) -> None:
         ]
         for one in planned
     ]
-    ui.table("plan", ["cell", "platform", "action", "build key", "why"], rows)
+    ui.table("plan", ["cell", "platform", "action", "build key", "reason"], rows)
 
 
 def receipt(done: Receipt) -> None:
-    """The checks of one verification."""
+    """A table of the checks of one verification."""
     report.show(done)

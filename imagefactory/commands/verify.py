@@ -1,4 +1,4 @@
-"""The command that runs an image and checks it."""
+"""The ``verify`` command: runs images and checks them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLE = "Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit
 def verify_command(
     tags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TAG]...", help="Images; or select cells with --select."),
+        typer.Argument(metavar="[TAG]...", help="Images; by default those of the selected cells."),
     ] = None,
     file: File = HERE,
     select: Select = None,
@@ -42,7 +42,7 @@ def verify_command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run an image in containers and check it; exit 1 if a required check fails."""
+    """Run images in containers and check them; exits with 1 if a required check fails."""
     if checks:
         _show_checks(json=json)
         return

@@ -311,7 +311,7 @@ def _patiently(host: str, ask: Callable[[], Response]) -> Response:
         return answer
 
     try:
-        return web.patiently(once)
+        return web.with_retries(once)
     except requests.RequestException as error:
         fix = "check the address and the network; SSL_CERT_FILE names the CAs to trust"
         raise fail(

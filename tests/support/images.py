@@ -1,4 +1,4 @@
-"""Images that a test makes up."""
+"""Fake images and a fake engine that has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DIGEST = "sha256:" + "a" * 64
 
 
 class Images(Engine):
-    """An engine that has the given images, and nothing else."""
+    """A fake engine that has only the given images."""
 
     def __init__(self, *images: ImageInfo) -> None:
         super().__init__()

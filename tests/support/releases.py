@@ -1,4 +1,4 @@
-"""Releases of a project that changes one file in every way that a merge meets."""
+"""Releases of a project that changes one file in every way that a merge has to handle."""
 
 from __future__ import annotations
 

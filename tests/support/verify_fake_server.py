@@ -1,4 +1,4 @@
-"""A server on a real socket that does what broken vLLM servers do, instead of a container."""
+"""A fake vLLM server on a real socket, which can misbehave as broken servers do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RIGHT = {
 
 @dataclass
 class Behaviour:
-    """How the fake server behaves; the defaults are a good one."""
+    """How the fake server behaves; by default it works."""
 
     health: int = 200
     models: Any = field(default_factory=lambda: {"data": [{"id": server.MODEL_NAME}]})
@@ -85,7 +85,7 @@ class FakeServer(ThreadingHTTPServer):
     behaviour: Behaviour
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up is what some tests are about."""
+        """Ignore clients that give up, as some tests do."""
 
 
 class FakeContainer(RunningContainer):

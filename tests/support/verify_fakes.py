@@ -1,4 +1,4 @@
-"""A good image to be judged; each test breaks one thing in it."""
+"""A good image for the checks, which tests break in one respect."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def expectation(locked: Resolution) -> Expectation:
 
 @dataclass
 class Good:
-    """Everything about a good image; change an attribute, then get the results."""
+    """Everything about a good image; change an attribute and get the results of the checks."""
 
     torch: TorchBuild = CUDA
 

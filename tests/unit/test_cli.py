@@ -1,4 +1,4 @@
-"""The command line as a person or a program meets it: help, clear errors, exit codes, JSON."""
+"""The command line as users see it: help with examples, clear errors, sensible exit codes."""
 
 from __future__ import annotations
 
@@ -116,33 +116,35 @@ def test_every_command_has_help_with_an_example_and_json_where_it_has_results(
     assert out.isascii()  # no boxes
 
 
-def test_wrong_options_are_wrong_input(run: Run) -> None:
-    code, out, said = run("plan", "--nonsense")
+def test_unknown_options_and_commands_are_input_errors(run: Run) -> None:
+    code, out, err = run("plan", "--nonsense")
     assert (code, out) == (2, "")
-    assert "error: No such option: --nonsense [usage]" in said
-    assert "fix: imagefactory plan --help" in said
+    assert "error: No such option: --nonsense [usage]" in err
+    assert "fix: imagefactory plan --help" in err
     assert run("nonsense")[0] == 2
 
 
-def test_a_command_that_is_missing_is_answered_with_the_commands(run: Run) -> None:
+def test_a_missing_command_is_answered_with_the_list_of_commands(run: Run) -> None:
     for argv in ((), ("patch",)):
-        code, out, said = run(*argv)
+        code, out, err = run(*argv)
         assert (code, out) == (2, "")
-        assert said.startswith("Usage: imagefactory")
-        assert "[usage]" not in said
+        assert err.startswith("Usage: imagefactory")
+        assert "[usage]" not in err
 
 
-def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(run: Run) -> None:
+def test_a_misspelt_command_gets_a_suggestion(run: Run) -> None:
     assert "Did you mean 'plan'?" in run("plam")[2]
 
 
-def test_build_without_anything_to_build_says_what_to_write(run: Run) -> None:
+def test_build_without_a_matrix_says_what_to_write(run: Run) -> None:
     done = run("build")
     assert done.code == 2
     assert "imagefactory build --matrix" in done.err
 
 
-def test_what_the_system_refuses_is_an_error_and_no_traceback(tmp_path: Path, run: Run) -> None:
+def test_an_operating_system_error_is_a_clear_error_without_traceback(
+    tmp_path: Path, run: Run
+) -> None:
     (tmp_path / "file").write_text("in the way")
     done = run("render", "--select", "flavor=cpu", "--out", str(tmp_path / "file"))
     assert done.code == 3
@@ -151,7 +153,7 @@ def test_what_the_system_refuses_is_an_error_and_no_traceback(tmp_path: Path, ru
     assert "Traceback" not in done.err
 
 
-def test_a_full_disk_is_reported_with_what_frees_space(
+def test_a_full_disk_is_reported_with_how_to_free_space(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     def full(**_: object) -> None:
@@ -165,21 +167,21 @@ def test_a_full_disk_is_reported_with_what_frees_space(
     assert "imagefactory prune" in done.err
 
 
-def test_try_and_what_belongs_to_it_are_asked_for_together(run: Run) -> None:
+def test_options_of_try_need_try_and_try_needs_one_cell(run: Run) -> None:
     done = run("wheel", "--target", "sm_121a")
     assert done.code == 2
     assert "try-what" in done.err
     assert run("wheel", "--try", "csrc/*.cu").code == 2
 
 
-def test_a_matrix_that_is_not_there_is_one_clear_error(tmp_path: Path, run: Run) -> None:
+def test_a_missing_matrix_is_one_clear_error(tmp_path: Path, run: Run) -> None:
     done = run("plan", cwd=tmp_path)
     assert done.code == 2
     assert "matrix-missing" in done.err
     assert "Traceback" not in done.err
 
 
-def test_errors_name_the_file_as_the_person_wrote_it_and_the_line(tmp_path: Path, run: Run) -> None:
+def test_errors_show_the_file_as_the_user_wrote_it_and_the_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "matrix.yaml").write_text(
         (ROOT / "matrix.yaml").read_text().replace("channel: [cu130]", "channel: [cu128]")
     )
@@ -198,7 +200,7 @@ def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields(run: Run)
         assert len(row["build_key"]) == 64
 
 
-def test_explain_shows_where_values_come_from(run: Run) -> None:
+def test_explain_shows_where_values_are_set(run: Run) -> None:
     done = run("plan", "--explain", "cpu*", "--json")
     rows = {row["what"]: row for row in json.loads(done.out)}
     assert rows["torch"]["where"].startswith("matrix.yaml:")
@@ -217,7 +219,7 @@ def test_render_prints_a_dockerfile_and_writes_a_bake_file(tmp_path: Path, run: 
     assert (tmp_path / cell / "patches" / "series.json").is_file()
 
 
-def test_building_without_an_engine_is_the_machines_fault(run: Run) -> None:
+def test_building_without_an_engine_is_a_setup_error(run: Run) -> None:
     done = run("build", "--matrix")
     assert done.code == 3
     assert "scripts/engine up" in done.err

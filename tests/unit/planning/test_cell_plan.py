@@ -1,4 +1,4 @@
-"""Build keys, and what a plan decides."""
+"""Build keys, Dockerfiles and decisions of plans."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from support.plans import planned
 from imagefactory.locking import store
 from imagefactory.planning import layers
 from imagefactory.planning.decision import decide
+from imagefactory.system.engine import ImageInfo
 from imagefactory.system.platforms import Platform
 
 
@@ -19,7 +20,7 @@ def test_the_same_inputs_have_the_same_build_key() -> None:
     assert planned().labels["io.imagefactory.build-key"] == planned().build_key
 
 
-def test_the_build_key_changes_with_everything_that_decides_the_content() -> None:
+def test_the_build_key_changes_with_everything_that_determines_the_content() -> None:
     made = planned()
     other_base = replace(made.base, digest="sha256:2")
     fewer = replace(made.resolution, wheels=made.resolution.wheels[1:])
@@ -52,7 +53,7 @@ def test_no_resolver_runs_in_a_build_and_every_stage_but_the_last_is_on_the_buil
     assert "RUN" not in last
 
 
-def test_releases_have_the_layers_of_their_common_large_wheels_in_common() -> None:
+def test_releases_share_the_layers_of_their_common_large_wheels() -> None:
     lock = store.read(ROOT / "wheels.lock")
     releases = [r for r in lock.resolutions if r.channel == "cu130"][:2]
     old, new = ({wheel.sha256: wheel for wheel in one.wheels} for one in releases)
@@ -63,7 +64,7 @@ def test_releases_have_the_layers_of_their_common_large_wheels_in_common() -> No
         assert len({files[f"requirements/layer-{name}.txt"] for files in texts}) == 1
 
 
-def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environment() -> None:
+def test_a_toolchain_has_a_prefix_of_its_own_and_is_set_in_the_environment() -> None:
     locked = store.read(ROOT / "wheels.lock").toolchain("cuda13.0", Platform.ARM64)
     made = planned(toolchain=locked)
     assert made.build_key != planned().build_key
@@ -82,7 +83,13 @@ def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environm
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:
     made = planned()
     same, other = image(made), image(made, **{"io.imagefactory.build-key": "old"})
-    rows = [decide([made], there)[0] for there in ({same.ref: same}, {other.ref: other}, {}, None)]
+    engines: tuple[dict[str, ImageInfo] | None, ...] = (
+        {same.ref: same},
+        {other.ref: other},
+        {},
+        None,
+    )
+    rows = [decide([made], images)[0] for images in engines]
     assert [row.action for row in rows] == ["skip", "build", "build", "build"]
     assert "build key was old" in rows[1].reason
     assert "no image" in rows[2].reason
