@@ -16,37 +16,37 @@ from imagefactory.system.commandline import CommandLog, masked, short, show
 
 CELL = "gb10-vllm0-22-1-torch2-11-0-cu130-fi0-6-12-py313-arm64"
 BAKE = [
-    "/root/.local/state/imagefactory/engine/prefix/usr/bin/docker",
+    "/opt/engine/bin/podman",
     "--config",
-    "/root/.local/state/imagefactory/engine/docker-config",
+    "/root/.local/state/imagefactory/engine/config",
     "--host",
-    "unix:///run/imagefactory/78cfe733/docker.sock",
-    "buildx",
+    "unix:///run/imagefactory/78cfe733/engine.sock",
+    "build",
     "bake",
     "--file",
-    "/root/.cache/imagefactory/build/docker-bake.json",
+    "/root/.cache/imagefactory/build/bake.json",
     "--progress=rawjson",
     CELL,
 ]
 
 
 def test_a_long_command_is_shown_as_its_program_its_subcommand_and_its_last_argument() -> None:
-    assert short(BAKE) == "docker buildx bake … gb10-vllm0-22-1-torch…fi0-6-12-py313-arm64"
-    assert short(["docker", "push", "localhost:5000/x"]) == "docker push localhost:5000/x"
+    assert short(BAKE) == "podman build bake … gb10-vllm0-22-1-torch…fi0-6-12-py313-arm64"
+    assert short(["podman", "push", "localhost:5000/x"]) == "podman push localhost:5000/x"
     code = "import os\n" + "print(os.environ)\n" * 9
-    assert "\n" not in short(["docker", "run", "--rm", "image", "python3", "-c", code])
+    assert "\n" not in short(["podman", "run", "--rm", "image", "python3", "-c", code])
     assert short(["/usr/bin/git"]) == "git"
     long = ["/usr/bin/uv", "pip", "compile", *["--no-header"] * 9, "/tmp/x/y/pins.in"]
     assert short(long) == "uv pip compile … pins.in"
 
 
-@pytest.mark.parametrize("argv", [BAKE, ["docker", "run", "x" * 500], ["a" * 300], ["é" * 90, "-"]])
+@pytest.mark.parametrize("argv", [BAKE, ["podman", "run", "x" * 500], ["a" * 300], ["é" * 90, "-"]])
 def test_a_shown_command_fits_a_line(argv: list[str]) -> None:
     assert len(short(argv)) <= 76
 
 
 def test_a_command_in_full_can_be_pasted() -> None:
-    assert show(["docker", "run", "a b", "$x"]) == "docker run 'a b' '$x'"
+    assert show(["podman", "run", "a b", "$x"]) == "podman run 'a b' '$x'"
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_command_in_full_can_be_pasted() -> None:
         (["curl", "https://me:s3cret@host/x"], "curl 'https://me:***@host/x'"),
         (["git", "fetch", "https://s3cret@host/x"], "git fetch 'https://***@host/x'"),
         (["uv", "--index", "git+https://u:s3cret@h"], "uv --index 'git+https://u:***@h'"),
-        (["docker", "login", "--password", "s3cret"], "docker login --password '***'"),
-        (["docker", "login", "--password=s3cret"], "docker login '--password=***'"),
-        (["docker", "run", "-e", "HF_TOKEN=s3cret"], "docker run -e 'HF_TOKEN=***'"),
+        (["podman", "login", "--password", "s3cret"], "podman login --password '***'"),
+        (["podman", "login", "--password=s3cret"], "podman login '--password=***'"),
+        (["podman", "run", "-e", "HF_TOKEN=s3cret"], "podman run -e 'HF_TOKEN=***'"),
         (["x", "--api-key", "s3cret"], "x --api-key '***'"),
         (["x", "AWS_SECRET_ACCESS_KEY=s3cret"], "x 'AWS_SECRET_ACCESS_KEY=***'"),
     ],
@@ -127,18 +127,18 @@ def test_the_log_has_a_bounded_size_and_whole_lines_of_parallel_writers(
     for log in logs:
         log.open(file)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: logs[n % 2].write(["docker", str(n), "\n" * 90]), range(200)))
+        list(pool.map(lambda n: logs[n % 2].write(["podman", str(n), "\n" * 90]), range(200)))
     assert {one.name for one in tmp_path.iterdir()} == {"commands.log", "commands.log.1"}
     assert sum(one.stat().st_size for one in tmp_path.iterdir()) < 3 * 20_000
     kept = [line for one in tmp_path.iterdir() for line in one.read_text().splitlines()]
-    assert all(re.fullmatch(r"\S+ \[\d+\] \$ docker \d+ '(\\n){90}'", line) for line in kept)
+    assert all(re.fullmatch(r"\S+ \[\d+\] \$ podman \d+ '(\\n){90}'", line) for line in kept)
     assert kept
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     log = CommandLog()
-    log.write(["docker"])
+    log.write(["podman"])
     log.open(tmp_path / "file" / "commands.log")
-    log.write(["docker"])
-    log.write(["docker"], "exit 0")
+    log.write(["podman"])
+    log.write(["podman"], "exit 0")
