@@ -18,9 +18,10 @@ from pathlib import Path
 def main(
     planned: Path, layers: Path, patched: Path, dropped: Path, series: Path, out: Path
 ) -> None:
-    """Join the records, and copy every proof to ``OUT/proofs/<project>/<name>/proof.py``.
+    """Join the records; copy every proof to ``OUT/proofs/<project>/<name>/proof.py``.
 
-    The manifest tells how much was dropped by which rule; ``OUT/dropped.json`` names every file.
+    What they import lies beside them, in ``OUT/proofs/proofkit.py``. The manifest says how much
+    each rule dropped; ``OUT/dropped.json`` names every file.
     """
     manifest = json.loads(planned.read_text(encoding="utf-8"))
     manifest["layers"] = json.loads(layers.read_text(encoding="utf-8"))
@@ -42,6 +43,7 @@ def main(
         proof = out / "proofs" / row["name"] / "proof.py"
         proof.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(series / row["proof"], proof)
+        shutil.copyfile(Path(__file__).with_name("proofkit.py"), out / "proofs/proofkit.py")
 
 
 if __name__ == "__main__":

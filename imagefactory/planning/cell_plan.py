@@ -270,7 +270,7 @@ def patch_files(series: Sequence[Step], build: SourceBuild | None = None) -> dic
 
 def _program_files() -> dict[str, bytes]:
     names = ("belt.py", "identity.py", "manifest.py", "overlay.py", "cuda_home.py", "trim.py")
-    return {f"factory/{name}": _bytes(INBUILD / name) for name in names}
+    return {f"factory/{name}": _bytes(INBUILD / name) for name in (*names, "proofkit.py")}
 
 
 def _environment_of(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]:

@@ -23,8 +23,11 @@ from imagefactory.system import archive
 from imagefactory.system.platforms import Platform
 
 PROGRAMS = {
-    "official": ("overlay.py", "sources.py", "wheelmaker.py"),
-    "compiled": ("compiler.py", "overlay.py", "sources.py", "cuda_home.py", "wheelmaker.py"),
+    "official": ("overlay.py", "proofkit.py", "sources.py", "wheelmaker.py"),
+    "compiled": (
+        *("compiler.py", "cuda_home.py", "overlay.py", "proofkit.py"),
+        *("sources.py", "wheelmaker.py"),
+    ),
 }
 #: The tools are Python only where nothing is compiled: one set serves every build platform, and a
 #: key does not depend on where it is built.

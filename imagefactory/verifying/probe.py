@@ -404,7 +404,8 @@ def proof_facts(proofs: Path, site: Path, name: str) -> Facts:
     else:
         try:
             done = subprocess.run(
-                [sys.executable, str(script), str(site)],
+                [sys.executable, "-B", str(script), str(site)],
+                env={**os.environ, "PYTHONPATH": str(proofs)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -9,7 +9,7 @@ from support.images import image
 from support.plans import planned
 
 from imagefactory.locking import store
-from imagefactory.planning import layers
+from imagefactory.planning import layers, wheel_plan
 from imagefactory.system.platforms import Platform
 from imagefactory.workspace import decide
 
@@ -17,6 +17,12 @@ from imagefactory.workspace import decide
 def test_the_same_inputs_have_the_same_build_key() -> None:
     assert planned().build_key == planned().build_key
     assert planned().labels["io.imagefactory.build-key"] == planned().build_key
+
+
+def test_whatever_proves_patches_in_a_build_has_the_proofkit_beside_it() -> None:
+    sets = {name.rpartition("/")[2] for name in planned().files if name.startswith("factory/")}
+    for programs in (sets, *wheel_plan.PROGRAMS.values()):
+        assert {"overlay.py", "proofkit.py"} <= set(programs)
 
 
 def test_the_build_key_changes_with_everything_that_decides_the_content() -> None:

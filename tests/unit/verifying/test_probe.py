@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from imagefactory.inbuild import proofkit
 from imagefactory.verifying import probe
 
 GOOD_TORCH = """
@@ -289,6 +290,16 @@ def test_proofs_run_on_the_installed_tree_and_their_words_are_kept(image: Image)
     )
     assert missing["code"] is None
     assert "there is no" in missing["output"]
+
+
+def test_a_proof_finds_what_it_imports_beside_the_proofs(image: Image) -> None:
+    image.manifest([{"name": "vllm/x", "files": {}}])
+    image.proof("vllm/x", "import proofkit\nproofkit.end(1, 'red')")
+    proofs = image.home / "proofs"
+    shutil.copyfile(proofkit.__file__, proofs / "proofkit.py")
+    (found,) = image.facts()["proofs"]
+    assert (found["code"], found["output"]) == (1, "red")
+    assert sorted(path.name for path in proofs.iterdir()) == ["proofkit.py", "vllm"]
 
 
 def test_a_proof_that_does_not_end_is_given_up(
