@@ -10,6 +10,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagefactory.inbuild import proofkit
 from imagefactory.system.yamlfile import Location
 
 
@@ -58,15 +59,15 @@ class Proof:
     """The check that fails on the pristine tree and passes on the patched one.
 
     Attributes:
-        script: Python file, run as ``python script TREE``: exit 0 right, 1 symptom seen, 3 cannot
-            be told here.
+        script: Python file, run as ``python script TREE``: exit 0 right, 1 symptom seen, 3
+            inconclusive here.
         kind: cheapest sufficient kind: ``static``, ``behaviour``, ``host`` or ``nvcc``.
-        needs: what the machine must have beyond Python, such as ``g++`` or ``import-vllm``.
+        needs: what the machine must have beyond Python, such as ``g++``.
     """
 
     script: Path
     kind: str
-    needs: tuple[str, ...]
+    needs: tuple[proofkit.Need, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,6 @@ class Patch:
     draft: bool
     summary: str
     stage: Stage
-    applies_to: Mapping[str, tuple[str, ...]]
     after: tuple[str, ...]
     variants: tuple[Variant, ...]
     exemptions: tuple[Exemption, ...]
