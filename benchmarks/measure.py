@@ -291,4 +291,4 @@ def machine(engine: Engine) -> list[tuple[str, str]]:
 def show(rows: Sequence[tuple[str, str]]) -> None:
     """Facts, one a line."""
     for name, value in rows:
-        ui.out.print(f"{name + ':':<13} {ui.escape(value)}")
+        ui.line(f"{name + ':':<13} {value}")

@@ -187,7 +187,7 @@ def main() -> None:
             )
         else:
             goal = planning(asked.cells)
-        ui.out.print(f"{goal.what}: {goal.seen}; {goal.verdict()}")
+        ui.line(f"{goal.what}: {goal.seen}; {goal.verdict()}")
 
     command(work)
 

@@ -134,7 +134,7 @@ class Report:
         """Print the tables."""
         show(self.facts)
         for title, columns, rows in self._tables():
-            ui.table(title, columns, [[ui.escape(text) for text in row] for row in rows])
+            ui.table(title, columns, [list(row) for row in rows])
 
     def page(self, method: str, rerun: str) -> str:
         """The tables as a page."""

@@ -93,16 +93,16 @@ def _as_dict(row: Decision, built: Built) -> dict[str, object]:
 
 
 def _show_built(built: Built) -> None:
-    table = []
+    table: list[list[ui.Part]] = []
     for row in built.decisions:
         name = row.plan.cell.name
         result = built.results.get(name)
         if result:
-            end = "[green]built[/]" if result.ok else "[red]failed[/]"
+            end = ui.styled("built", "green") if result.ok else ui.styled("failed", "red")
             note = f"{result.seconds:.0f} s" if result.ok else f"log: {result.log}"
         elif name in built.stopped:
-            end, note = "[red]blocked[/]", built.stopped[name][0].code
+            end, note = ui.styled("blocked", "red"), built.stopped[name][0].code
         else:
-            end, note = "[green]unchanged[/]", ""
-        table.append([f"[bold]{name}[/bold]", end, note, row.plan.cell.tag])
+            end, note = ui.styled("unchanged", "green"), ""
+        table.append([ui.styled(name, "bold"), end, note, row.plan.cell.tag])
     ui.table("build", ["cell", "result", "", "image"], table)

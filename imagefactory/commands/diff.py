@@ -58,10 +58,7 @@ def diff_command(
     elif not found.changes and not found.moved:
         ui.say("the images are the same, layer by layer")
     else:
-        rows = [
-            [one.kind, one.name, ui.escape(one.old) or "-", ui.escape(one.new) or "-"]
-            for one in found.changes
-        ]
+        rows = [[one.kind, one.name, one.old or "-", one.new or "-"] for one in found.changes]
         ui.table(f"{old} -> {new}", ["kind", "name", "old", "new"], rows)
         tables.layers("layers to transfer", found.moved)
         tables.files(changed)

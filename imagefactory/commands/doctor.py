@@ -28,9 +28,8 @@ def doctor_command(file: File = HERE, json: Json = False) -> None:
             doctor.Health.NOTE: "yellow",
             doctor.Health.BAD: "red",
         }
-        rows = [
-            [f.name, f"[{colour[f.health]}]{f.health}[/]", ui.escape(f.seen), ui.escape(f.remedy)]
-            for f in findings
+        rows: list[list[ui.Part]] = [
+            [f.name, ui.styled(f.health, colour[f.health]), f.seen, f.remedy] for f in findings
         ]
         ui.table("doctor", ["check", "status", "found", "remedy"], rows)
     if any(finding.health is doctor.Health.BAD for finding in findings):

@@ -76,7 +76,7 @@ def _facts(found: Anatomy, verified: Receipt | None) -> None:
     else:
         rows.append(["built by", "not by imagefactory: it has no build key"])
     rows.append(["verified", _verified(verified)])
-    ui.table(found.ref, ["", ""], [[name, ui.escape(text)] for name, text in rows])
+    ui.table(found.ref, ["", ""], [[name, text] for name, text in rows])
 
 
 def _verified(verified: Receipt | None) -> str:

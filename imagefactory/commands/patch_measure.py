@@ -111,21 +111,20 @@ def _matrix(project: str, rows: Sequence[Measured]) -> None:
         ui.table(f"{project}: patches by release" if not start else "", ["patch", *shown], lines)
 
 
-def _cell(state: State) -> str:
-    return f"[{COLOURS[state]}]{SHORT.get(state, state.value)}[/]"
+def _cell(state: State) -> ui.Part:
+    return ui.styled(SHORT.get(state, state.value), COLOURS[state])
 
 
 def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
     lines = []
     for name in dict.fromkeys(row.patch for row in rows):
         own = [row for row in rows if row.patch == name]
-        lines.append([name, status.story(own), kinds[name], _age(own)])
+        lines.append([name, status.history(own), kinds[name], _age(own)])
     ui.table("summary", ["patch", "measured", "proof", "oldest result"], lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:
-            ui.out.print(
-                f"[{COLOURS[row.state]}]{row.patch} on {row.version}[/]: {ui.escape(row.reason)}"
-            )
+            shown = ui.styled(f"{row.patch} on {row.version}", COLOURS[row.state])
+            ui.line(shown, f": {row.reason}")
 
 
 def _age(rows: Sequence[Measured]) -> str:
@@ -155,9 +154,7 @@ def check_command(
         ui.emit_json([{"cell": one.cell, **row.as_dict()} for one in done for row in one.rows])
     else:
         lines = [
-            [one.cell, row.patch, _cell(row.state), ui.escape(row.reason)]
-            for one in done
-            for row in one.rows
+            [one.cell, row.patch, _cell(row.state), row.reason] for one in done for row in one.rows
         ]
         ui.table("patches", ["cell", "patch", "state", "details"], lines)
     problems = [problem for one in done for problem in one.problems]

@@ -64,9 +64,8 @@ def _show(done: list[Ported], *, json: bool) -> None:
         ui.emit_json([one.as_dict() for one in done])
     else:
         colour = {True: "green", False: "bold red"}
-        rows = [
-            [o.patch, o.version, f"[{colour[o.done]}]{o.outcome}[/]", o.base, ui.escape(o.did)]
-            for o in done
+        rows: list[list[ui.Part]] = [
+            [o.patch, o.version, ui.styled(o.outcome, colour[o.done]), o.base, o.did] for o in done
         ]
         ui.table("port", ["patch", "to", "outcome", "from", "details"], rows)
     left = [one for one in done if not one.done]
@@ -89,7 +88,7 @@ def continue_command(
 ) -> None:
     """Finish patches that were edited in a work tree: prove them and write them to patches/."""
     workspace = workspace_of(file)
-    works = [work for work in worktree.open_ones(workspace.settings) if name in (None, work.patch)]
+    works = [work for work in worktree.unfinished(workspace.settings) if name in (None, work.patch)]
     if not works:
         what = f"{name} has no open work tree" if name else "there is no open work tree"
         fix = "open one with imagefactory patch port or imagefactory patch new"
@@ -98,7 +97,7 @@ def continue_command(
     patches: list[Patch | None] = [found.get(work.patch) for work in works]
     bench = opening.bench(workspace, [patch for patch in patches if patch])
     done = [
-        port.go_on(work, patch, workspace.patches, bench, workspace.settings)
+        port.finish(work, patch, workspace.patches, bench, workspace.settings)
         for work, patch in zip(works, patches, strict=True)
     ]
     _show(done, json=json)
@@ -125,7 +124,7 @@ def new_command(
         )
         return
     work = port.begin_new(name, on, folder, workspace.settings)
-    ui.out.print(str(work.tree))
+    ui.line(str(work.tree))
     ui.say(f"edit this tree, then run: imagefactory patch continue {name}")
 
 
@@ -146,7 +145,7 @@ def import_command(
 ) -> None:
     """Import a diff, or a folder of diffs, as the draft of a patch."""
     workspace = workspace_of(file)
-    done = importing.take(path, workspace.patches, workspace.settings, name=name, on=on)
+    done = importing.import_diffs(path, workspace.patches, workspace.settings, name=name, on=on)
     if json:
         ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
         return

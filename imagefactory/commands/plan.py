@@ -53,4 +53,4 @@ def _explain(workspace: Workspace, name: str, *, json: bool) -> None:
     if json:
         ui.emit_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        ui.table(name, columns, [[ui.escape(text) for text in row] for row in rows])
+        ui.table(name, columns, [list(row) for row in rows])

@@ -75,7 +75,7 @@ def _show(items: Sequence[Item], kept: Sequence[Item]) -> None:
     # cache records have no meaningful names: one line for all
     for title, group in (("to remove", items), ("kept", kept)):
         rows = [
-            [item.kind, ui.escape(item.name), ui.size(item.size), ui.escape(item.why)]
+            [item.kind, item.name, ui.size(item.size), item.why]
             for item in group
             if item.kind is not Kind.CACHE
         ]

@@ -41,7 +41,7 @@ def rebuild_command(
     if json:
         ui.emit_json(done.as_dict())
     elif done.same:
-        ui.out.print(f"[green]the same[/green]: rebuilt, {tag} is {done.new}")
+        ui.line(ui.styled("the same", "green"), f": rebuilt, {tag} is {done.new}")
     else:
         _show_rebuilt(done)
     if not done.same:
@@ -49,7 +49,7 @@ def rebuild_command(
 
 
 def _show_rebuilt(done: rebuild.Rebuilt) -> None:
-    ui.out.print(f"[red]different[/red]: {done.tag} is {done.old}, rebuilt it is {done.new}")
+    ui.line(ui.styled("different", "red"), f": {done.tag} is {done.old}, rebuilt it is {done.new}")
     rows = [[str(index), old[:19], new[:19]] for index, old, new in done.layers]
     ui.table("layers that differ", ["layer", "original", "rebuilt"], rows)
     if not done.layers:

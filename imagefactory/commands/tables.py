@@ -28,8 +28,7 @@ def files(changes: Sequence[FileChange]) -> None:
     """A table of files, if there are any."""
     if changes:
         rows = [
-            [ui.escape(c.path), c.what, ui.size(c.old_size), ui.size(c.new_size)]
-            for c in changes[:MOST_FILES]
+            [c.path, c.what, ui.size(c.old_size), ui.size(c.new_size)] for c in changes[:MOST_FILES]
         ]
         ui.table(f"{len(changes)} files differ", ["file", "difference", "old", "new"], rows)
     if len(changes) > MOST_FILES:
@@ -39,17 +38,16 @@ def files(changes: Sequence[FileChange]) -> None:
 def decisions(planned: Sequence[Decision]) -> None:
     """A table of what a build does for each cell."""
     colour = {Action.BUILD: "yellow", Action.SKIP: "green"}
-    rows = [
+    rows: list[list[ui.Part]] = [
         [
-            f"[bold]{one.plan.cell.name}[/bold]\n[dim]{one.plan.cell.tag}[/dim]",
-            one.plan.cell.platform,
-            f"[{colour[one.action]}]{one.action}[/]",
+            ui.styled(one.plan.cell.name, "bold"),
+            ui.styled(one.action, colour[one.action]),
             one.plan.build_key[:12],
-            ui.escape(one.reason),
+            one.reason,
         ]
         for one in planned
     ]
-    ui.table("plan", ["cell", "platform", "action", "build key", "reason"], rows)
+    ui.table("plan", ["cell", "action", "build key", "reason"], rows)
 
 
 def receipt(done: Receipt) -> None:

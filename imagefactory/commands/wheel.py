@@ -100,7 +100,7 @@ def _only(cells: Sequence[Cell]) -> Cell:
 
 
 def _show_patches(title: str, patches: tuple[dict[str, Any], ...]) -> None:
-    rows = [[patch["name"], patch["state"], ui.escape(patch["detail"])] for patch in patches]
+    rows = [[patch["name"], patch["state"], patch["detail"]] for patch in patches]
     ui.table(title, ["patch", "state", "details"], rows)
 
 
@@ -113,7 +113,7 @@ def _show_tried(tried: Tried, count: str, *, json: bool) -> None:
             [
                 unit["unit"],
                 unit["target"],
-                "[red]failed[/]" if unit["error"] else "[green]compiled[/]",
+                ui.styled("failed", "red") if unit["error"] else ui.styled("compiled", "green"),
                 "ccache" if unit["cached"] else f"{unit['seconds']:.0f} s",
                 "" if unit["cached"] else f"{unit['memory'] / 2**30:.1f} GiB",
                 _code(unit["code"], count),
@@ -136,10 +136,8 @@ def _show_tried(tried: Tried, count: str, *, json: bool) -> None:
 
 
 def _code(code: dict[str, dict[str, int]], count: str) -> str:
-    return ui.escape(
-        ", ".join(
-            f"{arch}: {row['instructions']} instructions"
-            + (f", {row['matching']} match {count}" if count else "")
-            for arch, row in code.items()
-        )
+    return ", ".join(
+        f"{arch}: {row['instructions']} instructions"
+        + (f", {row['matching']} match {count}" if count else "")
+        for arch, row in code.items()
     )

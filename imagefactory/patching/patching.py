@@ -1,4 +1,4 @@
-"""The patch station: the series of cells, applied to upstream's sources and proven."""
+"""The patch station: applies and proves the patch series of cells on upstream's sources."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def bench(
     *,
     fresh: bool = False,
 ) -> Bench:
-    """Where ``patches`` are measured.
+    """The bench that measures ``patches``, with a toolchain if one of their proofs needs nvcc.
 
-    If a proof compiles for a GPU, it has the first of ``toolchains``; ``fresh`` ignores results of
-    earlier runs. Raises SetupError if that toolchain is locked and cannot be installed.
+    That toolchain is the first of ``toolchains``; ``fresh`` ignores cached results. Raises
+    SetupError if it is locked and cannot be installed.
     """
     cuda = None
     if lock and toolchains and any(patch.proof.kind == "nvcc" for patch in patches):
-        locked = cuda_home.of_this_machine(lock, toolchains[0].name)
+        locked = cuda_home.for_this_machine(lock, toolchains[0].name)
         cuda = cuda_home.prepare(locked, settings) if locked else None
     return Bench(settings, cuda=cuda, fresh=fresh)
 
@@ -39,7 +39,7 @@ def check_series(
     lock: Lock | None,
     settings: Settings,
 ) -> tuple[Checked, ...]:
-    """Try the patches of each cell on the sources of what it installs, as the build does.
+    """Check the patches of each cell on the sources of what it installs, as the build does.
 
     Raises SetupError if no index has the sources.
     """

@@ -15,7 +15,13 @@ from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system.engine import CacheRecord, ImageInfo
 
 #: Text in the descriptions of build-cache records that only imagefactory's Dockerfiles cause.
-OURS = ("/imagefactory-wheels-", "/factory/", "factory /factory", "--date=@315532800")
+OURS = (
+    "/imagefactory-wheels-",
+    "python3 -m factory.",
+    "/factory/",
+    "factory /factory",
+    "--date=@315532800",
+)
 
 
 class Kind(StrEnum):

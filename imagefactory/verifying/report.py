@@ -6,9 +6,9 @@ from imagefactory.system import ui
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
 
 MARKS = {
-    Outcome.PASS: "[green]pass[/green]",
-    Outcome.FAIL: "[red]FAIL[/red]",
-    Outcome.SKIP: "[yellow]skip[/yellow]",
+    Outcome.PASS: ui.styled("pass", "green"),
+    Outcome.FAIL: ui.styled("FAIL", "red"),
+    Outcome.SKIP: ui.styled("skip", "yellow"),
 }
 WORDS = {Outcome.PASS: "passed", Outcome.FAIL: "failed", Outcome.SKIP: "skipped"}
 
@@ -19,30 +19,27 @@ def show(receipt: Receipt) -> None:
         [check.name, MARKS[check.outcome], _seconds(check), _detail(check)]
         for check in receipt.checks
     ]
-    # Not the table's title: that would be folded to the table's width.
-    ui.out.print(f"[bold]{ui.escape(receipt.tag)}[/bold]")
-    ui.out.print(f"[dim]{receipt.digest}[/dim]")
+    ui.line(ui.styled(receipt.tag, "bold"))
+    ui.line(ui.styled(receipt.digest, "dim"))
     ui.table("", ["check", "", "took", "details"], rows)
     for text, names in _explanations(receipt).items():
-        ui.out.print(f"[red]{', '.join(names)}[/red]: {ui.escape(text)}")
+        ui.line(ui.styled(", ".join(names), "red"), f": {text}")
     counts = {
         outcome: sum(check.outcome is outcome for check in receipt.checks) for outcome in Outcome
     }
-    verdict = "[green]verified[/green]" if receipt.passed else "[red]not verified[/red]"
-    ui.out.print(
-        f"{verdict}: " + ", ".join(f"{counts[outcome]} {word}" for outcome, word in WORDS.items())
-    )
+    counted = ", ".join(f"{counts[outcome]} {word}" for outcome, word in WORDS.items())
+    verdict = ("verified", "green") if receipt.passed else ("not verified", "red")
+    ui.line(ui.styled(*verdict), f": {counted}")
 
 
 def _seconds(check: CheckResult) -> str:
     return f"{check.seconds:.1f} s" if check.seconds >= 0.05 else ""
 
 
-def _detail(check: CheckResult) -> str:
-    text = ui.escape(check.detail.partition("\n")[0])
-    if check.outcome is Outcome.SKIP:
-        text = f"[yellow]{text}[/yellow]"
-    return text if check.required else f"[dim]not required:[/dim] {text}"
+def _detail(check: CheckResult) -> ui.Part:
+    text = check.detail.partition("\n")[0]
+    shown = text if check.required else f"not required: {text}"
+    return ui.styled(shown, "yellow") if check.outcome is Outcome.SKIP else shown
 
 
 def _explanations(receipt: Receipt) -> dict[str, list[str]]:

@@ -53,7 +53,7 @@ def engine() -> Iterator[Engine]:
 def cuda() -> Path:
     """The CUDA toolchain of the lock, for proofs that compile."""
     settings = from_environment(os.environ)
-    locked = cuda_home.of_this_machine(store.read(ROOT / "wheels.lock"), "cuda13.0")
+    locked = cuda_home.for_this_machine(store.read(ROOT / "wheels.lock"), "cuda13.0")
     assert locked is not None
     return cuda_home.prepare(locked, settings)
 

@@ -179,4 +179,4 @@ def test_a_variant_that_is_gone_is_ported_again_from_the_one_before_and_is_green
     checked = factory(
         "patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path
     )
-    assert checked.json[0]["outcome"] == "works already"
+    assert checked.json[0]["outcome"] == "already works"

@@ -17,8 +17,8 @@ from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog
-from imagefactory.planning import planning, wheel_plan
-from imagefactory.planning.cell_plan import patch_files
+from imagefactory.planning import planning, render, wheel_plan
+from imagefactory.planning.context import patch_files
 from imagefactory.planning.wheel_plan import Trial, WheelPlan
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
@@ -114,6 +114,15 @@ def test_a_compiled_wheel_uses_the_compilers_torch_and_patches_of_its_cell(
     assert job["sources"] == {"VLLM_CUTLASS_SRC_DIR": "/sources/VLLM_CUTLASS_SRC_DIR"}
     assert "patches/vllm/e2m1-software/proof.py" in made.files
     assert b"AS tried" not in made.files["Dockerfile"]
+
+
+@pytest.mark.parametrize("binaries", ["official", "compiled"])
+def test_the_dockerfile_of_a_wheel_can_be_reviewed(lock: Lock, binaries: str) -> None:
+    asked = cell(binaries=binaries, patches=())
+    trial = Trial(units=("*",), targets=(), count="") if binaries == "compiled" else None
+    rows = plan_of(lock, asked, trial).files["Dockerfile"].decode().splitlines()
+    assert len(rows) < 70
+    assert max(map(len, rows)) <= render.WIDTH
 
 
 def test_the_key_changes_with_everything_that_determines_the_content(

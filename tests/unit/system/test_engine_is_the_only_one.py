@@ -11,9 +11,10 @@ import pytest
 from support import ROOT
 
 PACKAGE = ROOT / "imagefactory" / "system" / "engine"
-#: Tests of that package, and the docker that they call.
+#: Tests of that package, the docker that they call, and tests of how command lines are shown.
 ITS_TESTS = (
     ROOT / "tests" / "unit" / "system" / "engine",
+    ROOT / "tests" / "unit" / "system" / "test_commandline.py",
     ROOT / "tests" / "support" / "docker.py",
     Path(__file__),
 )

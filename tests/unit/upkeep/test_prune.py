@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans import all_planned
 
-from imagefactory.planning.cell_plan import LABEL
+from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.system.engine import CacheRecord, ImageInfo
 from imagefactory.system.engine.cache_records import parse
 from imagefactory.upkeep import prune
@@ -128,6 +132,17 @@ def test_a_cache_record_is_parsed_from_the_output_of_buildx() -> None:
     assert record(OURS) == CacheRecord(
         id="abc", size=2_223_000_000, description=OURS, reclaimable=True
     )
+
+
+@pytest.mark.parametrize("plan", all_planned(), ids=lambda plan: plan.cell.name)
+def test_every_step_that_runs_while_a_cell_is_built_is_known_to_be_our_own(plan: CellPlan) -> None:
+    steps = plan.dockerfile.replace(" \\\n", " ").splitlines()
+    commands = [
+        re.sub(r"^RUN|--mount=\S+", "", step).strip() for step in steps if step[:3] == "RUN"
+    ]
+    assert len(commands) >= 8
+    found = [record(f"mount / from exec /bin/sh -c {command}") for command in commands]
+    assert prune.cache(found, private=False).kept == ()
 
 
 def test_on_a_shared_engine_only_cache_records_of_our_own_steps_are_removed() -> None:
