@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from support.terminal import Terminal
 
 from imagefactory.errors import CheckFailedError, Problem
 from imagefactory.system import text, ui
@@ -23,24 +21,12 @@ PROBLEM = Problem(
 )
 
 
-class Terminal(io.StringIO):
-    """A terminal of 80 columns with colours."""
-
-    def isatty(self) -> bool:
-        return True
-
-    @property
-    def lines(self) -> list[str]:
-        return re.sub(r"\x1b\[[0-9;]*m", "", self.getvalue()).splitlines()
-
-
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard output and standard error as a terminal."""
+    """Standard output and standard error as a terminal of 80 columns."""
     file = Terminal()
-    console = Console(file=file, force_terminal=True, width=80, emoji=False, soft_wrap=True)
-    monkeypatch.setattr(ui, "out", console)
-    monkeypatch.setattr(ui, "err", console)
+    monkeypatch.setattr(ui, "out", file.console())
+    monkeypatch.setattr(ui, "err", file.console())
     return file
 
 
