@@ -33,7 +33,10 @@ def complete(planned: dict[str, Any], belt: dict[str, Any], patched: list[Any]) 
 
 
 def copy_proofs(patches: Path, out: Path) -> None:
-    """Copy every proof of the series in ``patches`` to ``<project>/<name>/proof.py`` in ``out``."""
+    """Copy every proof of the series in ``patches`` to ``<project>/<name>/proof.py`` in ``out``.
+
+    The module that they import goes next to them, to ``proofkit.py``.
+    """
     steps = json.loads((patches / "series.json").read_text(encoding="utf-8"))
     for row in (row for row in steps if row.get("proof")):
         proof = out / row["name"] / "proof.py"

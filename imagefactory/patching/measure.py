@@ -117,7 +117,7 @@ class Bench:
         ]
 
     def _prover(self, steps: Sequence[Step]) -> overlay.Prover:
-        """Runs proofs, but for those that need what this machine does not have."""
+        """Runs proofs, except for those that need a tool that this machine does not have."""
         needs = {step.patch.proof.script: step.patch.proof.needs for step in steps}
 
         def prove(script: Path, tree: Path) -> tuple[int, str]:

@@ -82,7 +82,7 @@ def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     assert row.state is State.BROKEN
 
 
-def test_results_are_kept_for_one_proofkit(
+def test_results_are_cached_until_proofkit_changes(
     tmp_path: Path, index: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = settings(tmp_path, index)
