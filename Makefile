@@ -2,10 +2,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-e2e test-all check fmt engine down lock plan build verify push clean patch-status port-drift bench compiler
+.PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down lock plan build verify push clean patch-status port-drift bench compiler
 
 VENV := .venv
 BIN := $(VENV)/bin
+# as modules: by their paths, mypy calls all of them `proof`
+PROOFS := $(subst /,.,$(patsubst patches/%.py,%,$(wildcard patches/*/*/proof.py)))
 # what the demo makes: the cell that any machine can build, run and ask
 DEMO ?= flavor=cpu
 
@@ -25,23 +27,27 @@ demo: engine ## build and verify the demo cell, ending in a table of what was ma
 	@$(BIN)/imagefactory build --matrix --select '$(DEMO)' --no-verify
 	@$(BIN)/imagefactory verify --select '$(DEMO)'
 
-test: check test-unit test-e2e ## everything but what moves tens of gigabytes
+test: check test-unit test-proofs test-e2e ## everything but what moves tens of gigabytes
 
 check: $(BIN)/imagefactory ## mypy strict and ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@MYPYPATH=imagefactory/inbuild:patches $(BIN)/mypy $(PROOFS:%=-m %)
 
-# the tests of the extension probe make small libraries, and proofs compile and configure upstream's sources
+# the tests of the extension probe make small libraries; proofs compile and configure upstream's sources
 compiler:
 	@{ command -v g++ && command -v cmake; } >/dev/null || { echo "installing g++ and cmake for the tests"; apt-get -qq update && apt-get -qq install -y --no-install-recommends cmake g++ >/dev/null; } \
 	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
 
 test-unit: $(BIN)/imagefactory compiler ## seconds, without an engine
-	@$(BIN)/pytest -m 'not e2e and not large' tests
+	@$(BIN)/pytest -n auto -m 'not e2e and not large' tests/unit imagefactory
+
+test-proofs: $(BIN)/imagefactory compiler ## the proofs of patches, on small sources; no engine
+	@$(BIN)/pytest -n auto tests/proofs
 
 test-e2e: engine compiler ## a real engine, a real registry, real servers
-	@$(BIN)/pytest -m 'e2e and not large' tests/e2e
+	@$(BIN)/pytest -n 2 --dist loadgroup -m 'e2e and not large' tests/e2e
 
 test-all: test ## all of it: a whole gb10 cell too, tens of gigabytes
 	@$(BIN)/pytest -m large tests/e2e

@@ -45,13 +45,16 @@ from measure import (
 from report import Cost, Goal, Report
 
 from imagefactory.building import disk
+from imagefactory.building.bakefile import BakeOptions
 from imagefactory.errors import FactoryError
+from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.select import select
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.planning import Bases
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
-from imagefactory.workspace import Found, Workspace
 
 ROUNDS = 3
 #: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to
@@ -91,7 +94,7 @@ def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
     """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
     project = scratch.copy(folder, (cell.flavor.name for cell in cells))
-    plans, found = project.plan(project.workspace.cells([cells[0].name]), engine)
+    plans, found = project.plan(select(project.inputs.matrix.cells, [cells[0].name]), engine)
     ours = project.bakefile(plans, found, engine, "ours")
     theirs = rivals.write(folder / "rivals", plans[0], ours, project.settings, engine.platform)
     stack.callback(remove_images, engine)
@@ -106,7 +109,7 @@ def content(bench: Bench, *, ours: bool) -> tuple[int, int]:
     if not ours:
         bake(bench.engine, bench.rivals, "asked", cold=True)
     bake(bench.engine, bench.rivals, "basefs")
-    base = files_of(bench.engine, f"{REPOSITORY}:basefs", bench.plan.cell.platform)
+    base = files_of(bench.engine, f"{REPOSITORY}:basefs")
     return base.total, unpacked(bench.plan, bench.project.settings)
 
 
@@ -118,14 +121,13 @@ def measure(
     between: Callable[[], None] = lambda: None,
 ) -> Cost:
     """Push the image ``tag``, change it, push it again; ``between`` runs before the change."""
-    platform = bench.plan.cell.platform
     with registry(bench.engine) as store:
         store.push(bench.engine, tag, "first")
-        first = files_of(bench.engine, tag, platform)
+        first = files_of(bench.engine, tag)
         between()
         changed = change()
         moved = store.push(bench.engine, tag, "changed")
-        images: list[Files] = [first, files_of(bench.engine, tag, platform)]
+        images: list[Files] = [first, files_of(bench.engine, tag)]
         sizes = [store.size("first"), store.size("changed")]
         return Cost(
             cold=cold,
@@ -207,7 +209,7 @@ def other_platform(bench: Bench, platform: Platform) -> Goal:
         tags=(f"{REPOSITORY}:also",),
     )
     try:
-        bench.project.lock([*bench.project.workspace.matrix.cells, other])
+        bench.project.lock([*bench.project.inputs.matrix.cells, other])
         plans, found = bench.project.plan([cell, other], bench.engine)
         seconds = {one.platform: _steps_of(bench, one, plans, found) for one in (cell, other)}
     except FactoryError as error:
@@ -217,7 +219,7 @@ def other_platform(bench: Bench, platform: Platform) -> Goal:
     return Goal(what, f"{own / theirs:.2f} ({own:.0f} s, {theirs:.0f} s)", bound, own / theirs)
 
 
-def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Found) -> float:
+def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Bases) -> float:
     """The wall seconds of the steps of one cell, its base made and its wheels downloaded before."""
     known = bench.project.bakefile(plans, found, bench.engine, "also")
     bake(bench.engine, known, cell.name, keep=False)
@@ -225,7 +227,7 @@ def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Found) -> 
     for shared in json.loads(known.read_text(encoding="utf-8"))["target"]:
         if shared.startswith(("base-", "builder-")):
             bake(bench.engine, known, shared, keep=False)
-    anew = bench.project.bakefile(plans, found, bench.engine, "also", uncached="cells")
+    anew = bench.project.bakefile(plans, found, bench.engine, "also", BakeOptions(uncached="cells"))
     try:
         return bake(bench.engine, anew, cell.name)
     finally:
@@ -235,7 +237,7 @@ def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Found) -> 
 
 def together(bench: Bench, expressions: Sequence[str]) -> Goal:
     """All selected cells in one registry."""
-    cells = bench.project.workspace.cells(expressions)
+    cells = select(bench.project.inputs.matrix.cells, expressions)
     what = f"registry bytes of {len(cells)} cells over their distinct content"
     if len(cells) < 2:
         return Goal(
@@ -247,7 +249,7 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
         for number, cell in enumerate(cells):
             bench.project.build([cell])
             store.push(bench.engine, cell.tag, f"cell{number}")
-            images.append(files_of(bench.engine, cell.tag, cell.platform))
+            images.append(files_of(bench.engine, cell.tag))
             remove_images(bench.engine)
             prune(bench.engine, downloads=True)
         sizes = [store.size(f"cell{number}") for number in range(len(cells))]
@@ -269,15 +271,15 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
 
     The page is written as it grows, lest an hour be lost.
     """
-    settings = from_environment(os.environ, ROOT)
+    settings = from_environment(os.environ)
     engine = Engine.connect(os.environ, settings.state)
     alone(stack, settings.state / "bench.lock")
     remove_images(engine)
-    real = Workspace(ROOT / "matrix.yaml", settings)
-    selected, several = real.cells([asked.select]), asked.together or [asked.select]
+    real = matrix.load(ROOT / "matrix.yaml").cells
+    selected, several = select(real, [asked.select]), asked.together or [asked.select]
     facts = machine(engine)
     scale = [plan_scale.planning(1000), plan_scale.unchanged(100, engine)]
-    bench = prepare(stack, engine, [*selected, *real.cells(several)])
+    bench = prepare(stack, engine, [*selected, *select(real, several)])
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     facts.append(
         (

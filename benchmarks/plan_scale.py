@@ -22,12 +22,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from measure import REPOSITORY, ROOT, command, must
+from measure import REPOSITORY, ROOT, command
 from report import Goal
 
+from imagefactory import opening, pipeline
 from imagefactory.building import bases
 from imagefactory.commands.options import workspace_of
 from imagefactory.errors import SetupError, fail
+from imagefactory.planning import planning as stations
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import from_environment
 from imagefactory.system import shell, ui
@@ -65,14 +67,14 @@ def planning(cells: int) -> Goal:
     with tempfile.TemporaryDirectory() as name:
         workspace = workspace_of(project(Path(name), cells))
         began = time.perf_counter()
-        expanded = workspace.cells([])
-        _ = workspace.lock
+        inputs = opening.read(workspace)
+        expanded = inputs.matrix.cells
         read = time.perf_counter()
         found = {
             (c.flavor.base.name, c.platform): bases.unresolved(c.flavor.base, c.platform)
             for c in expanded
         }
-        keys = {plan.build_key for plan in workspace.plans(expanded, found)}
+        keys = {plan.build_key for plan in stations.plan(expanded, found, inputs)}
         seconds = time.perf_counter() - read
     seen = (
         f"{seconds:.2f} s; matrix and lock before it {read - began:.2f} s; {len(keys):,} build keys"
@@ -90,9 +92,7 @@ def unchanged(cells: int, engine: Engine) -> Goal:
             )
         )
         workspace = workspace_of(file)
-        plans = workspace.plans(
-            workspace.cells([]), workspace.look_everywhere(workspace.cells([]), engine)
-        )
+        plans = list(pipeline.plan(workspace, [], lenient=False).plans)
         state = _own_state(Path(name), workspace.settings.state)
         try:
             for plan in plans:
@@ -113,8 +113,7 @@ def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
     context.mkdir(exist_ok=True)
     text = f"FROM scratch\nCOPY . /\nLABEL io.imagefactory.build-key={plan.build_key}\n"
     (context / "Dockerfile").write_text(text, encoding="utf-8")
-    argv = [*engine.docker, "buildx", "build", "--quiet", "--provenance=false", "--load"]
-    must([*argv, "--tag", plan.cell.tag, str(context)], env=engine.environment, quiet=True)
+    engine.build(context, tag=plan.cell.tag)
 
 
 def _own_state(folder: Path, real: Path) -> Path:
@@ -184,11 +183,11 @@ def main() -> None:
         if asked.unchanged:
             goal = unchanged(
                 asked.unchanged,
-                Engine.connect(os.environ, from_environment(os.environ, ROOT).state),
+                Engine.connect(os.environ, from_environment(os.environ).state),
             )
         else:
             goal = planning(asked.cells)
-        ui.out.print(f"{goal.what}: {goal.seen}; {goal.verdict()}")
+        ui.line(f"{goal.what}: {goal.seen}; {goal.verdict()}")
 
     command(work)
 

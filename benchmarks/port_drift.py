@@ -1,12 +1,12 @@
-"""How far patches carry themselves: every shipped variant is ported forward, release by release,
-without hands.
+"""How far patches can be ported automatically: rebases each variant release by release.
 
     python benchmarks/port_drift.py [--markdown PAGE] [PATCH...]
 
-A variant starts at the newest release of its range and is carried to each next one, as
-`imagefactory patch port` does; what arrives there is carried on. It ends where a person would be
-needed, where upstream has made the patch obsolete, or at the newest release. "Placed": lines were
-put beside upstream's change; the proof is green, and a person should read the diff.
+Each variant starts at the newest release of its range and is rebased onto the next release, as
+`imagefactory patch port` does, then from there onto the one after it, and so on. It stops where
+manual work would be needed, where upstream made the patch obsolete, or at the newest release.
+"Resolved" means that a conflict was resolved automatically: added lines were put next to upstream's
+change and the proof passes, but the diff should be reviewed.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagefactory import opening, workspace
 from imagefactory.errors import FactoryError
 from imagefactory.patching import catalog, sources
-from imagefactory.patching.carry import Outcome, carry
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch, Variant
+from imagefactory.patching.rebase import Outcome, rebase
+from imagefactory.patching.status import wrapped
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system import ui
-from imagefactory.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
-    """One step of one variant: from a release to the next."""
+class Step:
+    """One variant rebased from one release onto the next."""
 
     patch: str
     start: str
     version: str
     outcome: Outcome
-    placed: bool
+    resolved: bool
 
 
-def hops(
+def steps(
     patch: Patch, variant: Variant, releases: Sequence[str], bench: Bench, settings: Settings
-) -> Iterator[Hop]:
-    """Carry ``variant`` from the newest release of its range onwards."""
+) -> Iterator[Step]:
+    """Rebase ``variant`` from the newest release of its range onwards."""
     own = [release for release in releases if variant.versions.contains(release, prereleases=True)]
     if not own:
         return
@@ -54,13 +55,13 @@ def hops(
         diff = variant.diff
         for release in releases[releases.index(own[-1]) + 1 :]:
             new = sources.fetch(patch.project, release, settings)
-            done = carry(patch, diff, old, new, bench)
-            yield Hop(
+            done = rebase(patch, diff, old, new, bench)
+            yield Step(
                 patch=patch.name,
                 start=own[-1],
                 version=release,
                 outcome=done.outcome,
-                placed=bool(done.note),
+                resolved=bool(done.note),
             )
             if done.text is None:
                 return
@@ -69,39 +70,52 @@ def hops(
             old = new
 
 
-def table(found: Sequence[Hop]) -> list[list[str]]:
-    """A row a variant: where it began, how it travelled, where it ended."""
+def name_of(step: Step) -> str:
+    """The outcome of a step in the table."""
+    return "resolved" if step.resolved else step.outcome.value
+
+
+def table(found: Sequence[Step]) -> list[list[str]]:
+    """A row for each variant: where it started, the outcomes on the way, where it ended."""
     rows = []
-    for patch, start in dict.fromkeys((hop.patch, hop.start) for hop in found):
-        own = [hop for hop in found if (hop.patch, hop.start) == (patch, start)]
-        counts = Counter(
-            "placed" if hop.placed else hop.outcome.value for hop in own if hop.outcome.arrived
-        )
-        travelled = ", ".join(f"{number} {how}" for how, number in counts.items()) or "-"
+    for patch, start in dict.fromkeys((step.patch, step.start) for step in found):
+        own = [step for step in found if (step.patch, step.start) == (patch, start)]
+        counts = Counter(name_of(step) for step in own if step.outcome.succeeded)
+        outcomes = ", ".join(f"{number} {name}" for name, number in counts.items()) or "-"
         last = own[-1]
         end = (
             f"{last.outcome} at {last.version}"
-            if not last.outcome.arrived or last.outcome is Outcome.OBSOLETE
-            else (f"green at {last.version}")
+            if not last.outcome.succeeded or last.outcome is Outcome.OBSOLETE
+            else f"works on {last.version}"
         )
-        rows.append([patch, start, travelled, end])
+        rows.append([patch, start, outcomes, end])
     return rows
 
 
+def page(rows: Sequence[Sequence[str]], summary: str) -> str:
+    """The table as a page."""
+    description = (__doc__ or "").split("\n\n")[2]
+    lines = ["<!-- generated by `make port-drift`; do not edit -->", "# Port drift", ""]
+    lines += [*wrapped(description), "", *wrapped(f"**{summary}.**"), ""]
+    lines += ["| patch | from | automatic | end |", "| --- | --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Carry, then print the table; or write it as a page."""
+    """Rebase the variants, then print the table or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("patch", nargs="*")
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
-    settings = from_environment(os.environ, ROOT)
+    settings = from_environment(os.environ)
     patches = [
         p
         for p in catalog.load(ROOT / "patches").values()
         if not asked.patch or p.name in asked.patch
     ]
-    bench = Workspace(ROOT / "matrix.yaml", settings).bench(patches)
-    found: list[Hop] = []
+    bench = opening.bench(workspace.find(ROOT / "matrix.yaml", os.environ), patches)
+    found: list[Step] = []
     for patch in patches:
         if not patch.variants:
             continue
@@ -111,27 +125,18 @@ def main() -> None:
         releases = sources.pinned(patch.project, trees) or [tree.version for tree in trees]
         for variant in patch.variants:
             try:
-                found += hops(patch, variant, releases, bench, settings)
+                found += steps(patch, variant, releases, bench, settings)
             except FactoryError as error:
                 ui.failure(error)
     rows = table(found)
-    ways = Counter("placed" if hop.placed else hop.outcome.value for hop in found)
-    arrived = sum(hop.outcome.arrived for hop in found)
-    told = ", ".join(f"{number} {how}" for how, number in ways.most_common())
-    summary = f"{arrived} of {len(found)} steps arrived without hands ({told})"
+    counts = Counter(name_of(step) for step in found).most_common()
+    automatic = sum(step.outcome.succeeded for step in found)
+    outcomes = ", ".join(f"{number} {name}" for name, number in counts)
+    summary = f"{automatic} of {len(found)} steps were automatic ({outcomes})"
     if asked.markdown:
-        head = [
-            "<!-- generated by `make port-drift`; do not edit -->",
-            "# How far patches carry themselves",
-            "",
-        ]
-        head += [" ".join((__doc__ or "").split("\n\n")[2].split()), "", f"**{summary}.**", ""]
-        head += ["| patch | from | arrived | ended |", "| --- | --- | --- | --- |"]
-        asked.markdown.write_text(
-            "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
-        )
+        asked.markdown.write_text(page(rows, summary), encoding="utf-8")
     else:
-        ui.table("port drift", ["patch", "from", "arrived", "ended"], rows)
+        ui.table("port drift", ["patch", "from", "automatic", "end"], rows)
     ui.say(summary)
 
 

@@ -17,13 +17,17 @@ from measure import REPOSITORY, ROOT, clock, must
 from rivals import CHANGED
 from ruamel.yaml import YAML
 
-from imagefactory.building.bakefile import Uncached
-from imagefactory.locking import locking, store
+from imagefactory import opening, workspace
+from imagefactory.building import bakefile, bases, building
+from imagefactory.building.bakefile import BakeOptions
+from imagefactory.locking import locking
 from imagefactory.matrix.cell import Cell
+from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.settings import Settings, from_environment
+from imagefactory.planning.planning import Bases, Inputs
+from imagefactory.settings import Settings
 from imagefactory.system.engine import Engine
-from imagefactory.workspace import Found, Workspace
+from imagefactory.workspace import Workspace
 
 _PATCH = "vllm/bench-line"
 _YAML = """summary: Adds a module with one line
@@ -64,12 +68,17 @@ class Project:
     @cached_property
     def settings(self) -> Settings:
         """The settings of a command that runs in the copy."""
-        return from_environment(self.environ, self.folder / "project")
+        return self.workspace.settings
 
     @cached_property
     def workspace(self) -> Workspace:
         """The copy as the stations see it."""
-        return Workspace(self.settings.project / "matrix.yaml", self.settings)
+        return workspace.find(self.folder / "project" / "matrix.yaml", self.environ)
+
+    @property
+    def inputs(self) -> Inputs:
+        """Matrix, lock and patches of the copy as they are now."""
+        return opening.read(self.workspace)
 
     def change(self, number: int) -> None:
         """Write the patch so that its line says ``number``."""
@@ -77,7 +86,7 @@ class Project:
             f"diff --git a/{CHANGED} b/{CHANGED}\nnew file mode 100644\n--- "
             f"/dev/null\n+++ b/{CHANGED}\n"
         )
-        target = self.settings.project / "patches" / _PATCH / "0.diff"
+        target = self.workspace.patches / _PATCH / "0.diff"
         target.write_text(f"{diff}@@ -0,0 +1 @@\n+LINE = {number}\n", encoding="utf-8")
 
     def build(self, cells: Iterable[Cell]) -> float:
@@ -89,38 +98,39 @@ class Project:
             "imagefactory",
             "build",
             "--matrix",
-            str(self.workspace.file),
+            str(self.workspace.matrix),
             *selects,
         ]
         return clock(lambda: must([*argv, "--no-verify"], env=self.environ, cwd=ROOT))
 
-    def plan(self, cells: Iterable[Cell], engine: Engine) -> tuple[list[CellPlan], Found]:
+    def plan(self, cells: Iterable[Cell], engine: Engine) -> tuple[list[CellPlan], Bases]:
         """Plans with their bases, which are made where they are missing."""
-        wanted = list(cells)
-        found = self.workspace.ensure(wanted, engine)
-        return self.workspace.plans(wanted, found), found
+        wanted, files = list(cells), self.workspace
+        found = bases.ensure_all(
+            wanted, [engine.platform], engine, known=files.known_bases, project=files.project
+        )
+        return list(planning.plan(wanted, found, self.inputs)), found
 
     def bakefile(
         self,
         plans: list[CellPlan],
-        found: Found,
+        found: Bases,
         engine: Engine,
         name: str,
-        uncached: Uncached = "none",
+        options: BakeOptions | None = None,
     ) -> Path:
         """What ``imagefactory render`` writes for ``plans``."""
-        return self.workspace.write_bake(
-            self.folder / name, plans, found, engine.platform, uncached=uncached
-        )
+        contexts = opening.contexts(self.workspace, self.folder / name)
+        own = building.of_platform(found, engine.platform)
+        return bakefile.write_cells(contexts, plans, own, options or BakeOptions())
 
     def lock(self, cells: Iterable[Cell]) -> None:
         """Lock what ``cells`` ask for and the copy's lock lacks."""
-        workspace = self.workspace
+        inputs = self.inputs
         new, _ = locking.update(
-            workspace.lock, list(cells), self.settings, toolchains=workspace.matrix.toolchains
+            inputs.lock, list(cells), self.settings, toolchains=inputs.matrix.toolchains
         )
-        store.write(workspace.lock_file, new)
-        del workspace.lock
+        opening.write_lock(self.workspace, new)
 
 
 def copy(folder: Path, flavors: Iterable[str]) -> Project:
@@ -142,11 +152,11 @@ def copy(folder: Path, flavors: Iterable[str]) -> Project:
     (entry / "proof.py").write_text(_PROOF, encoding="utf-8")
     # contexts go into a cache of their own: somebody may be building this very cell; everything
     # else is shared
-    real = from_environment(os.environ, ROOT).cache
+    real = workspace.find(ROOT / "matrix.yaml", os.environ).settings.cache
     real.mkdir(parents=True, exist_ok=True)
     cache = folder / "cache" / "imagefactory"
     cache.mkdir(parents=True)
-    for name in ("knobs", "metadata", "proofs", "sources", "toolchains"):
+    for name in ("metadata", "proofs", "sources", "toolchains", "vllm-settings"):
         (real / name).mkdir(exist_ok=True)
         (cache / name).symlink_to(real / name)
     project = Project(folder, {**os.environ, "XDG_CACHE_HOME": str(cache.parent)})

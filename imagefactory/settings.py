@@ -1,7 +1,4 @@
-"""Where imagefactory keeps things, and what it takes from the environment.
-
-Resolved once, then passed on.
-"""
+"""Settings of this machine, read from the environment once and passed on from there."""
 
 from __future__ import annotations
 
@@ -13,19 +10,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Paths and places.
+    """Folders of this machine, and where it gets wheels from.
 
     Attributes:
-        project: folder with ``patches/`` and ``templates/``, where ``matrix.yaml`` and
-            ``wheels.lock`` are by default.
-        state: what must outlive a run: receipts, the private engine, logs (XDG state).
-        cache: what can be made again: downloaded sources, proof results (XDG cache).
-        indexes: simple indexes, first match wins, as uv reads them.
+        state: folder for data that must be kept: receipts, the private engine, logs (XDG state).
+        cache: folder for data that can be recreated: sources, proof results (XDG cache).
+        indexes: simple indexes in the order of preference, as in uv.
         find_links: local wheel folders (pip's ``find-links``).
-        ca_bundle: the machine's CA bundle for steps that download, or None for the image's own.
+        ca_bundle: the machine's CA bundle for steps that download; None for the image's own.
     """
 
-    project: Path
     state: Path
     cache: Path
     indexes: tuple[str, ...]
@@ -34,24 +28,24 @@ class Settings:
 
     @property
     def receipts(self) -> Path:
-        """Folder of the receipts."""
+        """Folder of the verification receipts."""
         return self.state / "receipts"
 
     @property
     def logs(self) -> Path:
-        """Folder of the build logs, one file a cell."""
+        """Folder of the build logs, one file per cell."""
         return self.state / "logs"
 
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 
 
-def from_environment(environ: Mapping[str, str], project: Path) -> Settings:
-    """Settings from XDG, pip's and uv's own variables.
+def from_environment(environ: Mapping[str, str]) -> Settings:
+    """Settings from the variables of XDG, pip and uv.
 
-    ``PIP_FIND_LINKS``/``UV_FIND_LINKS`` name wheel folders, ``UV_DEFAULT_INDEX``/``PIP_INDEX_URL``
-    the main index, ``UV_INDEX`` and ``PIP_EXTRA_INDEX_URL`` more of them, ``SSL_CERT_FILE`` the CA
-    bundle.
+    ``UV_DEFAULT_INDEX`` or ``PIP_INDEX_URL`` sets the main index, ``UV_INDEX`` and
+    ``PIP_EXTRA_INDEX_URL`` add more, ``UV_FIND_LINKS`` and ``PIP_FIND_LINKS`` add wheel folders,
+    and ``SSL_CERT_FILE`` sets the CA bundle.
     """
     home = Path(environ.get("HOME") or Path.home())
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "imagefactory"
@@ -64,7 +58,6 @@ def from_environment(environ: Mapping[str, str], project: Path) -> Settings:
     ]
     bundle = environ.get("SSL_CERT_FILE")
     return Settings(
-        project=project,
         state=state,
         cache=cache,
         indexes=tuple(dict.fromkeys([main, *more])),

@@ -1,4 +1,4 @@
-"""The command that examines the machine."""
+"""The ``doctor`` command: checks the machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Json, settings_of
+from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.system import ui
 from imagefactory.upkeep import doctor
 
@@ -15,11 +15,11 @@ app = typer.Typer(add_completion=False)
 
 @app.command("doctor", epilog="Example: imagefactory doctor --json")
 def doctor_command(file: File = HERE, json: Json = False) -> None:
-    """What this machine offers for building, and the remedy for what it lacks.
+    """Check what this machine offers for building, and how to fix what it lacks.
 
-    Exit 3 if it cannot build.
+    Exits with 3 if the machine cannot build.
     """
-    findings = doctor.examine(settings_of(file), os.environ)
+    findings = doctor.examine(workspace_of(file).settings, os.environ)
     if json:
         ui.emit_json([finding.as_dict() for finding in findings])
     else:
@@ -28,10 +28,9 @@ def doctor_command(file: File = HERE, json: Json = False) -> None:
             doctor.Health.NOTE: "yellow",
             doctor.Health.BAD: "red",
         }
-        rows = [
-            [f.name, f"[{colour[f.health]}]{f.health}[/]", ui.escape(f.seen), ui.escape(f.remedy)]
-            for f in findings
+        rows: list[list[ui.Part]] = [
+            [f.name, ui.styled(f.health, colour[f.health]), f.seen, f.remedy] for f in findings
         ]
-        ui.table("doctor", ["what", "is", "seen", "remedy"], rows)
+        ui.table("doctor", ["check", "status", "found", "remedy"], rows)
     if any(finding.health is doctor.Health.BAD for finding in findings):
         raise typer.Exit(3)

@@ -1,4 +1,4 @@
-"""The command that writes wheels.lock, or holds it against the indexes."""
+"""The ``lock`` command: writes wheels.lock, or checks it against the matrix and the indexes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError
 from imagefactory.locking import locking, store
+from imagefactory.matrix import matrix
+from imagefactory.matrix.matrix import Matrix
 from imagefactory.system import ui
 from imagefactory.workspace import Workspace
 
@@ -21,35 +24,34 @@ def lock_command(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Resolve nothing: is every cell covered, is every hash still served?"
+            "--check",
+            help="Only check that every cell is covered and every wheel is still available.",
         ),
     ] = False,
-    upgrade: Annotated[
-        bool, typer.Option("--upgrade", "-U", help="Resolve everything anew.")
-    ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", "-U", help="Upgrade all packages.")] = False,
     package: Annotated[
         list[str] | None,
-        typer.Option("--upgrade-package", "-P", help="Let only this package move; repeatable."),
+        typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Write wheels.lock: every wheel of every cell, by hash."""
     workspace = workspace_of(file)
-    cells = workspace.matrix.cells
+    declared = matrix.load(workspace.matrix)
     if check:
-        _check_lock(workspace, json=json)
+        _check_lock(workspace, declared, json=json)
         return
-    old = workspace.lock_if_any
+    old = opening.read_lock(workspace)
     new, changes = locking.update(
         old,
-        cells,
+        declared.cells,
         workspace.settings,
-        toolchains=workspace.matrix.toolchains,
+        toolchains=declared.toolchains,
         upgrade=upgrade,
         upgrade_packages=tuple(package or ()),
     )
     if new != old:
-        store.write(workspace.lock_file, new)
+        opening.write_lock(workspace, new)
     if json:
         ui.emit_json([change.as_dict() for change in changes])
         return
@@ -61,19 +63,16 @@ def lock_command(
     )
 
 
-def _check_lock(workspace: Workspace, *, json: bool) -> None:
-    with ui.step("asking every place for every hash"):
+def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:
+    with ui.step("checking that every wheel is still available"):
         problems = locking.check(
-            workspace.lock,
-            workspace.matrix.cells,
+            store.read(workspace.lock),
+            declared.cells,
             workspace.settings,
-            toolchains=workspace.matrix.toolchains,
+            toolchains=declared.toolchains,
         )
     if json:
         ui.emit_json([problem.as_dict() for problem in problems])
     if problems:
         raise CheckFailedError(problems)
-    ui.say(
-        f"wheels.lock covers all {len(workspace.matrix.cells)} cells, and every "
-        "wheel is still served"
-    )
+    ui.say(f"wheels.lock covers all {len(declared.cells)} cells, every wheel is still available")

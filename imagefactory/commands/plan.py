@@ -1,4 +1,4 @@
-"""The command that tells what a build would do."""
+"""The ``plan`` command: shows what a build would do."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import Annotated
 
 import typer
 
+from imagefactory import pipeline
+from imagefactory.commands import tables
 from imagefactory.commands.options import (
     HERE,
     File,
     Json,
     Select,
-    engine_if_any,
-    show_plan,
     workspace_of,
 )
+from imagefactory.matrix import matrix
 from imagefactory.matrix.explain import explain
+from imagefactory.matrix.select import select as select_cells
 from imagefactory.system import ui
-from imagefactory.workspace import Workspace, decide
+from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
 
@@ -28,9 +30,7 @@ def plan_command(
     select: Select = None,
     explained: Annotated[
         str | None,
-        typer.Option(
-            "--explain", metavar="CELL", help="Show where every value of one cell comes from."
-        ),
+        typer.Option("--explain", metavar="CELL", help="Show where every value of a cell is set."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -39,25 +39,18 @@ def plan_command(
     if explained:
         _explain(workspace, explained, json=json)
         return
-    engine = engine_if_any(workspace.settings)
-    cells = workspace.cells(select or [])
-    plans = workspace.plans(cells, workspace.look(cells, engine))
-    rows = decide(plans, engine.find_images(cell.tag for cell in cells) if engine else None)
+    decisions = pipeline.plan(workspace, select or []).decisions
     if json:
-        ui.emit_json([row.as_dict() for row in rows])
+        ui.emit_json([row.as_dict() for row in decisions])
     else:
-        show_plan(rows)
+        tables.decisions(decisions)
 
 
 def _explain(workspace: Workspace, name: str, *, json: bool) -> None:
-    rows = [row for cell in workspace.cells([name]) for row in explain(cell)]
+    cells = select_cells(matrix.load(workspace.matrix).cells, [name])
+    rows = [row for cell in cells for row in explain(cell)]
+    columns = ["what", "value", "where", "section"]
     if json:
-        ui.emit_json(
-            [dict(zip(("what", "value", "where", "section"), row, strict=True)) for row in rows]
-        )
+        ui.emit_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        ui.table(
-            name,
-            ["what", "value", "where", "section"],
-            [[ui.escape(text) for text in row] for row in rows],
-        )
+        ui.table(name, columns, [list(row) for row in rows])

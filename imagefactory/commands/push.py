@@ -1,4 +1,4 @@
-"""The command that pushes what was verified."""
+"""The ``push`` command: pushes verified images."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Json, Select, engine_of, workspace_of
-from imagefactory.publishing import publishing
+from imagefactory import pipeline
+from imagefactory.commands.options import HERE, File, Json, Select, workspace_of
 from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
@@ -19,30 +19,22 @@ def push_command(
     select: Select = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="REPO", help="Repository instead of the matrix's own."),
+        typer.Option("--to", metavar="REPO", help="Push to this repository, not the matrix's own."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Push images by digest: only those whose last verification of exactly that digest passed."""
-    workspace = workspace_of(file)
-    engine = engine_of(workspace.settings)
-    cells = workspace.cells(select or [])
-    plans = workspace.plans(cells, workspace.look(cells, engine))
-    ready = publishing.allowed(plans, engine, workspace.settings.receipts)
-    repository = to or workspace.matrix.repository
-    done = [
-        one for plan, image in ready for one in publishing.push(engine, plan, image, repository)
-    ]
+    """Push images by digest, if the last verification of that digest passed."""
+    done = pipeline.push(workspace_of(file), select or [], to)
     if json:
         ui.emit_json([one.as_dict() for one in done])
-    else:
-        rows = [
-            [
-                one.cell,
-                one.reference,
-                one.digest[:19],
-                f"{one.blobs_sent} sent, {one.blobs_there} there",
-            ]
-            for one in done
+        return
+    rows = [
+        [
+            one.cell,
+            one.reference,
+            one.digest[:19],
+            f"{one.blobs_sent} sent, {one.blobs_there} already there",
         ]
-        ui.table("push", ["cell", "reference", "digest", "blobs"], rows)
+        for one in done
+    ]
+    ui.table("push", ["cell", "reference", "digest", "blobs"], rows)

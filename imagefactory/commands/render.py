@@ -1,4 +1,4 @@
-"""The command that shows, or writes, what Buildx reads."""
+"""The ``render`` command: prints Dockerfiles, or writes the input of Buildx."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Select, engine_if_any, workspace_of
+from imagefactory import pipeline
+from imagefactory.commands.options import HERE, File, Select, workspace_of
 from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
@@ -20,20 +21,14 @@ def render_command(
     select: Select = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write build contexts and the bake file here."),
+        typer.Option("--out", "-o", help="Folder to write build contexts and the bake file to."),
     ] = None,
 ) -> None:
-    """Print the Dockerfiles of the selected cells, or write all that Buildx reads."""
-    workspace = workspace_of(file)
-    engine = engine_if_any(workspace.settings)
-    cells = workspace.cells(select or [])
-    found = workspace.look_everywhere(cells, engine)
-    plans = workspace.plans(cells, found)
-    if out is None:
-        for plan in plans:
+    """Print the Dockerfiles of the selected cells, or write everything that Buildx needs."""
+    rendered = pipeline.render(workspace_of(file), select or [], out.resolve() if out else None)
+    if rendered.bakefile is None:
+        for plan in rendered.plans:
             sys.stdout.write(plan.dockerfile)
         return
-    path = workspace.write_bake(
-        out.resolve(), plans, found, engine.platform if engine else cells[0].platform
-    )
+    path = rendered.bakefile
     ui.say(f"wrote {path}; build it with: docker buildx bake -f {path}")

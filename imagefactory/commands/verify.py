@@ -1,45 +1,53 @@
-"""The command that runs an image and judges it."""
+"""The ``verify`` command: runs images and checks them."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from imagefactory.commands.options import HERE, File, Json, Select, engine_of, workspace_of
+from imagefactory import pipeline
+from imagefactory.commands import tables
+from imagefactory.commands.options import (
+    HERE,
+    File,
+    Json,
+    Select,
+    workspace_of,
+)
 from imagefactory.errors import CheckFailedError
+from imagefactory.results import Watcher
 from imagefactory.system import ui
-from imagefactory.system.engine import Engine
-from imagefactory.verifying import junit, receipt, verifying
-from imagefactory.verifying.receipt import Receipt
-from imagefactory.workspace import Workspace
+from imagefactory.verifying import junit, receipt
 
 app = typer.Typer(add_completion=False)
+EXAMPLE = "Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml"
 
 
-@app.command(
-    "verify",
-    epilog="Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml",
-)
+@app.command("verify", epilog=EXAMPLE)
 def verify_command(
     tags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TAG]...", help="Images; or name cells with --select."),
+        typer.Argument(metavar="[TAG]...", help="Images; by default those of the selected cells."),
     ] = None,
     file: File = HERE,
     select: Select = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
     ] = None,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="List what is checked, and verify nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Run an image in containers and judge it; exit 1 if a required check fails."""
-    workspace = workspace_of(file)
-    engine = engine_of(workspace.settings)
-    names = list(tags or []) or [cell.tag for cell in workspace.cells(select or [])]
-    receipts = verify_all(workspace, engine, names, show=not json)
+    """Run images in containers and check them; exits with 1 if a required check fails."""
+    if checks:
+        _show_checks(json=json)
+        return
+    watcher = Watcher() if json else Watcher(verified=tables.receipt)
+    receipts = pipeline.verify(workspace_of(file), tags or [], select or [], watcher)
     if junit_file:
         junit.write(junit_file, *receipts)
     if json:
@@ -49,18 +57,12 @@ def verify_command(
         raise CheckFailedError(problems)
 
 
-def verify_all(
-    workspace: Workspace, engine: Engine, tags: list[str], *, show: bool
-) -> list[Receipt]:
-    """Verify images one after the other, and keep a receipt of each."""
-    lock = workspace.lock_if_any
-    done = []
-    for tag in tags:
-        made = verifying.verify(
-            tag, engine=engine, lock=lock, settings=workspace.settings, now=datetime.now(UTC)
-        )
-        receipt.save(workspace.settings.receipts, made)
-        done.append(made)
-        if show:
-            verifying.render_table(made)
-    return done
+def _show_checks(*, json: bool) -> None:
+    from imagefactory.verifying import registry  # noqa: PLC0415 - loads every check
+
+    rows = registry.describe()
+    if json:
+        ui.emit_json([asdict(row) for row in rows])
+        return
+    table = [[row.name, "yes" if row.required else "no", row.text] for row in rows]
+    ui.table("checks", ["check", "required", "what it checks"], table)

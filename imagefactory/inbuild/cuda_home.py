@@ -1,12 +1,12 @@
-"""Makes a toolchain's wheels into one CUDA_HOME. Standard library only: it runs in the builder.
+"""Turns a toolchain's wheels into one CUDA_HOME. Standard library only: it runs in the builder.
 
     python cuda_home.py UNPACKED TARGET INSIDE [RUNTIME...]
 
-UNPACKED holds the toolchain's wheels; its ``nvidia/cu*`` becomes TARGET. Each RUNTIME is the
-``nvidia/cu*`` of a layer with the image's own CUDA libraries, all of which are at INSIDE in the
-image: headers and libraries that the toolchain lacks (cuBLAS, cuRAND, NVRTC, which kernels that are
-compiled at run time include and link) become links to those: nothing is there twice. A TARGET that
-is there already only gets the links that it lacks.
+UNPACKED contains the toolchain's wheels; its ``nvidia/cu*`` becomes TARGET. Each RUNTIME is the
+``nvidia/cu*`` of a layer with CUDA libraries of the image, all of which are at INSIDE in the image.
+Headers and libraries that the toolchain lacks (cuBLAS, cuRAND, NVRTC: kernels compiled at run time
+need them) become links to those, so that no file is in the image twice. A TARGET that exists gets
+only the links that it lacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def main(unpacked: Path, target: Path, inside: Path, runtimes: Sequence[Path] = ()) -> int:
-    """Move, link, report; exit 1 if there is no nvcc."""
+    """Create TARGET, add links and print their number; 1 if there is no nvcc."""
     if not target.exists():
         homes = sorted(path.parents[1] for path in unpacked.glob("nvidia/cu*/bin/nvcc"))
         if not homes:
@@ -31,23 +31,21 @@ def main(unpacked: Path, target: Path, inside: Path, runtimes: Sequence[Path] = 
     for runtime in runtimes:
         made += link_missing(runtime / "include", target / "include", inside / "include")
         made += link_libraries(runtime / "lib", target / "lib", inside / "lib")
-    print(f"{target}: {made} headers and libraries are links to {inside}")
+    print(f"{target}: linked {made} headers and libraries to {inside}")
     return 0
 
 
 def link_missing(source: Path, target: Path, inside: Path) -> int:
-    """Link what ``source`` has at its top and ``target`` lacks; folders are linked whole."""
-    there = {path.name for path in target.glob("*")}  # links, too, that lead nowhere yet
-    missing = sorted({path.name for path in source.glob("*")} - there)
+    """Link the top-level entries of ``source`` that ``target`` lacks; returns their number."""
+    existing = {path.name for path in target.glob("*")}  # includes links whose target is missing
+    missing = sorted({path.name for path in source.glob("*")} - existing)
     for name in missing:
         (target / name).symlink_to(inside / name)
     return len(missing)
 
 
 def link_libraries(source: Path, target: Path, inside: Path) -> int:
-    """Link every shared library by its own name and by the plain ``.so`` name that linkers ask
-    for.
-    """
+    """Link each shared library by its own name and by the ``.so`` name that linkers look for."""
     made = 0
     for path in sorted(source.glob("lib*.so*")):
         for name in (path.name, path.name.partition(".so")[0] + ".so"):

@@ -1,11 +1,11 @@
-"""Makes a wheel of vLLM from its (patched) sources, with the compiled parts of an official wheel.
+"""Builds a wheel of vLLM from its (patched) sources, with the compiled parts of an official wheel.
 
     python wheelmaker.py SOURCES OFFICIAL TORCH CUDA VERSION OUT [COMPILED]
 
-Libraries below COMPILED take the place of the official ones of the same names.
-It runs in the builder, whatever platform OFFICIAL is for; setuptools and the other build tools are
-on its path. vLLM's setup asks torch for nothing but its versions here, so a stand-in that tells the
-locked ones (TORCH and CUDA) is enough.
+Libraries below COMPILED replace those with the same names in OFFICIAL. This runs in the builder,
+whatever platform OFFICIAL is for; setuptools and the other build tools are on its path. Without
+anything to compile, vLLM's setup.py uses torch only for its versions, so a stub module that has
+the locked ones (TORCH and CUDA) is enough.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import sys
 import zipfile
 from pathlib import Path
 
-STAND_IN = {
+#: A stub of torch: relative path -> text.
+STUB = {
     "torch/__init__.py": (
         "__version__ = {torch!r}\n\n\nclass version:\n    cuda, hip, xpu = {cuda!r}, None, None\n"
     ),
     "torch/utils/__init__.py": "",
     "torch/utils/cpp_extension.py": "CUDA_HOME = ROCM_HOME = None\n",
 }
-#: 1980, the first date that a wheel's files can have.
+#: 1980-01-01, the earliest date that files in a wheel can have.
 EPOCH = "315532800"
 
 
@@ -35,10 +36,7 @@ def tags_of(wheel: str) -> tuple[str, str, str]:
 
 
 def build(sources: Path, official: Path, version: str, out: Path) -> Path:
-    """Run the project's own build; nothing is compiled.
-
-    The working directory becomes ``sources``.
-    """
+    """Run vLLM's own build without compiling; changes the working directory to ``sources``."""
     machine = official.name.removesuffix(".whl").rpartition("_")[2]
     machine = "x86_64" if machine == "64" else machine
     os.environ |= {
@@ -56,10 +54,10 @@ def build(sources: Path, official: Path, version: str, out: Path) -> Path:
 
 
 def with_compiled(official: Path, compiled: Path, folder: Path) -> Path:
-    """A copy of the official wheel in ``folder`` with what was compiled in it; nobody reads its
-    RECORD.
+    """Write a copy of the official wheel with the libraries below ``compiled`` to ``folder``.
 
-    Raises SystemExit if it has no file of that name: nothing would load ours.
+    Its RECORD is not updated, as vLLM's build does not read it. Raises SystemExit if there are no
+    libraries, or if the official wheel lacks one of these names: vLLM would not load it.
     """
     ours = {path.relative_to(compiled).as_posix(): path for path in sorted(compiled.rglob("*.so"))}
     folder.mkdir(parents=True)
@@ -67,9 +65,11 @@ def with_compiled(official: Path, compiled: Path, folder: Path) -> Path:
         zipfile.ZipFile(official) as old,
         zipfile.ZipFile(folder / official.name, "w", zipfile.ZIP_STORED) as new,
     ):
-        strange = sorted(ours.keys() - set(old.namelist()))
-        if strange or not ours:
-            sys.exit(f"E: {official.name} has no {', '.join(strange) or 'library of ours'}")
+        unknown = sorted(ours.keys() - set(old.namelist()))
+        if not ours:
+            sys.exit(f"E: {compiled} contains no library")
+        if unknown:
+            sys.exit(f"E: {official.name} contains no {', '.join(unknown)}")
         for member in old.infolist():
             path = ours.get(member.filename)
             if member.filename.endswith(".so"):
@@ -87,14 +87,14 @@ def main(
     out: Path,
     compiled: Path | None = None,
 ) -> int:
-    """Build, then give the wheel the tags of the official one, whose compiled parts it has."""
+    """Build the wheel, then give it the tags of the official one, whose compiled parts it has."""
     if compiled:
         official = with_compiled(official, compiled, out.parent / "mixed")
-    stand_in = out.parent / "stand-in"
-    for name, text in STAND_IN.items():
-        (stand_in / name).parent.mkdir(parents=True, exist_ok=True)
-        (stand_in / name).write_text(text.format(torch=torch, cuda=cuda), encoding="utf-8")
-    sys.path.insert(0, str(stand_in))
+    stub = out.parent / "stub"
+    for name, text in STUB.items():
+        (stub / name).parent.mkdir(parents=True, exist_ok=True)
+        (stub / name).write_text(text.format(torch=torch, cuda=cuda), encoding="utf-8")
+    sys.path.insert(0, str(stub))
     out.mkdir(parents=True, exist_ok=True)
     made = build(sources, official, version, out)
     python, abi, platform = tags_of(official.name)

@@ -1,7 +1,4 @@
-"""The rebuild station: an image is made once more from the same inputs.
-
-And held against the one that is there.
-"""
+"""Rebuilds an image from the same inputs, and compares the result with the existing image."""
 
 from __future__ import annotations
 
@@ -11,29 +8,33 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from imagefactory.building import building
+from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.contexts import Contexts
+from imagefactory.building.sites import Site
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.inspecting import filetree
 from imagefactory.inspecting.filetree import FileChange
+from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import LABEL, CellPlan
+from imagefactory.planning.planning import Bases
 from imagefactory.system import ui
 from imagefactory.system.engine import Engine, ImageInfo
-from imagefactory.workspace import Workspace
 
 REPOSITORY = "imagefactory/rebuild"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """How a rebuild compares.
+    """The result of a rebuild.
 
     Attributes:
-        tag: the image that was built again.
+        tag: the image that was rebuilt.
         old: its digest.
-        new: the digest of what was made this time.
-        layers: of each layer that differs the place from the bottom (0 is the first) and both
-            digests, empty for none.
-        files: what differs file by file; None if nobody asked, or there was nothing to look for.
-        fingerprints: of the contents of both without their dates, if the files were compared.
+        new: the digest of the rebuilt image.
+        layers: the index (0 is the lowest) and both digests of each layer that differs; a digest
+            is empty if one image has no such layer.
+        files: the files that differ; None if they were not compared.
+        fingerprints: of both images' contents without dates, if the files were compared.
     """
 
     tag: str
@@ -45,7 +46,7 @@ class Rebuilt:
 
     @property
     def same(self) -> bool:
-        """Whether both have one digest."""
+        """Whether both images have the same digest."""
         return self.old == self.new
 
     def as_dict(self) -> dict[str, object]:
@@ -53,87 +54,76 @@ class Rebuilt:
         return {**asdict(self), "same": self.same}
 
 
-def plan_of(workspace: Workspace, image: ImageInfo, engine: Engine) -> CellPlan:
-    """The plan of the cell that made ``image``.
+def cell_of(image: ImageInfo, cells: Sequence[Cell]) -> Cell:
+    """The cell that ``image`` was built for.
 
-    Raises CheckFailedError if imagefactory did not make it, no cell makes it any more, or from
-    other inputs.
+    Raises CheckFailedError if imagefactory did not build it, or its cell no longer exists.
     """
-    name, key = image.labels.get(f"{LABEL}.cell"), image.labels.get(f"{LABEL}.build-key", "")
-    cells = [cell for cell in workspace.cells([]) if cell.name == name]
-    if not cells:
-        what = (
-            f"{image.ref} is of the cell {name}, which the matrix does not have"
-            if name
-            else "it has no build key"
-        )
-        fix = (
-            "check out the revision that made it"
-            if name
-            else "name an image that imagefactory made"
-        )
-        raise fail(CheckFailedError, "rebuild-no-cell", what, where=image.ref, fix=fix)
-    (plan,) = workspace.plans(cells, workspace.look_everywhere(cells, engine))
+    name = image.labels.get(f"{LABEL}.cell")
+    found = next((cell for cell in cells if cell.name == name), None)
+    if found:
+        return found
+    if name:
+        what = f"it was built for the cell {name}, which is not in the matrix"
+        fix = "check out the revision that it was built from"
+    else:
+        what, fix = "it has no build key", "name an image that imagefactory built"
+    raise fail(CheckFailedError, "rebuild-no-cell", what, where=image.ref, fix=fix)
+
+
+def check_inputs(image: ImageInfo, plan: CellPlan) -> None:
+    """Raise CheckFailedError if ``image`` was built from other inputs than ``plan``."""
+    key = image.labels.get(f"{LABEL}.build-key", "")
     if plan.build_key != key:
         what = f"its inputs have changed: build key was {key[:12]}, is {plan.build_key[:12]}"
-        fix = "check out the revision that made it; or build, and compare with imagefactory diff"
+        fix = "check out the revision that it was built from; or build, then use imagefactory diff"
         raise fail(CheckFailedError, "rebuild-other-inputs", what, where=image.ref, fix=fix)
-    return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baking:
+    """What a rebuild is baked from; ``with_base`` also runs the steps of the base again."""
+
+    contexts: Contexts
+    bases: Bases
+    with_base: bool
 
 
 def rebuild(
-    workspace: Workspace,
-    engine: Engine,
-    image: ImageInfo,
-    plan: CellPlan,
-    *,
-    bases: bool,
-    files: bool,
+    engine: Engine, image: ImageInfo, plan: CellPlan, baking: Baking, *, files: bool
 ) -> Rebuilt:
-    """Build ``plan`` without any cache of its own steps, nor of the base's with ``bases``, and
-    compare.
+    """Build ``plan`` without build cache, and compare the result with ``image``.
 
-    Raises CheckFailedError if the build fails; what it made is taken away again in any case.
+    ``files`` compares file by file if the digests differ. Raises CheckFailedError if the build
+    fails. The rebuilt image is removed in any case.
     """
     tag = f"{REPOSITORY}:{plan.build_key[:12]}"
-    with _built(workspace, engine, plan, tag, bases=bases) as made:
+    with _built(engine, plan, tag, baking) as made:
         pairs = itertools.zip_longest(image.layers, made.layers, fillvalue="")
-        compared = (
-            (None, None)
-            if made.digest == image.digest or not files
-            else _files(engine, image.ref, tag)
+        changes, fingerprints = (
+            _files(engine, image.ref, tag)
+            if files and made.digest != image.digest
+            else (None, None)
         )
         return Rebuilt(
             tag=image.ref,
             old=image.digest,
             new=made.digest,
-            layers=tuple((place, old, new) for place, (old, new) in enumerate(pairs) if old != new),
-            files=compared[0],
-            fingerprints=compared[1],
+            layers=tuple((index, old, new) for index, (old, new) in enumerate(pairs) if old != new),
+            files=changes,
+            fingerprints=fingerprints,
         )
 
 
 @contextmanager
-def _built(
-    workspace: Workspace, engine: Engine, plan: CellPlan, tag: str, *, bases: bool
-) -> Iterator[ImageInfo]:
+def _built(engine: Engine, plan: CellPlan, tag: str, baking: Baking) -> Iterator[ImageInfo]:
     again = replace(plan, cell=replace(plan.cell, tags=(tag,)))
-    folder = workspace.settings.cache / "rebuild"
-    found = workspace.ensure([plan.cell], engine)
-    bakefile = workspace.write_bake(
-        folder, [again], found, engine.platform, uncached="all" if bases else "cells"
-    )
+    options = BakeOptions(uncached="all" if baking.with_base else "cells")
+    site, logs = Site(engine=engine), baking.contexts.folder / "logs"
     try:
-        (result,) = building.bake(engine, [again], bakefile, folder / "logs")
+        (result,) = building.build([again], baking.bases, site, baking.contexts, options, logs)
         if not result.ok:
-            fix = f"reproduce: {result.reproduce}"
-            raise fail(
-                CheckFailedError,
-                "build-failed",
-                f"{result.error} (log: {result.log})",
-                where=tag,
-                fix=fix,
-            )
+            raise CheckFailedError(result.problem)
         yield engine.inspect_image(tag)
     finally:
         engine.untag(tag)
@@ -141,10 +131,8 @@ def _built(
 
 def _files(engine: Engine, old: str, new: str) -> tuple[tuple[FileChange, ...], tuple[str, str]]:
     before, after = trees(engine, (old, new))
-    return tuple(filetree.compare(before, after)), (
-        filetree.fingerprint(before),
-        filetree.fingerprint(after),
-    )
+    fingerprints = filetree.fingerprint(before), filetree.fingerprint(after)
+    return tuple(filetree.compare(before, after)), fingerprints
 
 
 def trees(engine: Engine, refs: Sequence[str]) -> list[dict[str, filetree.Entry]]:

@@ -1,4 +1,1 @@
-"""The patch station: changes to upstream sources as data under ``patches/``.
-
-Each with its proof.
-"""
+"""The patch station: changes to upstream sources, kept as data under ``patches/``, each proven."""

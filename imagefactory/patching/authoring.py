@@ -1,7 +1,4 @@
-"""Writes patch entries: a variant more in a ``patch.yaml``, or a new one's draft.
-
-A person's words stay as they are.
-"""
+"""Writes patch entries: adds a variant to a ``patch.yaml``, or creates the draft of a new entry."""
 
 from __future__ import annotations
 
@@ -20,24 +17,28 @@ from imagefactory.patching.sources import DISTRIBUTIONS
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
-DRAFT_PROOF = '''"""Checks for the symptom: exit 0 fixed, 1 symptom present, 3 inconclusive here.
+DRAFT_PROOF = '''"""Runs upstream's own code on the case that goes wrong."""
 
-    python proof.py TREE
-"""
+from pathlib import Path
 
-import sys
+import proofkit
 
-print("this proof is not written yet: run upstream's own code on the case that goes wrong")
-sys.exit(3)
+
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is what a user meets without the patch."""
+    raise proofkit.Inconclusive("this proof is not written yet")
+
+
+if __name__ == "__main__":
+    proofkit.main(judge)
 '''
 
 
 def add_variant(patch: Patch, version: str, text: str) -> Path:
-    """Make ``text`` the patch's text for ``version`` and its like; returns the file that holds it.
+    """Make ``text`` the patch's diff for the release range of ``version``; returns its file.
 
-    The range of a variant with the same text grows where the two meet; a variant that covered the
-    release and has another text gives the release up. All of ``patch.yaml`` that is not about
-    variants stays as it is, byte for byte.
+    If an adjacent variant has the same diff, its range is extended. A variant with another diff
+    that covered the release no longer does. The rest of ``patch.yaml`` is kept byte for byte.
     """
     yaml = _yaml()
     file = patch.folder / "patch.yaml"
@@ -62,7 +63,7 @@ def add_variant(patch: Patch, version: str, text: str) -> Path:
 
 
 def release_range(project: str, version: str) -> tuple[Version, Version]:
-    """The releases that a text for ``version`` is for, as a half-open range.
+    """The releases that a diff for ``version`` covers, as a half-open range.
 
     For vLLM 0.33.1 it is [0.33, 0.34).
     """
@@ -78,10 +79,7 @@ Bounds = tuple[Version | None, Version | None]
 
 
 def bounds_of(versions: SpecifierSet) -> Bounds:
-    """The half-open range that a specifier stands for.
-
-    Raises InputError for one that is no such range.
-    """
+    """A specifier as a half-open range. Raises InputError if it is not one."""
     low: Version | None = None
     high: Version | None = None
     for specifier in versions:
@@ -95,9 +93,8 @@ def bounds_of(versions: SpecifierSet) -> Bounds:
             low, high = parsed, Version(f"{parsed.major}.{parsed.minor}.{parsed.micro}.1")
         else:
             fix = 'write it as a range, such as ">=0.22,<0.24"'
-            raise fail(
-                InputError, "patch-bad-versions", f"{versions} cannot be ported by itself", fix=fix
-            )
+            what = f"the range {versions} cannot be changed automatically"
+            raise fail(InputError, "patch-bad-versions", what, fix=fix)
     return low, high
 
 
@@ -112,7 +109,7 @@ def without(versions: SpecifierSet, low: Version, high: Version) -> list[Bounds]
 
 
 def _joined(rows: Sequence[tuple[Bounds, str]]) -> list[tuple[Bounds, str]]:
-    """Ranges in order; neighbours with one text become one."""
+    """Ranges in order; adjacent ones with the same diff are merged."""
     joined: list[tuple[Bounds, str]] = []
     for bounds, name in sorted(rows, key=lambda row: row[0][0] or Version("0")):
         if joined and joined[-1][1] == name and joined[-1][0][1] == bounds[0]:
@@ -134,24 +131,21 @@ def _free_name(patch: Patch, version: str) -> Path:
 
 
 def write_draft(folder: Path, version: str, text: str, *, summary: str, notes: str) -> None:
-    """A new entry with everything that is known.
-
-    And words to be replaced where a person has to say something.
-    """
+    """Write a new entry with all that is known, and placeholders for what the author must add."""
     folder.mkdir(parents=True)
     low, high = release_range(folder.parent.name, version)
     (folder / f"{low}.diff").write_text(text, encoding="utf-8")
     (folder / "proof.py").write_text(DRAFT_PROOF, encoding="utf-8")
     data = {
         "draft": True,
-        "summary": summary or "say in one line what it changes",
-        "purpose": "say why, in plain words",
-        "symptom": "say what a user meets without it",
+        "summary": summary or "TODO: what it changes, in one line",
+        "purpose": "TODO: why it is needed",
+        "symptom": "TODO: what a user sees without it",
         "evidence": [],
-        "remove_when": "say what makes it unnecessary",
+        "remove_when": "TODO: what makes it unnecessary",
         "stage": "installed" if _is_python(text) else "source",
         "variants": [{"versions": _quoted(f">={low},<{high}"), "diff": f"{low}.diff"}],
-        "findings": notes or "nothing was measured yet",
+        "findings": notes or "Not measured yet.",
         "proof": {"run": "proof.py", "kind": "behaviour"},
     }
     _dump(_yaml(), data, folder / "patch.yaml")
@@ -172,11 +166,11 @@ def _quoted(text: str) -> str:
 
 
 def _yaml() -> YAML:
-    from ruamel.yaml import YAML  # noqa: PLC0415 - a tenth of a second, at the start of every command else
+    from ruamel.yaml import YAML  # noqa: PLC0415 - takes 0.1 s, which only these commands need
 
     yaml = YAML()
     yaml.preserve_quotes = True
-    yaml.width = 4096  # never fold a line anew: the file belongs to the person who wrote it
+    yaml.width = 4096  # keep the author's line breaks
     yaml.indent(mapping=2, sequence=4, offset=2)
     return yaml
 

@@ -1,4 +1,4 @@
-"""Reads ``patches/`` and picks the series of a cell. Pure but for reading files."""
+"""Reads ``patches/`` and selects the series of a cell. Pure, except for reading files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Catalog = Mapping[str, Patch]
 
 
 def load(folder: Path) -> Catalog:
-    """Every patch below ``folder``, by name. Raises InputError with the problems of all of them."""
+    """Every patch below ``folder``, by name. Raises InputError with the problems of all patches."""
     problems: list[Problem] = []
     found: dict[str, Patch] = {}
     for file in sorted(folder.glob("*/*/patch.yaml")):
@@ -39,41 +39,41 @@ def load(folder: Path) -> Catalog:
 
 
 def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
-    """The patches of ``cell`` in the order of application, with the variant for the cell's version
-    of each project.
+    """The patches of ``cell`` in the order of application, each with the variant for its version.
 
-    Raises InputError for a patch that does not exist, or whose project the cell has no version of.
+    Raises InputError for a patch that does not exist, is a draft, belongs to a project that the
+    cell has no version of, or changes sources that the cell does not compile.
     """
     problems = []
     for name in cell.flavor.patches:
         if name not in catalog:
-            fix = f"there are: {', '.join(catalog) or 'none'}"
-            what = f"flavor {cell.flavor.name} names the patch {name}, which does not exist"
+            fix = f"available: {', '.join(catalog) or 'none'}"
+            what = f"flavor {cell.flavor.name} lists the patch {name}, which does not exist"
             problems.append(
                 Problem(code="patch-unknown", where=str(cell.flavor.location), what=what, fix=fix)
             )
         elif name.partition("/")[0] not in cell.axes:
             what = f"{cell.name} has no version of {name.partition('/')[0]}, which {name} changes"
-            fix = f"give the cell that axis, or take {name} out of flavor {cell.flavor.name}"
+            fix = f"give the cell that axis, or remove {name} from flavor {cell.flavor.name}"
             problems.append(
                 Problem(
                     code="patch-no-version", where=str(cell.flavor.location), what=what, fix=fix
                 )
             )
         elif catalog[name].draft:
-            what = f"flavor {cell.flavor.name} names {name}, which is a draft without a proof"
-            fix = f"write its proof, and take `draft` out of {catalog[name].shown}"
+            what = f"flavor {cell.flavor.name} lists {name}, which is a draft without a proof"
+            fix = f"write its proof, then remove `draft` from {catalog[name].shown}"
             problems.append(
                 Problem(code="patch-draft", where=str(cell.flavor.location), what=what, fix=fix)
             )
         elif catalog[name].stage is Stage.SOURCE and not _is_compiled(catalog[name], cell):
             what = (
-                f"{name} changes what binaries are compiled from, and {cell.name} "
-                "installs them from wheels"
+                f"{name} changes sources of compiled code, but {cell.name} installs "
+                f"{catalog[name].project}'s binaries from a wheel"
             )
             fix = (
-                f"take {name} out of flavor {cell.flavor.name}, or give that `build: "
-                f"{{binaries: compiled, …}}`"
+                f"remove {name} from flavor {cell.flavor.name}, or compile them there: "
+                "`build: {binaries: compiled, …}`"
             )
             problems.append(
                 Problem(code="patch-stage", where=str(cell.flavor.location), what=what, fix=fix)
@@ -98,10 +98,7 @@ def _step(patch: Patch, version: str) -> Step:
 
 
 def _ordered(names: Sequence[str], catalog: Catalog) -> list[str]:
-    """``names`` with every patch behind the ones it says it comes ``after``.
-
-    Else in the given order.
-    """
+    """``names`` in the given order, but each patch behind those that its ``after`` lists."""
     sorter = graphlib.TopologicalSorter(
         {n: [a for a in catalog[n].after if a in names] for n in names}
     )
@@ -118,12 +115,12 @@ def _order_problems(catalog: Catalog) -> Iterator[Problem]:
     for patch in catalog.values():
         for name in patch.after:
             if name not in catalog:
-                what = f"`after` names {name}, which does not exist"
+                what = f"`after` lists {name}, which does not exist"
                 yield Problem(
                     code="patch-unknown",
                     where=f"{patch.shown}:1",
                     what=what,
-                    fix="mend or remove it",
+                    fix="correct or remove it",
                 )
     try:
         graphlib.TopologicalSorter(
@@ -131,11 +128,9 @@ def _order_problems(catalog: Catalog) -> Iterator[Problem]:
         ).prepare()
     except graphlib.CycleError as error:
         names = " -> ".join(error.args[1])
-        fix = "let one of them come without `after`"
+        fix = "remove one of their `after` entries"
         where = f"{catalog[error.args[1][0]].shown}:1"
-        yield Problem(
-            code="patch-cycle", where=where, what=f"patches wait for each other: {names}", fix=fix
-        )
+        yield Problem(code="patch-cycle", where=where, what=f"circular `after`: {names}", fix=fix)
 
 
 def _read(file: Path, name: str, root: Path) -> Patch:
@@ -167,7 +162,6 @@ def _read(file: Path, name: str, root: Path) -> Patch:
         draft=entry.draft,
         summary=entry.summary,
         stage=entry.where,
-        applies_to={key: tuple(values) for key, values in entry.applies_to.items()},
         after=tuple(entry.after),
         variants=variants,
         exemptions=exemptions,
@@ -194,7 +188,7 @@ def _specifier(text: str, loc: Loc, positions: Positions, problems: list[Problem
             Problem(
                 code="patch-bad-versions",
                 where=where,
-                what=f"{text!r} is no version range",
+                what=f"{text!r} is not a version range",
                 fix=fix,
             )
         )
@@ -218,20 +212,20 @@ def _file_problems(patch: Patch, positions: Positions, root: Path) -> Iterator[P
                 code="patch-no-diff",
                 where=str(variant.location),
                 what=what,
-                fix="write it, or mend the name",
+                fix="create the file, or correct its name",
             )
         else:
             yield from diffs.problems(variant.diff, str(variant.diff.relative_to(root)))
     for one, other in itertools.combinations(patch.variants, 2):
         both = next((v for v in _corners(patch) if v in one.versions and v in other.versions), None)
         if both:
-            what = f"two variants are for {both}: {one.versions} and {other.versions}"
-            fix = "let the ranges meet without overlap"
+            what = f"two variants cover {both}: {one.versions} and {other.versions}"
+            fix = "make the ranges disjoint"
             yield Problem(code="patch-overlap", where=str(other.location), what=what, fix=fix)
 
 
 def _corners(patch: Patch) -> list[Version]:
-    """Versions at and just above every bound: if two ranges overlap, they do so at one of them."""
+    """Versions at and just above every bound: ranges that overlap do so at one of these."""
     bounds = [s.version.removesuffix(".*") for v in patch.variants for s in v.versions]
     return [
         Version(text) for bound in bounds for text in (bound, f"{Version(bound).base_version}.1")
@@ -239,12 +233,12 @@ def _corners(patch: Patch) -> list[Version]:
 
 
 def find(catalog: Catalog, name: str) -> Patch:
-    """The patch ``name``. Raises InputError naming what there is."""
+    """The patch ``name``. Raises InputError, listing all patches, if it does not exist."""
     if name not in catalog:
         raise fail(
             InputError,
             "patch-unknown",
             f"there is no patch {name!r}",
-            fix=f"there are: {', '.join(catalog)}",
+            fix=f"available: {', '.join(catalog)}",
         )
     return catalog[name]

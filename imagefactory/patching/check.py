@@ -1,4 +1,4 @@
-"""Tries the whole series of cells on upstream's sources before anything is built."""
+"""Checks the whole series of a cell on upstream's sources before anything is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagefactory.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was measured for the series of one cell; ``problems`` say why it must not be built."""
+    """The measured states of one cell's series; ``problems`` are the reasons not to build it."""
 
     cell: str
     rows: tuple[Measured, ...]
@@ -26,10 +26,10 @@ class Checked:
 def check(
     cell: Cell, steps: Sequence[Step], bench: Bench, lock: Lock | None, settings: Settings
 ) -> Checked:
-    """Apply and prove ``steps`` project by project, as the build does. Raises SetupError without
-    the sources.
+    """Apply and prove ``steps`` project by project, as the build does.
 
-    With a ``lock`` the sources are those of what the cell installs, be it no release.
+    With a ``lock``, the sources are those of what the cell installs, even if that is not a release.
+    Raises SetupError if the sources are not available.
     """
     rows: dict[str, Measured] = {}
     for project, own in _by_project(steps).items():
@@ -55,15 +55,15 @@ def _problem(cell: Cell, step: Step, row: Measured) -> Problem:
     patch, variant = step.patch, step.variant
     if row.state is State.BROKEN:
         fix = (
-            f"it no longer does what it is for: mend {patch.shown}, or take it out "
-            f"of flavor {cell.flavor.name}"
+            f"it applies but no longer works: fix {patch.shown}, or remove it from "
+            f"flavor {cell.flavor.name}"
         )
     elif variant is None:
         fix = f"imagefactory patch port {patch.name} --to {step.version}"
     else:
         fix = (
-            f"imagefactory patch port {patch.name} --to {step.version} merges it "
-            "with what upstream changed"
+            f"imagefactory patch port {patch.name} --to {step.version} merges it with "
+            "upstream's changes"
         )
     return Problem(
         code=f"patch-{row.state}",

@@ -1,6 +1,6 @@
-"""Shows why a diff does not apply: the hunk, and what stands in the file where it should go.
+"""Shows why a diff does not apply: the hunk, and the lines of the file that it should match.
 
-Pure but for reading.
+Pure, except for reading files.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from pathlib import Path
 
 from unidiff.patch import Hunk, PatchedFile, PatchSet
 
-#: Lines of the file shown before and after the place that is nearest to the hunk.
-AROUND = 2
+#: Lines of context shown before and after the best match for a hunk.
+CONTEXT = 2
 
 
 def explain(diff: str, root: Path) -> str:
-    """The hunks of ``diff`` that have no place below ``root``.
-
-    Each with the nearest place in its file.
-    """
+    """The hunks of ``diff`` that match nothing below ``root``, each with the best match."""
     return "\n".join(line for file in PatchSet(diff) for line in _of_file(file, root))
 
 
@@ -27,42 +24,42 @@ def _of_file(file: PatchedFile, root: Path) -> Iterator[str]:
     path = root / file.path
     if file.is_added_file:
         if path.exists():
-            yield f"{file.path}: is there already, and the patch makes it"
+            yield f"{file.path}: exists already, but the patch creates it"
         return
     if not path.is_file():
-        yield f"{file.path}: is not there"
-        yield from (f"    a file of that name: {other}" for other in _namesakes(path, root))
+        yield f"{file.path}: does not exist"
+        yield from (f"    a file with that name: {other}" for other in _same_name(path, root))
         return
     text = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, hunk in enumerate(file, start=1):
         wanted = [
             line.value.rstrip("\n") for line in hunk if not line.is_added and line.line_type != "\\"
         ]
-        if not _stands(text, wanted):
+        if not _contains(text, wanted):
             yield (
                 f"{file.path}: hunk {number} of {len(file)}, written for line "
-                f"{hunk.source_start}, has no place"
+                f"{hunk.source_start}, does not match"
             )
-            yield from _shown(hunk, text, wanted)
+            yield from _hunk_and_file(hunk, text, wanted)
 
 
-def _namesakes(path: Path, root: Path) -> list[str]:
+def _same_name(path: Path, root: Path) -> list[str]:
     return sorted(str(found.relative_to(root)) for found in root.rglob(path.name))[:3]
 
 
-def _stands(text: Sequence[str], wanted: Sequence[str]) -> bool:
+def _contains(text: Sequence[str], wanted: Sequence[str]) -> bool:
     length = len(wanted)
     return any(list(text[i : i + length]) == list(wanted) for i in range(len(text) - length + 1))
 
 
-def _shown(hunk: Hunk, text: Sequence[str], wanted: Sequence[str]) -> Iterator[str]:
+def _hunk_and_file(hunk: Hunk, text: Sequence[str], wanted: Sequence[str]) -> Iterator[str]:
     yield "    the hunk:"
     yield from (f"      {line.line_type}{line.value.rstrip()}" for line in hunk)
-    start = nearest(text, wanted, hunk.source_start - 1)
-    first, last = max(start - AROUND, 0), min(start + len(wanted) + AROUND, len(text))
+    start = best_match(text, wanted, hunk.source_start - 1)
+    first, last = max(start - CONTEXT, 0), min(start + len(wanted) + CONTEXT, len(text))
     yield f"    the file, from line {first + 1}:"
     expected = set(wanted)
-    # what the hunk waits for is marked, so that the eye finds the line that is different
+    # lines that the hunk expects are marked =, so that those that differ stand out
     yield from (
         f"      {'=' if line in expected else '?'} {n:5} {line}"
         for n, line in _numbered(text, first, last)
@@ -73,20 +70,20 @@ def _numbered(text: Sequence[str], first: int, last: int) -> Iterator[tuple[int,
     yield from ((number + 1, text[number]) for number in range(first, last))
 
 
-def nearest(text: Sequence[str], wanted: Sequence[str], guess: int) -> int:
-    """The index in ``text`` (from 0) at which most of ``wanted`` stands.
+def best_match(text: Sequence[str], wanted: Sequence[str], guess: int) -> int:
+    """The index in ``text`` (from 0) at which most lines of ``wanted`` match.
 
-    Among equals the one nearest to ``guess``.
+    Ties go to the index closest to ``guess``.
     """
     blocks = difflib.SequenceMatcher(a=wanted, b=text, autojunk=False).get_matching_blocks()
     starts = {block.b - block.a for block in blocks if block.size} or {guess}
 
-    def found(start: int) -> int:
+    def matches(start: int) -> int:
         return sum(
             1
             for i, line in enumerate(wanted)
             if line.strip() and 0 <= start + i < len(text) and text[start + i] == line
         )
 
-    best = max(starts, key=lambda start: (found(start), -abs(start - guess)))
+    best = max(starts, key=lambda start: (matches(start), -abs(start - guess)))
     return min(max(best, 0), max(len(text) - 1, 0))

@@ -1,4 +1,4 @@
-"""Puts a locked toolchain into a prefix of its own on this machine, once for each content."""
+"""Installs a locked toolchain on this machine, into a prefix named after its content."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from imagefactory.settings import Settings
 from imagefactory.system import platforms, shell
 
 
-def of_this_machine(lock: Lock, name: str) -> LockedToolchain | None:
-    """The toolchain ``name`` for the platform that we run on, or None."""
+def for_this_machine(lock: Lock, name: str) -> LockedToolchain | None:
+    """The toolchain ``name`` for the platform of this machine, or None."""
     platform = platforms.here()
     return lock.toolchain(name, platform) if platform else None
 
 
 def prepare(toolchain: LockedToolchain, settings: Settings) -> Path:
-    """The toolchain's ``CUDA_HOME``; installed from its hashes the first time.
+    """The toolchain's ``CUDA_HOME``; installed by hash the first time.
 
-    Raises SetupError if no place has a wheel of that hash, or if no nvcc comes out.
+    Raises SetupError if a wheel is not found on any index, or if the wheels contain no nvcc.
     """
     prefix = (
         settings.cache
@@ -62,13 +62,13 @@ def _install(toolchain: LockedToolchain, target: Path, settings: Settings) -> No
             *("--requirements", str(requirements), "--default-index", first),
             *("--index-strategy", "unsafe-best-match"),
             *(option for index in more for option in ("--index", index)),
-            *(option for place in settings.find_links for option in ("--find-links", str(place))),
+            *(option for folder in settings.find_links for option in ("--find-links", str(folder))),
         ]
     )
     if not done.ok:
         fix = (
-            "imagefactory lock --check tells which wheel is gone; imagefactory "
-            "doctor checks the indexes"
+            "imagefactory lock --check reports wheels that are no longer available; "
+            "imagefactory doctor checks the indexes"
         )
         raise fail(
             SetupError, "toolchain-install", f"{toolchain.name}: {done.err.strip()[-600:]}", fix=fix
@@ -82,7 +82,7 @@ def _cuda_home(prefix: Path) -> Path:
     found = next(iter(sorted(prefix.glob("nvidia/cu*/bin/nvcc"))), None)
     if found is None:
         what, fix = (
-            f"{prefix.name} holds no nvcc",
+            f"{prefix.name} contains no nvcc",
             "add nvcc to the toolchain's requirements in matrix.yaml",
         )
         raise fail(SetupError, "toolchain-empty", what, fix=fix)

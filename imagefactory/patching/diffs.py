@@ -1,7 +1,4 @@
-"""Judges a diff before anything is applied.
-
-Every way in which it could surprise is an error with its line.
-"""
+"""Validates a diff before it is applied: anything unsafe or ambiguous is an error with its line."""
 
 from __future__ import annotations
 
@@ -22,28 +19,24 @@ _MODE_LINK = re.compile(
 
 
 def problems(path: Path, shown: str) -> Iterator[Problem]:
-    """Everything that is wrong with the diff at ``path``.
-
-    ``shown`` is how the file is named to a person.
-    """
+    """Everything that is wrong with the diff at ``path``, which messages call ``shown``."""
     data = path.read_bytes()
     if not data.strip():
         yield Problem(
             code="diff-empty",
             where=f"{shown}:1",
             what="the diff is empty",
-            fix="delete it or write the change",
+            fix="delete it, or write the change",
         )
         return
     if b"\r\n" in data:
         line = data[: data.index(b"\r\n")].count(b"\n") + 1
         fix = (
-            "convert it to LF; if upstream's file has CRLF, say so in patch.yaml's "
-            "purpose and change it with a script"
+            "convert it to LF; files with CRLF line endings cannot be patched with a diff, "
+            "change them with a script"
         )
-        yield Problem(
-            code="diff-crlf", where=f"{shown}:{line}", what="the diff has CRLF line ends", fix=fix
-        )
+        what = "the diff has CRLF line endings"
+        yield Problem(code="diff-crlf", where=f"{shown}:{line}", what=what, fix=fix)
         return
     try:
         text = data.decode("utf-8")
@@ -62,26 +55,26 @@ def problems(path: Path, shown: str) -> Iterator[Problem]:
 
 def _lines(text: str, shown: str) -> Iterator[Problem]:
     seen: dict[str, int] = {}
-    for number in _spilled(text):
+    for number in _lines_after_hunks(text):
         what = (
-            "a line of the change stands outside its hunk, whose header says that "
-            "it is shorter: git would drop it"
+            "a changed line follows the end of its hunk (the hunk's header counts fewer "
+            "lines): git would drop it"
         )
-        fix = "make it again with: git diff --no-index, or imagefactory patch new"
+        fix = "generate it again with: git diff --no-index, or imagefactory patch new"
         yield Problem(code="diff-malformed", where=f"{shown}:{number}", what=what, fix=fix)
     for number, line in _headers(text):
         where = f"{shown}:{number}"
         if line.startswith(("GIT binary patch", "Binary files ")):
-            fix = "a patch changes text; ship binaries as a wheel"
+            fix = "patches change text only; ship binaries as a wheel"
             yield Problem(
                 code="diff-binary", where=where, what="the diff has a binary hunk", fix=fix
             )
         if _MODE_LINK.match(line):
-            fix = "write through the link's target instead"
+            fix = "change the link's target instead"
             yield Problem(
                 code="diff-symlink",
                 where=where,
-                what="the diff makes or changes a symbolic link",
+                what="the diff creates or changes a symbolic link",
                 fix=fix,
             )
         found = _FILE_LINE.match(line)
@@ -89,7 +82,7 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
             continue
         name = found["name"]
         if _escapes(name):
-            fix = "name files as a/PATH and b/PATH, relative to the tree"
+            fix = "write file names as a/PATH and b/PATH, relative to the tree"
             yield Problem(
                 code="diff-escape",
                 where=where,
@@ -99,8 +92,8 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
         elif line.startswith("+++"):
             inside = name.partition("/")[2]
             if inside in seen:
-                fix = "join the hunks of one file under one header"
-                what = f"{inside} is touched twice, first on line {seen[inside]}"
+                fix = "put all hunks of the file under one header"
+                what = f"{inside} is changed twice, first on line {seen[inside]}"
                 yield Problem(code="diff-twice", where=where, what=what, fix=fix)
             seen.setdefault(inside, number)
 
@@ -108,7 +101,7 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
 def _headers(text: str) -> Iterator[tuple[int, str]]:
     """Lines outside hunks, numbered from 1.
 
-    A removed line that begins with ``-- `` must not be read as a header.
+    Inside a hunk, a removed line that begins with ``-- `` would look like a header.
     """
     old = new = 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -138,13 +131,13 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
     try:
         files = PatchSet(text)
     except UnidiffParseError as error:
-        fix = "make it again with: git diff --no-index, or imagefactory patch new"
+        fix = "generate it again with: git diff --no-index, or imagefactory patch new"
         where = f"{shown}:{_malformed_line(text)}"
         yield Problem(
             code="diff-malformed", where=where, what=f"not a unified diff: {error}", fix=fix
         )
         return
-    headless = next(
+    bad_header = next(
         (
             number
             for number, line in _headers(text)
@@ -152,19 +145,16 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
         ),
         0,
     )
-    if headless:
-        what, fix = "this is no header of a hunk", "write it as @@ -LINE,COUNT +LINE,COUNT @@"
-        yield Problem(code="diff-malformed", where=f"{shown}:{headless}", what=what, fix=fix)
+    if bad_header:
+        what, fix = "not a valid hunk header", "write it as @@ -LINE,COUNT +LINE,COUNT @@"
+        yield Problem(code="diff-malformed", where=f"{shown}:{bad_header}", what=what, fix=fix)
     elif not files or not any(len(file) for file in files):
-        what, fix = "the diff changes nothing", "delete it or write the change"
+        what, fix = "the diff changes nothing", "delete it, or write the change"
         yield Problem(code="diff-empty", where=f"{shown}:1", what=what, fix=fix)
 
 
-def _spilled(text: str) -> Iterator[int]:
-    """The first line after each hunk that looks like a part of it.
-
-    Neither git nor unidiff says a word about those.
-    """
+def _lines_after_hunks(text: str) -> Iterator[int]:
+    """The first line after each hunk that looks like a part of it; git and unidiff ignore it."""
     inside = dict(_headers(text))
     after_hunk = False
     for number, line in enumerate(text.splitlines(), start=1):
@@ -178,10 +168,7 @@ def _spilled(text: str) -> Iterator[int]:
 
 
 def _malformed_line(text: str) -> int:
-    """The line, from 1, at which a hunk breaks off or holds what it cannot hold.
-
-    Unidiff does not tell.
-    """
+    """The line, from 1, at which a hunk ends early or is invalid; unidiff does not report it."""
     old = new = number = 0
     for number, line in enumerate(text.splitlines(), start=1):
         hunk = _HUNK.match(line)

@@ -1,10 +1,10 @@
-"""Takes a plain diff, or a folder of them as the peers keep it, into the draft of a patch."""
+"""Imports a plain diff, or a folder of diffs such as other projects keep, as a draft patch."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
 
 SUFFIXES = (".diff", ".patch")
-#: First folders of paths in diffs, and the project that they belong to.
+#: The first component of a path in a diff, and the project that it belongs to.
 PROJECTS = {
     "vllm": "vllm",
     "csrc": "vllm",
@@ -29,33 +29,30 @@ PROJECTS = {
     "CMakeLists.txt": "vllm",
     "flashinfer": "flashinfer",
 }
-#: What stands before the package in diffs that were made in an installed tree.
+#: The prefix of paths in diffs that were made in an installed tree.
 _INSTALLED = re.compile(r"^(?:.*/)?(?:site|dist)-packages/")
 _HEADER = re.compile(r"^(--- |\+\+\+ )([^\t\n]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A draft that was made.
-
-    Its name, the release that its diff applies to, and what was left behind.
-    """
+    """A new draft: its name, the release that it applies to, and the files not imported."""
 
     patch: str
     version: str
     left: tuple[str, ...]
 
 
-def take(
+def import_diffs(
     path: Path, patches: Path, settings: Settings, *, name: str | None = None, on: str | None = None
 ) -> Imported:
-    """Make a draft of ``path`` on the newest release to which all of it applies, or on the release
-    ``on``.
+    """Create a draft from the diffs at ``path``, on the newest release to which all of them apply.
 
-    Raises InputError for diffs that are malformed, belong to no known project, or apply nowhere.
+    With ``on``, only that release is tried. Raises InputError for diffs that are malformed, belong
+    to no known project, or do not apply.
     """
     files, left = _files(path)
-    # bytes, for reading as text would mend line ends without a word
+    # read as bytes: reading as text would silently convert line endings
     texts = {file: normal(file.read_bytes().decode("utf-8", "surrogateescape")) for file in files}
     with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
         plain = [_written(Path(folder), number, text) for number, text in enumerate(texts.values())]
@@ -68,7 +65,7 @@ def take(
             raise InputError(problems)
         project = _project(texts)
         full = _full_name(name, project, path, patches)
-        tree, text = _place(plain, files, project, on, settings)
+        tree, text = _newest_match(plain, files, project, on, settings)
     authoring.write_draft(
         patches / full, tree.version, text, summary=_subject(files), notes=_notes(path, left)
     )
@@ -78,11 +75,11 @@ def take(
 def _full_name(name: str | None, project: str, path: Path, patches: Path) -> str:
     full = name or f"{project}/{re.sub('[^a-z0-9]+', '-', path.stem.lower()).strip('-')}"
     if (patches / full).exists():
-        fix = "give another one with --name"
+        fix = "choose another name with --name"
         raise fail(
             InputError,
             "patch-exists",
-            f"there is a patch {full} already",
+            f"the patch {full} exists already",
             where=str(patches / full),
             fix=fix,
         )
@@ -90,33 +87,31 @@ def _full_name(name: str | None, project: str, path: Path, patches: Path) -> str
 
 
 def _files(path: Path) -> tuple[list[Path], tuple[str, ...]]:
-    """The diffs, in order, and the names of what is beside them."""
+    """The diffs, in order, and the names of all other files."""
     if path.is_file():
         return [path], ()
     if not path.is_dir():
         raise fail(
             InputError,
             "import-missing",
-            f"there is no {path}",
-            fix="name a diff, or a folder of diffs",
+            f"{path} does not exist",
+            fix="pass a diff, or a folder of diffs",
         )
     inside = sorted(file for file in path.rglob("*") if file.is_file())
     found = [file for file in inside if file.suffix in SUFFIXES]
     if not found:
         fix = (
-            "name a folder with .patch or .diff files; what scripts do must be "
-            "made a diff with imagefactory patch new"
+            "pass a folder with .patch or .diff files; turn the changes of a script into a "
+            "diff with imagefactory patch new"
         )
-        raise fail(InputError, "import-empty", f"{path} holds no diff", where=str(path), fix=fix)
+        raise fail(InputError, "import-empty", f"{path} contains no diff", where=str(path), fix=fix)
     return found, tuple(str(file.relative_to(path)) for file in inside if file not in found)
 
 
 def normal(text: str) -> str:
-    """A diff with ``a/`` and ``b/`` before every path and nothing of the machine that it was made
-    on.
-    """
+    """A diff with ``a/`` and ``b/`` before every path, and no paths of its author's machine."""
 
-    def mended(match: re.Match[str]) -> str:
+    def normalized(match: re.Match[str]) -> str:
         marker, path = match[1], match[2].strip(" ")
         if path == "/dev/null":
             return match[0]
@@ -128,7 +123,7 @@ def normal(text: str) -> str:
         for line in text.splitlines(keepends=True)
         if not line.startswith(("diff --git ", "index "))
     ]
-    return _HEADER.sub(mended, "".join(lines))
+    return _HEADER.sub(normalized, "".join(lines))
 
 
 def _project(texts: dict[Path, str]) -> str:
@@ -143,7 +138,7 @@ def _project(texts: dict[Path, str]) -> str:
                 found.setdefault(PROJECTS[first], file)
             else:
                 line = text[: match.start()].count("\n") + 1
-                what = f"{match[2].strip()} belongs to no project that is known"
+                what = f"{match[2].strip()} belongs to no known project"
                 fix = f"paths begin with one of: {', '.join(PROJECTS)}"
                 problems.append(
                     Problem(code="import-project", where=f"{file}:{line}", what=what, fix=fix)
@@ -152,8 +147,8 @@ def _project(texts: dict[Path, str]) -> str:
         raise InputError(problems)
     if len(found) != 1:
         what = (
-            f"the diffs change {' and '.join(found) or 'nothing'}, and a patch "
-            "belongs to one project"
+            f"the diffs change {' and '.join(found) or 'nothing'}, but a patch belongs to "
+            "one project"
         )
         raise fail(InputError, "import-projects", what, fix="import them one by one")
     return next(iter(found))
@@ -165,13 +160,10 @@ def _written(folder: Path, number: int, text: str) -> Path:
     return path
 
 
-def _place(
+def _newest_match(
     plain: Sequence[Path], files: Sequence[Path], project: str, on: str | None, settings: Settings
 ) -> tuple[SourceTree, str]:
-    """The newest release to which all diffs apply, one after the other.
-
-    And the one diff that they amount to.
-    """
+    """The newest release to which all diffs apply in order, and their combined diff."""
     wanted = SpecifierSet(f"=={on}") if on else None
     releases = sources.releases(project, wanted, settings)
     for version in reversed(releases):
@@ -184,12 +176,12 @@ def _place(
             InputError,
             "port-target",
             f"there is no {project} {on}",
-            fix="imagefactory patch status lists them",
+            fix="imagefactory patch status lists the releases",
         )
     newest = sources.fetch(project, releases[-1], settings)
     fix = (
-        "name the release that it was made for with --on; made for none of "
-        "them, merge it by hand: patch new"
+        "pass the release that it was made for with --on; if it was made for none of them, "
+        "merge it manually: imagefactory patch new"
     )
     raise InputError(
         Problem(
@@ -204,10 +196,7 @@ def _place(
 
 
 def _applied(plain: Sequence[Path], tree: SourceTree) -> str:
-    """The diff from the pristine tree to the one with all of ``plain`` applied.
-
-    Empty if one of them does not.
-    """
+    """The diff from ``tree`` to ``tree`` with all of ``plain`` applied; empty if one does not."""
     with copy_of(tree.root) as copy:
         if any(overlay.git_apply(copy, diff).returncode for diff in plain):
             return ""
@@ -217,10 +206,7 @@ def _applied(plain: Sequence[Path], tree: SourceTree) -> str:
 
 
 def _subject(files: Sequence[Path]) -> str:
-    """The subject of a mailed patch.
-
-    Which says what it does better than anything that could be made up.
-    """
+    """The subject of the first file in mail format, else an empty string."""
     for file in files:
         found = re.search(
             r"^Subject: (?:\[PATCH[^]]*\] )?(.+)$", file.read_text(errors="replace"), re.MULTILINE
@@ -231,10 +217,5 @@ def _subject(files: Sequence[Path]) -> str:
 
 
 def _notes(path: Path, left: Sequence[str]) -> str:
-    return " ".join(_said(path, left))
-
-
-def _said(path: Path, left: Sequence[str]) -> Iterator[str]:
-    yield f"Imported from {path.name}; nothing was measured yet."
-    if left:
-        yield f"Not imported, and to be looked at by a person: {', '.join(left)}."
+    notes = f"Imported from {path.name}; not measured yet."
+    return f"{notes} Not imported, please review: {', '.join(left)}." if left else notes

@@ -1,12 +1,10 @@
-"""Applies and proves patches on upstream's sources, exactly as the build does.
-
-And keeps what was seen by content.
-"""
+"""Applies and proves patches on upstream's sources, as the build does; results are cached."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -17,14 +15,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from imagefactory.inbuild import overlay
+from imagefactory.inbuild import overlay, proofkit
 from imagefactory.patching import conflicts
 from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
-
-#: Where a proof of the kind ``nvcc`` finds the toolchain: a folder with ``bin/nvcc``.
-CUDA_VARIABLE = "IMAGEFACTORY_CUDA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +31,9 @@ class Measured:
         patch: the patch's name.
         version: the release.
         state: what was measured.
-        reason: in one line: what the proof saw, the hunk that does not apply, the declared reason.
+        reason: one line: what the proof saw, the hunk that does not apply, or the declared reason.
         evidence: how it was measured: kind of proof and source hash, or ``declared``.
-        measured_at: when (RFC 3339); empty for what is declared.
+        measured_at: when (RFC 3339); empty if the state is declared.
         detail: for a conflict, the hunk and the file around it.
     """
 
@@ -57,60 +52,56 @@ class Measured:
 
 
 class Bench:
-    """Measures patches; results are kept by the content of patches, proofs, sources and tools.
+    """Measures patches; results are cached by the content of patches, proofs, sources and tools.
 
-    ``cuda`` is the toolchain for proofs that compile, or None; ``fresh`` ignores what is kept.
+    ``cuda`` is the toolchain for proofs that compile, or None; ``fresh`` ignores cached results.
     """
 
     def __init__(
         self, settings: Settings, *, cuda: Path | None = None, fresh: bool = False
     ) -> None:
-        self._kept = settings.cache / "proofs"
-        self._env: Mapping[str, str] = {CUDA_VARIABLE: str(cuda)} if cuda else {}
+        self._cache = settings.cache / "proofs"
+        self._env: Mapping[str, str] = {proofkit.CUDA: str(cuda)} if cuda else {}
         self._tools = (
             f"{sys.version_info[:2]} {cuda.parents[1].name if cuda else 'no toolchain'}".encode()
         )
         self._fresh = fresh
-        self._lock = threading.Lock()
 
     def series(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
         """The state of every patch of a series, each applied on top of those before it."""
         wanted = [step for step in steps if not step.exempt]
-        rows = iter(self._remembered(tree, wanted))
+        rows = iter(self._states(tree, wanted))
         return [_declared(step, tree) if step.exempt else next(rows) for step in steps]
 
-    def _remembered(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
-        """What is kept of the longest beginning of the series.
-
-        And the rest measured on top of it.
-        """
-        places = [
-            self._kept / f"{self._key(tree, steps[:number])}.json"
+    def _states(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
+        """The longest cached prefix of the series, and the rest measured on top of it."""
+        files = [
+            self._cache / f"{self._key(tree, steps[:number])}.json"
             for number in range(1, len(steps) + 1)
         ]
         known: list[Measured] = []
         if not self._fresh:
             known = next(
-                (rows for place in reversed(places) if (rows := _read(place)) is not None), []
+                (rows for file in reversed(files) if (rows := _read(file)) is not None), []
             )
         rows = known + (self._measured(tree, steps, known) if len(known) < len(steps) else [])
         for number in range(len(known), len(steps)):
-            if rows[number].state is State.UNKNOWN:  # what the next machine may be able to tell
+            if rows[number].state is State.UNKNOWN:  # may be conclusive once a tool is installed
                 break
-            _write(places[number], rows[: number + 1])
+            _write(files[number], rows[: number + 1])
         return rows
 
     def _measured(
         self, tree: SourceTree, steps: Sequence[Step], known: Sequence[Measured]
     ) -> list[Measured]:
-        """Measure the steps that come after those which are ``known``."""
+        """Measure the steps after those that are ``known``."""
         when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         with copy_of(tree.root) as copy:
             for step, row in zip(steps, known, strict=False):
                 if step.variant and row.state is State.NEEDED:
                     overlay.git_apply(copy, step.variant.diff)
             steps = steps[len(known) :]
-            done = overlay.apply_series(copy, [_row(step) for step in steps], self._env)
+            done = overlay.apply_series(copy, [_row(step) for step in steps], self._prover(steps))
         return [
             Measured(
                 project=step.patch.project,
@@ -125,35 +116,44 @@ class Bench:
             for step, one in zip(steps, done, strict=True)
         ]
 
+    def _prover(self, steps: Sequence[Step]) -> overlay.Prover:
+        """Runs proofs, but for those that need what this machine does not have."""
+        needs = {step.patch.proof.script: step.patch.proof.needs for step in steps}
+
+        def prove(script: Path, tree: Path) -> tuple[int, str]:
+            if lacking := proofkit.missing(needs[script], {**os.environ, **self._env}):
+                return overlay.INCONCLUSIVE, f"inconclusive: {lacking}"
+            return overlay.prove(script, tree, self._env)
+
+        return prove
+
     def _key(self, tree: SourceTree, steps: Sequence[Step]) -> str:
-        parts = [tree.sha256.encode(), self._tools, _sha(Path(overlay.__file__))]
+        programs = (overlay.__file__, proofkit.__file__)
+        parts = [tree.sha256.encode(), self._tools, *(_sha(Path(file)) for file in programs)]
         for step in steps:
             parts += [step.patch.name.encode(), _sha(step.patch.proof.script)]
             parts.append(_sha(step.variant.diff) if step.variant else b"")
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-def _read(place: Path) -> list[Measured] | None:
+def _read(file: Path) -> list[Measured] | None:
     try:
-        rows = json.loads(place.read_text(encoding="utf-8"))
+        rows = json.loads(file.read_text(encoding="utf-8"))
         return [Measured(**{**row, "state": State(row["state"])}) for row in rows]
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def _write(place: Path, rows: Sequence[Measured]) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_suffix(f".{threading.get_ident()}")
+def _write(file: Path, rows: Sequence[Measured]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(f".{threading.get_ident()}")
     part.write_text(json.dumps([row.as_dict() for row in rows]), encoding="utf-8")
-    part.replace(place)
+    part.replace(file)
 
 
 @contextmanager
 def copy_of(root: Path) -> Iterator[Path]:
-    """A throw-away copy of a source tree, made of links.
-
-    Git replaces files, it never writes into them.
-    """
+    """A temporary copy of a source tree, as hard links: git replaces files, never edits them."""
     with tempfile.TemporaryDirectory(prefix=".imagefactory-tree-", dir=root.parent) as name:
         yield Path(shutil.copytree(root, Path(name) / "tree", copy_function=_link))
 

@@ -1,8 +1,6 @@
-"""Three-way merge of a patch: (old pristine, old patched, new pristine) becomes new patched, file
-by file.
+"""Three-way merge of a patch, file by file: old pristine, old patched, new pristine.
 
-Git does the merging, and reads and writes the diffs; what is here finds files that moved and puts
-trees together.
+Git merges, and reads and writes diffs; this module finds moved files and assembles the trees.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from imagefactory.errors import CheckFailedError, fail
 from imagefactory.inbuild import overlay
 from imagefactory.system import shell
 
-#: Share of distinct lines that two files must have in common for one to be the other, moved: by
-#: name, or by content.
+#: Share of distinct lines that two files must have in common for one to be the other, moved: if
+#: they have the same name, and if they do not.
 SAME_NAME, ANY_NAME = 0.3, 0.6
 MARKERS = ("<<<<<<< ", "||||||| ", ">>>>>>> ")
 
@@ -34,7 +32,7 @@ class MergedFile:
         old: its path in the old release.
         new: its path in the new one.
         text: what it becomes; None if the patch removes it.
-        conflicts: places where both sides changed the same lines; they hold conflict markers.
+        conflicts: number of conflicts, each with markers in ``text``.
     """
 
     old: str
@@ -44,7 +42,7 @@ class MergedFile:
 
 
 def merge(diff: Path, old: Path, new: Path, labels: tuple[str, str]) -> tuple[MergedFile, ...]:
-    """Carry ``diff``, which applies to the tree ``old``, to the tree ``new``; neither is changed.
+    """Merge ``diff``, which applies to the tree ``old``, into ``new``; neither tree is changed.
 
     ``labels`` name the two releases in conflict markers. Raises CheckFailedError if the diff does
     not apply to ``old``.
@@ -55,18 +53,17 @@ def merge(diff: Path, old: Path, new: Path, labels: tuple[str, str]) -> tuple[Me
         done = overlay.git_apply(patched, diff)
         if done.returncode != 0:
             what = (
-                f"{diff.name} does not apply to {labels[0]} any more: "
-                f"{done.stderr.strip().splitlines()[-1]}"
+                f"{diff.name} does not apply to {labels[0]}: {done.stderr.strip().splitlines()[-1]}"
             )
             raise fail(
-                CheckFailedError, "port-base", what, where=str(diff), fix="mend the variant first"
+                CheckFailedError, "port-base", what, where=str(diff), fix="fix the variant first"
             )
         files = PatchSet(diff.read_text(encoding="utf-8"))
         return tuple(_merged(file, old, patched, new, Path(name), labels) for file in files)
 
 
 def copy_files(root: Path, target: Path, names: list[str]) -> None:
-    """Copies of the files ``names`` of a tree, those that are there."""
+    """Copy those of the files ``names`` that exist from the tree ``root`` to ``target``."""
     target.mkdir(parents=True, exist_ok=True)
     for name in names:
         if (root / name).is_file():
@@ -80,28 +77,26 @@ def _merged(
     path = file.path
     base = (old / path).read_bytes() if (old / path).is_file() else b""
     theirs = patched / path
-    place = path if not base else locate(path, base.decode("utf-8", "replace"), new)
-    if (
-        place is None
-    ):  # upstream removed the file: what the patch wants of it is for a person to say
+    moved_to = path if not base else locate(path, base.decode("utf-8", "replace"), new)
+    if moved_to is None:  # upstream removed the file: the author has to decide
         whole = theirs.read_bytes() if theirs.is_file() else b""
         text = f"<<<<<<< {labels[1]}: no such file\n=======\n".encode() + whole + b">>>>>>> patch\n"
         return MergedFile(old=path, new=path, text=text, conflicts=1)
-    ours = new / place
+    ours = new / moved_to
     if not base and not ours.is_file():
-        return MergedFile(old=path, new=place, text=theirs.read_bytes(), conflicts=0)
+        return MergedFile(old=path, new=moved_to, text=theirs.read_bytes(), conflicts=0)
     if not theirs.is_file():
         same = ours.read_bytes() == base
         return MergedFile(
             old=path,
-            new=place,
+            new=moved_to,
             text=None if same else ours.read_bytes(),
             conflicts=0 if same else 1,
         )
     text, conflicts = _merge_file(
         ours.read_bytes() if ours.is_file() else b"", base, theirs, scratch, labels
     )
-    return MergedFile(old=path, new=place, text=text, conflicts=conflicts)
+    return MergedFile(old=path, new=moved_to, text=text, conflicts=conflicts)
 
 
 def _merge_file(
@@ -115,9 +110,7 @@ def _merge_file(
         ["git", "merge-file", "--diff3", "--quiet", *names, str(current), str(common), str(theirs)],
         quiet=True,
     )
-    if (
-        done.code < 0 or done.code > 127
-    ):  # git tells the number of conflicts, up to 127, and failures above
+    if not 0 <= done.code <= 127:  # up to 127 it is the number of conflicts, above it is an error
         raise fail(
             CheckFailedError,
             "port-merge",
@@ -128,19 +121,19 @@ def _merge_file(
 
 
 def locate(path: str, text: str, root: Path) -> str | None:
-    """Where the file ``path`` with ``text`` is in the tree ``root``: there, moved, or None.
+    """The path in the tree ``root`` of the file ``path`` with the content ``text``; None if gone.
 
-    A move is told by content: most lines of the one are lines of the other; files of the same name
-        are looked at first.
+    A moved file is recognized by the share of lines in common; files with the same name are tried
+    first.
     """
     if (root / path).is_file():
         return path
     lines = _lines(text)
-    for pattern, enough in ((Path(path).name, SAME_NAME), (f"*{Path(path).suffix}", ANY_NAME)):
+    for pattern, threshold in ((Path(path).name, SAME_NAME), (f"*{Path(path).suffix}", ANY_NAME)):
         ranked = sorted(
-            ((_likeness(lines, found), str(found)) for found in root.rglob(pattern)), reverse=True
+            ((_similarity(lines, found), str(found)) for found in root.rglob(pattern)), reverse=True
         )
-        if ranked and ranked[0][0] >= enough:
+        if ranked and ranked[0][0] >= threshold:
             return str(Path(ranked[0][1]).relative_to(root))
     return None
 
@@ -149,16 +142,13 @@ def _lines(text: str) -> set[str]:
     return {line.strip() for line in text.splitlines() if line.strip()}
 
 
-def _likeness(lines: set[str], path: Path) -> float:
+def _similarity(lines: set[str], path: Path) -> float:
     other = _lines(path.read_text(encoding="utf-8", errors="replace"))
     return len(lines & other) / max(len(lines | other), 1)
 
 
 def diff_of(pristine: Path, changed: Path, names: list[str]) -> str:
-    """The unified diff from ``pristine`` to ``changed`` in the files ``names``.
-
-    Empty if none differs.
-    """
+    """The unified diff from ``pristine`` to ``changed`` of the files ``names``; may be empty."""
     with tempfile.TemporaryDirectory(prefix="imagefactory-diff-") as name:
         for side, root in (("a", pristine), ("b", changed)):
             copy_files(root, Path(name) / side, names)
@@ -177,8 +167,7 @@ def diff_of(pristine: Path, changed: Path, names: list[str]) -> str:
             cwd=Path(name),
             quiet=True,
         )
-    # the ids of blobs say nothing about sources that are in no repository; of a new file, git names
-    # one side twice
+    # blob ids mean nothing outside a repository; for a new file, git prints one prefix twice
     lines = [line for line in done.out.splitlines(keepends=True) if not line.startswith("index ")]
     return re.sub(
         r"^diff --git [ab]/(.+) [ab]/\1$",
@@ -189,7 +178,7 @@ def diff_of(pristine: Path, changed: Path, names: list[str]) -> str:
 
 
 def changed_files(pristine: Path, tree: Path) -> list[str]:
-    """The files that differ between two trees, by content; hidden files are nobody's sources."""
+    """The files whose content differs between two trees; hidden files are ignored."""
     names = {
         path.relative_to(root)
         for root in (pristine, tree)
@@ -205,7 +194,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def leftover_markers(root: Path, names: list[str]) -> Iterator[str]:
-    """``file:line`` of every conflict marker that is still in the files ``names``."""
+    """``file:line`` of each conflict marker that is left in the files ``names``."""
     for name in names:
         text = (
             (root / name).read_text(encoding="utf-8", errors="replace")

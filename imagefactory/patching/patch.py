@@ -1,4 +1,4 @@
-"""What a patch is, and what is known about it against one upstream version."""
+"""What a patch is, and the states it can have on an upstream version."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagefactory.inbuild import proofkit
 from imagefactory.system.yamlfile import Location
 
 
 class Stage(StrEnum):
-    """Which tree a patch changes: the sdist's, or the installed one below ``site-packages``."""
+    """Which tree a patch changes: the sdist, or the installed files below ``site-packages``."""
 
     SOURCE = "source"
     INSTALLED = "installed"
 
 
 class State(StrEnum):
-    """What was measured for one patch against one upstream version."""
+    """What was measured for one patch on one upstream version."""
 
     NEEDED = "needed"
     OBSOLETE = "obsolete"
@@ -38,7 +39,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The patch's text for a range of upstream versions."""
+    """The diff of a patch for a range of upstream versions."""
 
     versions: SpecifierSet
     diff: Path
@@ -47,7 +48,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemption:
-    """Versions for which the patch means nothing, and why."""
+    """Versions to which the patch does not apply, and why."""
 
     versions: SpecifierSet
     reason: str
@@ -58,24 +59,23 @@ class Proof:
     """The check that fails on the pristine tree and passes on the patched one.
 
     Attributes:
-        script: Python file, run as ``python script TREE``: exit 0 right, 1 symptom seen, 3 cannot
-            be told here.
+        script: Python file, run as ``python script TREE``: exit 0 fixed, 1 symptom present, 3
+            inconclusive on this machine.
         kind: cheapest sufficient kind: ``static``, ``behaviour``, ``host`` or ``nvcc``.
-        needs: what the machine must have beyond Python, such as ``g++`` or ``import-vllm``.
+        needs: what the machine must have beyond Python, such as ``g++``.
     """
 
     script: Path
     kind: str
-    needs: tuple[str, ...]
+    needs: tuple[proofkit.Need, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
     """A change with a purpose.
 
-    ``name`` is ``project/name``, the folder below ``patches/``; ``shown`` is how its patch.yaml is
-    named to a person.
-    A ``draft`` has no proof of its own yet: no flavor can use it.
+    ``name`` is ``project/name``, the folder below ``patches/``; ``shown`` is the path of its
+    patch.yaml in messages. A ``draft`` has no proof yet, and no flavor can use it.
     """
 
     name: str
@@ -84,7 +84,6 @@ class Patch:
     draft: bool
     summary: str
     stage: Stage
-    applies_to: Mapping[str, tuple[str, ...]]
     after: tuple[str, ...]
     variants: tuple[Variant, ...]
     exemptions: tuple[Exemption, ...]
@@ -96,20 +95,15 @@ class Patch:
         """The upstream project that is changed, such as ``vllm``."""
         return self.name.partition("/")[0]
 
-    @property
-    def everywhere(self) -> SpecifierSet:
-        """Every release, for a text that is only tried."""
-        return SpecifierSet()
-
     def variant(self, version: str) -> Variant | None:
-        """The variant for an upstream version, or None."""
+        """The variant for the upstream ``version``, or None."""
         parsed = Version(version)
         return next(
             (v for v in self.variants if v.versions.contains(parsed, prereleases=True)), None
         )
 
     def exemption(self, version: str) -> Exemption | None:
-        """The declared exemption for an upstream version, or None."""
+        """The declared exemption for the upstream ``version``, or None."""
         parsed = Version(version)
         return next(
             (e for e in self.exemptions if e.versions.contains(parsed, prereleases=True)), None
@@ -118,11 +112,10 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One patch of a cell's series: the patch, the upstream version and the variant for it (None:
-    nothing to apply).
+    """One patch of a cell's series, with the upstream version and its variant for that version.
 
-    ``exempt`` is the declared reason for which the patch means nothing for this version, empty if
-    there is none.
+    ``variant`` is None if there is nothing to apply. ``exempt`` is the declared reason why the
+    patch does not apply to this version; empty if it does.
     """
 
     patch: Patch

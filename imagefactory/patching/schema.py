@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from imagefactory.inbuild import proofkit
 from imagefactory.patching.patch import Stage
 from imagefactory.system.yamlfile import Strict
 
@@ -13,14 +14,14 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class VariantEntry(Strict):
-    """The patch's text for a range of upstream versions."""
+    """The patch's diff for a range of upstream versions."""
 
     versions: Annotated[Text, Field(description="PEP 440 specifier")]
     diff: Annotated[Text, Field(description="file beside patch.yaml")]
 
 
 class ExemptionEntry(Strict):
-    """Versions for which the patch means nothing."""
+    """Versions to which the patch does not apply."""
 
     versions: Text
     reason: Text
@@ -31,7 +32,7 @@ class ProofEntry(Strict):
 
     run: Text
     kind: Literal["static", "behaviour", "host", "nvcc"]
-    needs: list[Text] = []
+    needs: list[proofkit.Need] = []
 
 
 class PatchFile(Strict):
@@ -44,7 +45,6 @@ class PatchFile(Strict):
     evidence: list[Text]
     remove_when: Text
     stage: Literal["source", "installed"]
-    applies_to: dict[str, list[Text]] = {}
     after: list[Text] = []
     variants: list[VariantEntry] = []
     not_applicable: list[ExemptionEntry] = []
@@ -53,5 +53,5 @@ class PatchFile(Strict):
 
     @property
     def where(self) -> Stage:
-        """The stage as an enum."""
+        """``stage`` as an enum."""
         return Stage(self.stage)

@@ -1,6 +1,6 @@
-"""Adapter for upstream sources.
+"""Adapter for upstream sources: downloaded once, checked by hash and kept in the cache.
 
-Fetched once by hash and kept below the cache, laid out as patches name their files.
+A source tree is laid out as diffs and proofs expect it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Distribution:
 
     Attributes:
         name: the distribution on the index.
-        kind: ``sdist``, or ``wheel`` where the wheel carries the sources that are compiled at run
-            time, in the place where they are installed.
-        oldest: the oldest release that anything is measured for.
-        steps: parts of a version that tell releases apart for a patch: 2 for a project that changes
-            with every minor.
-        pinned_in: requirements file of vLLM that pins it, below vLLM's sources; empty if none does.
+        kind: ``sdist``, or ``wheel`` if the wheel contains the sources that are compiled at run
+            time, at the paths where they are installed.
+        oldest: the oldest release that is measured.
+        steps: components of a version that a patch's variants distinguish: 2 for a project that
+            changes with every minor release.
+        pinned_in: vLLM's requirements file that pins it, relative to vLLM's sources; else empty.
     """
 
     name: str
@@ -62,8 +62,7 @@ DISTRIBUTIONS = {
         pinned_in="requirements/cuda.txt",
     ),
 }
-#: What patches and proofs read; images and test data are not unpacked. C++ standard headers have no
-#: suffix.
+#: Suffixes of the files that patches and proofs read; others, such as images, are not unpacked.
 TEXT = frozenset(
     {
         ".py",
@@ -81,6 +80,7 @@ TEXT = frozenset(
         ".jinja",
     }
 )
+#: The C++ standard headers that FlashInfer's wheel contains have no suffix.
 TEXT_OF = {"sdist": TEXT, "wheel": TEXT | {""}}
 
 
@@ -91,9 +91,9 @@ class SourceTree:
     Attributes:
         project: such as ``vllm``.
         version: the release.
-        root: folder laid out as the sdist, or as ``site-packages``; Python files of vLLM are in the
-            same place in both.
-        sha256: of the file it came from: equal trees have equal hashes.
+        root: folder laid out as the sdist, or as ``site-packages``; vLLM's Python files have the
+            same paths in both.
+        sha256: of the file that it was unpacked from: equal hashes mean equal trees.
     """
 
     project: str
@@ -103,11 +103,9 @@ class SourceTree:
 
 
 def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -> list[str]:
-    """Releases with sources, oldest first: all that match ``specifier``; without one, the newest of
-    every minor.
+    """Releases with sources, oldest first: those matching ``specifier``, else the newest per minor.
 
-    The index is asked; if none answers, what is in the cache is what there is. Raises SetupError if
-    that is nothing.
+    If no index answers, these are the releases in the cache. Raises SetupError if there are none.
     """
     oldest = DISTRIBUTIONS[project].oldest
     names = {Version(file.version or "0") for file in _files(project, settings)} or _cached(
@@ -117,7 +115,7 @@ def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -
         raise fail(
             SetupError,
             "sources-unreachable",
-            f"no index tells the releases of {project}",
+            f"no index lists any release of {project}",
             fix="imagefactory doctor",
         )
     if specifier is not None:
@@ -145,7 +143,7 @@ def pinned(project: str, trees: Sequence[SourceTree]) -> list[str]:
 def fetch(project: str, version: str, settings: Settings) -> SourceTree:
     """The sources of one release, from the cache or the index.
 
-    Raises SetupError if no index answers or its file is not the one with its hash.
+    Raises SetupError if no index has them, or the download does not have the index's hash.
     """
     root = _folder(project, settings) / version
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +169,7 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
                 fix="imagefactory doctor checks the indexes",
             )
         with ui.step(f"fetching the sources of {project} {version}"):
-            sha = _unpack(found, root, TEXT_OF[DISTRIBUTIONS[project].kind])
+            sha = _download(found, root, TEXT_OF[DISTRIBUTIONS[project].kind])
         mark.write_text(
             json.dumps({"sha256": sha, "file": found.filename}) + "\n", encoding="utf-8"
         )
@@ -179,10 +177,10 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
 
 
 def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> SourceTree:
-    """The sources of what ``cell`` installs of ``project``, by ``lock`` where there is one.
+    """The sources of what ``cell`` installs of ``project``, as locked if there is a ``lock``.
 
-    They are a release's, unless the matrix names somebody's wheel by its address, or a commit to
-    make the wheel from. Raises SetupError if they cannot be had.
+    They are those of a release, unless the matrix names a wheel by its URL or a commit to build
+    from. Raises SetupError if they are not available.
     """
     resolution = lock.find(request_of(cell)) if lock else None
     wheel = resolution.wheel(DISTRIBUTIONS[project].name) if resolution else None
@@ -193,7 +191,7 @@ def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> 
         return _of_file(project, cell.axes[project], file, commit.sha256, settings)
     if wheel and wheel.has_address:
         return _of_file(
-            project, cell.axes[project], wheelhouse.of(wheel, settings), wheel.sha256, settings
+            project, cell.axes[project], wheelhouse.file_of(wheel, settings), wheel.sha256, settings
         )
     return fetch(project, cell.axes[project], settings)
 
@@ -240,21 +238,18 @@ def _is_version(file: DistributionPackage) -> bool:
     return True
 
 
-def _unpack(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> str:
-    """Download a file, hold it against its hash, unpack its texts to ``root`` in one step.
-
-    Returns the hash.
-    """
+def _download(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> str:
+    """Download a file, check its hash, unpack its text files to ``root``; returns the hash."""
     with tempfile.TemporaryFile() as data:
         found = web.download(file.url, data, code="sources-unreachable")
         wanted = file.digests.get("sha256")
         if wanted and wanted != found:
-            what = f"{file.filename} is {found[:16]}, the index promised {wanted[:16]}"
+            what = f"{file.filename} has SHA-256 {found[:16]}…, the index says {wanted[:16]}…"
             raise fail(
                 SetupError,
                 "sources-corrupt",
                 what,
-                fix="try again; if it stays, ask who keeps the index",
+                fix="try again; if it persists, contact the operator of the index",
             )
         data.seek(0)
         _write_texts(data, file.filename, root, suffixes)
@@ -262,7 +257,7 @@ def _unpack(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> 
 
 
 def _write_texts(data: IO[bytes], filename: str, root: Path, suffixes: frozenset[str]) -> None:
-    """Unpack the texts of a wheel or an archive to ``root`` in one step."""
+    """Unpack the text files of a wheel or an sdist to ``root``, atomically."""
     with tempfile.TemporaryDirectory(dir=root.parent) as name:
         folder = Path(name) / "tree"
         folder.mkdir()
@@ -274,9 +269,9 @@ def _write_texts(data: IO[bytes], filename: str, root: Path, suffixes: frozenset
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The texts of an sdist without its top folder.
+    """The text files of an sdist, by their path below its top folder.
 
-    By hand, for tarfile's filters are younger than Debian's 3.11.
+    tarfile's extraction filters would do this too, but Debian 12's Python 3.11 lacks them.
     """
     with tarfile.open(fileobj=data) as archive:
         for member in archive:
@@ -287,7 +282,7 @@ def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PureP
 
 
 def _of_wheel(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The texts of a wheel, where they are installed."""
+    """The text files of a wheel, by the path at which they are installed."""
     with zipfile.ZipFile(data) as archive:
         for name in archive.namelist():
             path = PurePosixPath(name)
@@ -296,6 +291,6 @@ def _of_wheel(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PureP
 
 
 def _is_wanted(path: PurePosixPath, suffixes: frozenset[str]) -> bool:
-    # a distribution's own metadata is not among what gets installed or compiled
-    own = any(part.endswith((".egg-info", ".dist-info")) for part in path.parts)
-    return path.suffix in suffixes and not own and not path.is_absolute() and ".." not in path.parts
+    metadata = any(part.endswith((".egg-info", ".dist-info")) for part in path.parts)
+    is_safe = not path.is_absolute() and ".." not in path.parts
+    return path.suffix in suffixes and not metadata and is_safe

@@ -1,7 +1,4 @@
-"""Work trees: where a person finishes what a merge could not, or begins a patch.
-
-They outlive the run.
-"""
+"""Work trees: where a user resolves merge conflicts or writes a new patch, between two runs."""
 
 from __future__ import annotations
 
@@ -12,22 +9,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from imagefactory.errors import InputError, Problem, fail
-from imagefactory.patching.carry import write_merged
 from imagefactory.patching.merge import MergedFile, changed_files, diff_of, leftover_markers
+from imagefactory.patching.rebase import write_merged
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTree:
-    """A tree that a person edits.
+    """A source tree for the user to edit.
 
     Attributes:
-        folder: its own folder, with ``tree/`` and what is known of it.
-        patch: ``project/name`` of the patch that comes out of it.
-        version: the release that it is for.
-        kind: ``port`` for a variant more, ``new`` for a new entry.
-        notes: what a draft entry is told about where it came from.
+        folder: its own folder, with ``tree/`` and ``port.json``.
+        patch: ``project/name`` of the patch.
+        version: the release that the diff is for.
+        kind: ``port`` for a variant of an existing patch, ``new`` for a new one.
+        notes: the ``findings`` of a new patch.
     """
 
     folder: Path
@@ -51,29 +48,29 @@ def begin(
     files: Sequence[MergedFile] = (),
     notes: str = "",
 ) -> WorkTree:
-    """A copy of ``source`` with ``files`` in it.
+    """Create a work tree: a copy of ``source`` with ``files`` in it.
 
-    Raises InputError if there is one: a person's work is in it.
+    Raises InputError if it exists already: it may contain the user's work.
     """
     folder = _home(settings) / f"{patch.replace('/', '-')}-{source.version}"
     if folder.exists():
-        what = f"there is a work tree for {patch} on {source.version} already: {folder / 'tree'}"
-        fix = f"imagefactory patch continue {patch}, or remove the folder to begin anew"
+        what = f"a work tree for {patch} on {source.version} exists already: {folder / 'tree'}"
+        fix = f"run imagefactory patch continue {patch}, or remove the folder to start over"
         raise fail(InputError, "port-open", what, where=str(folder), fix=fix)
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     work = WorkTree(folder=folder, patch=patch, version=source.version, kind=kind, notes=notes)
-    # real copies: an editor that writes into a linked file would change the kept sources
+    # copies, not links: an editor that writes to a hard link would change the cached sources
     shutil.copytree(source.root, part / "tree", ignore=shutil.ignore_patterns(".*"))
     write_merged(files, part / "tree")
-    told = {key: value for key, value in asdict(work).items() if key != "folder"}
-    (part / "port.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    values = {key: value for key, value in asdict(work).items() if key != "folder"}
+    (part / "port.json").write_text(json.dumps(values, indent=1), encoding="utf-8")
     part.rename(folder)
     return work
 
 
-def open_ones(settings: Settings) -> list[WorkTree]:
-    """Every work tree that waits for a person."""
+def unfinished(settings: Settings) -> list[WorkTree]:
+    """Every work tree that exists."""
     marks = sorted(_home(settings).glob("*/port.json"))
     return [
         WorkTree(folder=mark.parent, **json.loads(mark.read_text(encoding="utf-8")))
@@ -81,36 +78,33 @@ def open_ones(settings: Settings) -> list[WorkTree]:
     ]
 
 
-def finished(work: WorkTree, pristine: SourceTree) -> str:
-    """The diff that the work tree amounts to.
+def diff_against(work: WorkTree, pristine: SourceTree) -> str:
+    """The diff from ``pristine`` to the work tree.
 
-    Raises InputError for conflict markers, or if nothing was changed.
+    Raises InputError if it has conflict markers, or no changes.
     """
     names = changed_files(pristine.root, work.tree)
-    places = list(leftover_markers(work.tree, names))
-    if places:
-        fix = (
-            "keep what is right, take the markers out, then: imagefactory patch "
-            f"continue {work.patch}"
-        )
+    markers = list(leftover_markers(work.tree, names))
+    if markers:
+        fix = f"resolve the conflict, then: imagefactory patch continue {work.patch}"
         raise InputError(
             [
-                Problem(code="port-markers", where=place, what="a conflict marker is left", fix=fix)
-                for place in places
+                Problem(code="port-markers", where=where, what="unresolved conflict", fix=fix)
+                for where in markers
             ]
         )
     text = diff_of(pristine.root, work.tree, names)
     if not text:
         what, fix = (
-            f"nothing is changed in {work.tree}",
+            f"{work.tree} has no changes",
             "edit the tree first, or remove its folder",
         )
         raise fail(InputError, "port-unchanged", what, where=str(work.tree), fix=fix)
     return text
 
 
-def close(work: WorkTree) -> None:
-    """Take the work tree away; what it was for is written."""
+def remove(work: WorkTree) -> None:
+    """Delete the work tree."""
     shutil.rmtree(work.folder)
 
 

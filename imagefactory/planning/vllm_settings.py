@@ -1,25 +1,29 @@
-"""What can be set in a release of vLLM: the variables it reads and the options it takes, told from
-its own source.
+"""The variables and options that a release of vLLM supports, read from its own sources.
 
-A release ignores a variable that it does not know without a word; four that people rely on went in
-0.24 and 0.29.
+A release silently ignores variables that it does not know; four popular ones were removed in 0.24
+and 0.29.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.errors import Problem
+from imagefactory.errors import Problem, SetupError
+from imagefactory.locking.lock import Lock
 from imagefactory.matrix.cell import Cell
+from imagefactory.patching import sources
 from imagefactory.patching.patch import Step
+from imagefactory.settings import Settings
+from imagefactory.system import ui
 
-#: Variables of other programs (torch, CUDA, the container runtime) are not vLLM's to know.
-OURS = "VLLM_"
+#: Other variables belong to other programs (torch, CUDA, the container runtime).
+PREFIX = "VLLM_"
 _OPTION = re.compile(r"""["'](--[a-z][a-z0-9-]*)["']""")
 _READ = re.compile(
     r"""(?:environ(?:\.get|\.pop|\.setdefault)?|getenv)\s*[(\[]\s*["'](VLLM_[A-Z0-9_]+)["']"""
@@ -27,18 +31,15 @@ _READ = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
+class VllmSettings:
     """The variables and long options of one release."""
 
     variables: frozenset[str]
     options: frozenset[str]
 
     def knows(self, setting: str) -> bool:
-        """Whether the release takes ``setting``.
-
-        A variable or an option as it is written on the command line.
-        """
-        if setting.startswith(OURS):
+        """Whether the release supports ``setting``: a variable, or an option with any value."""
+        if setting.startswith(PREFIX):
             return setting in self.variables
         name = option_name(setting)
         return name in self.options or (
@@ -46,8 +47,32 @@ class Knobs:
         )
 
 
-def read(root: Path) -> Knobs:
-    """The knobs of the release whose sources are at ``root``."""
+def of_cell(cell: Cell, lock: Lock, settings: Settings) -> VllmSettings | None:
+    """The settings of the cell's vLLM; None, with a warning, if its sources are not available.
+
+    Results are cached by the hash of the sources.
+    """
+    try:
+        tree = sources.of_cell("vllm", cell, lock, settings)
+    except SetupError as error:
+        ui.warn(f"settings not checked against vLLM {cell.vllm}: {error.problems[0].what}")
+        return None
+    cached = settings.cache / "vllm-settings" / f"{tree.sha256}.json"
+    try:
+        data = json.loads(cached.read_text(encoding="utf-8"))
+        return VllmSettings(
+            variables=frozenset(data["variables"]), options=frozenset(data["options"])
+        )
+    except (OSError, ValueError, KeyError):
+        found = read(tree.root)
+    data = {"variables": sorted(found.variables), "options": sorted(found.options)}
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    cached.write_text(json.dumps(data), encoding="utf-8")
+    return found
+
+
+def read(root: Path) -> VllmSettings:
+    """Read the settings of the release whose sources are in ``root``."""
     variables = set(_declared_variables(root / "vllm" / "envs.py"))
     for path in sorted((root / "vllm").rglob("*.py")):
         variables |= set(_READ.findall(path.read_text(encoding="utf-8", errors="replace")))
@@ -58,29 +83,24 @@ def read(root: Path) -> Knobs:
     ):
         if path.is_file():
             options |= set(_options(path.read_text(encoding="utf-8")))
-    return Knobs(variables=frozenset(variables), options=frozenset(options))
+    return VllmSettings(variables=frozenset(variables), options=frozenset(options))
 
 
 def _declared_variables(path: Path) -> Iterator[str]:
-    """The keys of ``environment_variables``, the table that vLLM looks its variables up in."""
+    """The keys of ``environment_variables``, the table of vLLM's variables."""
     if not path.is_file():
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Dict):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(
-            isinstance(target, ast.Name) and target.id == "environment_variables"
-            for target in targets
-        ):
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if "environment_variables" in names:
             yield from (str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
 
 
 def _options(text: str) -> Iterator[str]:
-    """Options that are written out.
-
-    And those that are made from the fields of an ``...Args`` class.
-    """
+    """Options written as literals, and those derived from the fields of an ``...Args`` class."""
     yield from _OPTION.findall(text)
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Args"):
@@ -95,41 +115,32 @@ def option_name(argument: str) -> str:
     return argument.partition("=")[0].partition(".")[0].replace("_", "-")
 
 
-def asked(cell: Cell) -> list[str]:
-    """The settings of a cell's flavor that vLLM itself must know."""
+def settings_of(cell: Cell) -> list[str]:
+    """The settings of a cell's flavor that vLLM itself must support."""
     options = [text for text in cell.flavor.serve_args if text.startswith("--")]
-    return [*(name for name in cell.flavor.env if name.startswith(OURS)), *options]
+    return [*(name for name in cell.flavor.env if name.startswith(PREFIX)), *options]
 
 
-def dead(cell: Cell, knobs: Knobs, series: Sequence[Step]) -> Iterator[Problem]:
-    """A problem for each setting that the cell's vLLM would ignore or refuse.
+def unknown_settings(cell: Cell, known: VllmSettings, series: Sequence[Step]) -> Iterator[Problem]:
+    """A problem for each setting that the cell's vLLM would ignore or reject.
 
-    What the series adds counts as known.
+    Settings that the patches of ``series`` add are known too.
     """
+    flavor, release = cell.flavor, f"vLLM {cell.vllm}"
     added = _added(series)
-    for setting in asked(cell):
-        name = setting if setting.startswith(OURS) else option_name(setting)
-        if knobs.knows(setting) or name in added:
+    for setting in settings_of(cell):
+        name = setting if setting.startswith(PREFIX) else option_name(setting)
+        if known.knows(setting) or name in added:
             continue
-        near = difflib.get_close_matches(
-            name, sorted(knobs.variables | knobs.options), n=1, cutoff=0.8
-        )
-        release = f"vLLM {cell.axes['vllm']}"
-        what = (
-            f"flavor {cell.flavor.name} sets {name}, which {release} does not know: "
-            "it would be ignored"
-        )
         if name.startswith("--"):
-            what = (
-                f"flavor {cell.flavor.name} passes {name}, which {release} does not "
-                "take: it would not start"
-            )
-        fix = (
-            f"{release} has {near[0]}"
-            if near
-            else "take it out, or make a flavor for the releases that know it"
-        )
-        where = str(cell.flavor.setting_locations.get(setting, cell.flavor.location))
+            what = f"{release} does not know {name} of flavor {flavor.name} and would not start"
+        else:
+            what = f"{release} does not know {name} of flavor {flavor.name} and would ignore it"
+        names = sorted(known.variables | known.options)
+        similar = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        fix = "remove it, or add a flavor for the releases that support it"
+        fix = f"{release} has {similar[0]}" if similar else fix
+        where = str(flavor.setting_locations.get(setting, flavor.location))
         yield Problem(code="setting-dead", where=where, what=what, fix=fix)
 
 

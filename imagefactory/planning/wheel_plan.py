@@ -223,7 +223,7 @@ def _part(
     asked = origins.of(text)
     found: LockedSource | Wheel | Path | None
     if asked.kind is origins.Kind.FOLDER:
-        found = project / asked.place
+        found = project / asked.address
         if not found.is_dir():
             what, fix = (
                 f"{name}: there is no folder {found}",
@@ -238,13 +238,13 @@ def _part(
             origin=found,
         )
     if asked.kind is origins.Kind.WHEEL:
-        found = resolution.wheel(asked.place)
+        found = resolution.wheel(asked.address)
     elif asked.kind is origins.Kind.GIT:
         found = lock.commit(text)
     else:
-        file = asked.place.rpartition("/")[2]
+        file = asked.address.rpartition("/")[2]
         found = LockedSource(
-            name=text, version="", filename=file, sha256=asked.ref, size=0, url=asked.place
+            name=text, version="", filename=file, sha256=asked.ref, size=0, url=asked.address
         )
     if found is None:
         raise _uncovered(build, f"{text} ({name})")

@@ -1,25 +1,25 @@
-"""Receipts: what was built and which checks held, keyed by image digest.
+"""Receipts: what was built and which checks passed, keyed by image digest.
 
-Only what has one may move.
+Only an image with a receipt that passes may move.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagefactory.errors import Problem
 
+if TYPE_CHECKING:
+    from imagefactory.system.engine import ImageInfo
+
 
 class Outcome(StrEnum):
-    """How a check ended. Only PASS is a success.
-
-    SKIP always says why and is never counted as one.
-    """
+    """How a check ended. Only PASS is a success; a SKIP always has a reason."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -108,6 +108,12 @@ def load(folder: Path, digest: str) -> Receipt | None:
         return None
 
 
+def not_passed(folder: Path, tags: Sequence[str], images: Mapping[str, ImageInfo]) -> list[str]:
+    """The ``tags`` whose very digest has not passed yet; ``images`` are the engine's, by tag."""
+    before = {tag: load(folder, images[tag].digest) if tag in images else None for tag in tags}
+    return [tag for tag, one in before.items() if not (one and one.passed)]
+
+
 def problems(receipts: Sequence[Receipt]) -> list[Problem]:
     """What keeps images from moving: a problem for every required check that did not pass."""
     return [
@@ -115,7 +121,7 @@ def problems(receipts: Sequence[Receipt]) -> list[Problem]:
             code="check-failed",
             where=one.tag,
             what=f"{check.name}: {check.detail}",
-            fix="see docs/verify.md",
+            fix="'imagefactory verify --checks' lists what every check asserts",
         )
         for one in receipts
         for check in one.checks

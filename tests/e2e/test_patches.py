@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,17 +17,17 @@ from packaging.specifiers import SpecifierSet
 from support import ROOT
 from support.e2e import factory
 
+from imagefactory import opening, workspace
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog, sources, status
-from imagefactory.patching.measure import Bench
+from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Patch, Step
 from imagefactory.planning import vllm_settings
 from imagefactory.settings import from_environment
-from imagefactory.workspace import Workspace
 
 pytestmark = pytest.mark.e2e
 
-SETTINGS = from_environment(os.environ, ROOT)
+SETTINGS = from_environment(os.environ)
 EARLY = {"VLLM_USE_FLASHINFER_MOE_FP4", "VLLM_NVFP4_GEMM_BACKEND", "VLLM_FLASHINFER_MOE_BACKEND"}
 SETTINGS_OF_SEEDS = {*EARLY, "VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_BACKEND"}
 MTP, ROUTING = "vllm/mtp-exclusion", "vllm/nvfp4-routing-sm121"
@@ -89,17 +90,16 @@ def test_the_whole_series_of_gb10_holds_on_every_release() -> None:
         if cell.flavor.name == "gb10"
     )
     found = catalog.load(ROOT / "patches")
-    wrong = []
-    for release in sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS):
+    bench = Bench(SETTINGS)
+
+    def measured(release: str) -> list[Measured]:
         tree = sources.fetch("vllm", release, SETTINGS)
-        rows = Bench(SETTINGS).series(
-            tree, [status.step_for(found[name], tree) for name in flavor.patches]
-        )
-        wrong += [
-            (release, row.patch, row.reason)
-            for row in rows
-            if row.state not in ("needed", "obsolete", "n/a")
-        ]
+        return bench.series(tree, [status.step_for(found[name], tree) for name in flavor.patches])
+
+    releases = sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS)
+    with ThreadPoolExecutor(2) as pool:
+        rows = [row for rows in pool.map(measured, releases) for row in rows]
+    wrong = [row for row in rows if row.state not in ("needed", "obsolete", "n/a")]
     assert wrong == []
 
 
@@ -113,7 +113,7 @@ def test_the_published_page_of_states_is_what_is_measured() -> None:
         )
         for version in re.findall(r"^\| (\d[\w.]*) \|", section, re.MULTILINE)
     ]
-    bench = Workspace(ROOT / "matrix.yaml", SETTINGS).bench(patches)
+    bench = opening.bench(workspace.find(ROOT / "matrix.yaml", os.environ), patches)
     assert status.markdown(status.measure(patches, trees, bench), patches) == page
 
 
@@ -179,4 +179,4 @@ def test_a_variant_that_is_gone_is_ported_again_from_the_one_before_and_is_green
     checked = factory(
         "patch", "port", "vllm/nvfp4-routing-sm121", "--to", "0.33.0", "--json", cwd=tmp_path
     )
-    assert checked.json[0]["outcome"] == "works already"
+    assert checked.json[0]["outcome"] == "already works"

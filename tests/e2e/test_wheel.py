@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from support.e2e import copy_project, factory
 
-from imagefactory.commands.options import workspace_of
+from imagefactory import opening, workspace
 from imagefactory.inbuild import overlay
 from imagefactory.locking import store, wheelhouse
+from imagefactory.planning import planning
 from imagefactory.settings import from_environment
 from imagefactory.system.archive import unpack
 from imagefactory.system.engine import Engine
@@ -125,11 +126,12 @@ def plan_route(project: Path, tree: Path) -> dict[str, bytes]:
 
 
 def context_of(project: Path) -> Path:
-    workspace = workspace_of(project / "matrix.yaml")
-    (cell,) = (cell for cell in workspace.cells([]) if cell.flavor.name == FLAVOR)
-    wanted = workspace.wheel(cell)
+    files = workspace.find(project / "matrix.yaml", os.environ)
+    inputs = opening.read(files)
+    (cell,) = (cell for cell in inputs.matrix.cells if cell.flavor.name == FLAVOR)
+    wanted = planning.plan_wheel(cell, inputs)
     assert wanted is not None
-    return workspace.contexts / f"wheel-{wanted.key[:12]}"
+    return files.contexts / f"wheel-{wanted.key[:12]}"
 
 
 def test_another_builder_makes_the_same_bytes(project: Path, remote: str) -> None:
@@ -194,7 +196,7 @@ def test_an_arm64_image_with_it_is_verified_and_made_again_is_the_same_digest(
 
 
 def test_from_a_git_ref_it_is_what_it_is_from_the_sdist(project: Path, tmp_path: Path) -> None:
-    settings = from_environment(os.environ, project)
+    settings = from_environment(os.environ)
     source = store.read(project / "wheels.lock").sources[0]
     with tarfile.open(
         wheelhouse.fetch(source.url, source.sha256, source.filename, settings)

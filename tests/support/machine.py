@@ -1,4 +1,4 @@
-"""The settings of a machine that a test makes up."""
+"""Settings for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ DOWN = "http://127.0.0.1:9/simple"
 
 def settings(tmp_path: Path, *indexes: str, links: tuple[Path, ...] = ()) -> Settings:
     return Settings(
-        project=tmp_path,
         state=tmp_path / "state",
         cache=tmp_path / "cache",
         indexes=indexes,

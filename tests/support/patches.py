@@ -1,4 +1,4 @@
-"""Patches and sources that a test makes up."""
+"""A small patch for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of cells of the project's own matrix."""
+"""Plans of cells in the project's own matrix."""
 
 from __future__ import annotations
 

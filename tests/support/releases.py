@@ -1,4 +1,4 @@
-"""Releases of a project that changes one file in every way that a merge meets."""
+"""Releases of a project that changes one file in every way that a merge has to handle."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from support.index import serve
 from support.machine import settings
 from support.sources import publish, sdist
 
-DIFF = "--- a/pkg/x.py\n+++ b/pkg/x.py\n@@ -1,7 +1,7 @@\n head\n a\n b\n-c\n+mended\n d\n e\n f\n"
+DIFF = "--- a/pkg/x.py\n+++ b/pkg/x.py\n@@ -1,7 +1,7 @@\n head\n a\n b\n-c\n+patched\n d\n e\n f\n"
 
 
 PROOF = """\
 import pathlib, sys
 text = "".join(path.read_text() for path in pathlib.Path(sys.argv[1]).rglob("*.py"))
 print("looked")
-raise SystemExit(0 if "mended" in text or "fixed upstream" in text else 1)
+raise SystemExit(0 if "patched" in text or "fixed upstream" in text else 1)
 """
 
 
@@ -32,10 +32,10 @@ RELEASES = {
     "0.22.0": {
         "pkg/x.py": "b2\n" + BASE.replace("a\n", "a changed\n", 1).replace("head changed", "head")
     },
-    "0.23.0": {"other/place/x.py": BASE.replace("g\n", "g changed\n")},
+    "0.23.0": {"other/folder/x.py": BASE.replace("g\n", "g changed\n")},
     "0.24.0": {"pkg/x.py": BASE.replace("c\n", "see\n")},
     "0.25.0": {"pkg/x.py": BASE.replace("c\n", "fixed upstream\n")},
-    "0.26.0": {"pkg/y.py": "nothing of it\n"},
+    "0.26.0": {"pkg/y.py": "unrelated\n"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Sources at an index of a test's own."""
+"""Source distributions on a test's own index."""
 
 from __future__ import annotations
 

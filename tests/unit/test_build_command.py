@@ -1,18 +1,12 @@
-"""What `imagefactory build` does with images that are there already."""
+"""Which images `imagefactory build` verifies, and which results are problems."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from imagefactory.commands import build, verify
-from imagefactory.settings import from_environment
-from imagefactory.system.engine import Engine, ImageInfo
+from imagefactory.system.engine import ImageInfo
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
-from imagefactory.workspace import Workspace
 
 
 def image(tag: str) -> ImageInfo:
@@ -27,7 +21,7 @@ def image(tag: str) -> ImageInfo:
     )
 
 
-def judged(tag: str, outcome: Outcome) -> Receipt:
+def verified(tag: str, outcome: Outcome) -> Receipt:
     check = CheckResult(name="torch", outcome=outcome, required=True, detail="seen", seconds=0.1)
     return Receipt(
         digest=f"sha256:{tag}",
@@ -39,37 +33,26 @@ def judged(tag: str, outcome: Outcome) -> Receipt:
     )
 
 
-def test_only_what_has_not_passed_as_it_is_is_verified_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def verify_all(
-        workspace: Workspace, engine: Engine, tags: list[str], **_: Any
-    ) -> list[Receipt]:
-        asked.extend(tags)
-        return []
-
-    monkeypatch.setattr(verify, "verify_all", verify_all)
-    workspace = Workspace(
-        tmp_path / "matrix.yaml", from_environment({"XDG_STATE_HOME": str(tmp_path)}, tmp_path)
-    )
-    engine = Engine(binary="docker", host=None, config=None)
+def test_only_images_whose_digest_has_not_passed_are_verified(tmp_path: Path) -> None:
     for one in (
-        judged("good", Outcome.PASS),
-        judged("bad", Outcome.FAIL),
-        judged("unjudged", Outcome.SKIP),
+        verified("good", Outcome.PASS),
+        verified("bad", Outcome.FAIL),
+        verified("skipped", Outcome.SKIP),
     ):
-        receipt.save(workspace.settings.receipts, one)
-    there = ["good", "bad", "unjudged", "new"]
-    images = {tag: image(tag) for tag in there}
-    build._verify_unless_passed(workspace, engine, [*there, "gone"], images, show=False)
-    assert asked == ["bad", "unjudged", "new", "gone"]  # what is gone is told by the verification
+        receipt.save(tmp_path, one)
+    existing = ["good", "bad", "skipped", "new"]
+    images = {tag: image(tag) for tag in existing}
+    left = receipt.not_passed(tmp_path, [*existing, "missing"], images)
+    assert left == ["bad", "skipped", "new", "missing"]  # verifying reports the missing one
 
 
-def test_a_required_check_that_did_not_pass_is_a_problem_be_it_failed_or_left_out() -> None:
+def test_a_required_check_that_failed_or_was_skipped_is_a_problem() -> None:
     found = receipt.problems(
-        [judged("good", Outcome.PASS), judged("bad", Outcome.FAIL), judged("left", Outcome.SKIP)]
+        [
+            verified("good", Outcome.PASS),
+            verified("bad", Outcome.FAIL),
+            verified("left", Outcome.SKIP),
+        ]
     )
     assert [(problem.code, problem.where) for problem in found] == [
         ("check-failed", "bad"),

@@ -1,13 +1,90 @@
-"""What the modules may know of each other."""
+"""The structure of the code: the order of imports, what modules load, and their length."""
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from imagefactory.commands import COMMANDS
 from imagefactory.system import shell
+
+PACKAGE = ROOT / "imagefactory"
+#: The packages and top-level modules. Each may import those before it, and none after it. Wheels
+#: are baked like images, so their package comes after `building`.
+ORDER = (
+    *("errors", "settings", "system", "inbuild", "matrix", "locking", "patching", "planning"),
+    *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
+    *("workspace", "opening", "results", "pipeline", "commands", "cli", "__main__"),
+)
+#: Packages without an entry module; every other one is a station, with a module of its own name.
+COLLECTIONS = ("system", "inbuild", "commands")
+LONGEST = 400
+
+
+def modules(root: Path = PACKAGE) -> list[Path]:
+    return sorted(path for path in root.rglob("*.py") if not path.name.startswith("test_"))
+
+
+def room_of(path: Path, root: Path = PACKAGE) -> str:
+    return path.relative_to(root).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The packages of imagefactory that a module imports, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module == "imagefactory":
+            names = [f"imagefactory.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            head, _, rest = name.partition(".")
+            if head == "imagefactory" and rest and rest != "__version__":
+                yield rest.partition(".")[0]
+
+
+def backward(root: Path = PACKAGE) -> list[str]:
+    """The imports of packages that come later in the order, or are not in it."""
+    found = []
+    for path in modules(root):
+        room = room_of(path, root)
+        if room == "__init__":
+            continue
+        before = ORDER[: ORDER.index(room) + 1]
+        late = [other for other in imported(path) if other not in before]
+        found += [f"{path.relative_to(root)} imports {other}" for other in late]
+    return found
+
+
+def test_packages_import_only_packages_before_them() -> None:
+    assert {room_of(path) for path in modules()} - {"__init__"} == set(ORDER)
+    assert backward() == []
+
+
+def test_a_backward_import_is_detected(tmp_path: Path) -> None:
+    (tmp_path / "matrix").mkdir()
+    (tmp_path / "matrix" / "late.py").write_text(
+        "def f():\n    from imagefactory.locking import store\n"
+    )
+    assert backward(tmp_path) == ["matrix/late.py imports locking"]
+
+
+def test_every_station_has_an_entry_module_of_its_own_name() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    stations = packages - set(COLLECTIONS)
+    assert {name for name in stations if not (PACKAGE / name / f"{name}.py").is_file()} == set()
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    code = [*modules(), *modules(ROOT / "benchmarks"), *modules(ROOT / "patches")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in code}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
 
 OUTSIDE = (
     "requests",
@@ -16,7 +93,7 @@ OUTSIDE = (
     "imagefactory.system.engine",
     "imagefactory.system.ui",
 )
-#: What takes a tenth of a second and more to load.
+#: Libraries that take 100 ms or more to load.
 HEAVY = "requests", "numpy", "python_on_whales", "pypi_simple"
 PURE = [
     "matrix.matrix",
@@ -26,7 +103,7 @@ PURE = [
     "locking.tags",
     "patching.patch",
     "patching.catalog",
-    "patching.settle",
+    "patching.resolve_conflicts",
     "planning.layers",
     "planning.render",
     "planning.cell_plan",
@@ -39,8 +116,8 @@ PURE = [
 ]
 
 
-def known_to(module: str, wanted: tuple[str, ...] = OUTSIDE) -> set[str]:
-    """Which of ``wanted`` a fresh interpreter has loaded once it knows ``module``."""
+def loaded_by(module: str, wanted: tuple[str, ...] = OUTSIDE) -> set[str]:
+    """Those of ``wanted`` that a fresh interpreter loads when it imports ``module``."""
     program = (
         f"import imagefactory.{module}, sys; print(*sorted({set(wanted)!r} & set(sys.modules)))"
     )
@@ -50,22 +127,26 @@ def known_to(module: str, wanted: tuple[str, ...] = OUTSIDE) -> set[str]:
 
 
 @pytest.mark.parametrize("module", PURE)
-def test_a_pure_station_knows_nothing_of_the_network_the_engine_or_the_terminal(
+def test_a_pure_module_does_not_load_the_network_the_engine_or_the_terminal(
     module: str,
 ) -> None:
-    assert known_to(module) == set()
+    assert loaded_by(module) == set()
 
 
-def test_a_station_that_asks_an_index_is_seen_to() -> None:
-    assert {"requests", "imagefactory.system.shell"} <= known_to("locking.resolve")
+def test_a_module_that_uses_the_network_is_detected() -> None:
+    assert {"requests", "imagefactory.system.shell"} <= loaded_by("locking.resolve")
 
 
-def test_a_build_that_finds_nothing_to_do_loads_nothing_that_only_work_needs() -> None:
-    assert known_to("commands.build", HEAVY) == set()
-    assert {"requests", "numpy"} <= known_to("commands.verify", HEAVY)
+def test_the_build_command_does_not_load_heavy_libraries() -> None:
+    assert loaded_by("commands.build", HEAVY) == set()
+    assert {"requests", "numpy"} <= loaded_by("verifying.verifying", HEAVY)
 
 
-def test_the_program_loads_no_command_before_it_is_asked_for() -> None:
-    loaded = tuple(f"imagefactory.commands.{name}" for name in COMMANDS)
-    assert known_to("cli", loaded) == set()
-    assert known_to("commands.plan", loaded) == {"imagefactory.commands.plan"}
+def test_an_engine_is_known_without_the_libraries_that_it_may_need() -> None:
+    assert loaded_by("system.engine", HEAVY) == set()
+
+
+def test_commands_are_loaded_only_when_they_are_called() -> None:
+    names = tuple(f"imagefactory.commands.{name}" for name in COMMANDS)
+    assert loaded_by("cli", names) == set()
+    assert loaded_by("commands.plan", names) == {"imagefactory.commands.plan"}

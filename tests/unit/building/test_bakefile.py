@@ -14,6 +14,8 @@ from support.machine import DOWN, settings
 from support.plans import planned
 
 from imagefactory.building import bakefile
+from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.contexts import Contexts
 from imagefactory.errors import SetupError
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.system import shell
@@ -55,14 +57,13 @@ def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
         origin="bootstrap",
         swap="docker-image://local:amd64",
     )
-    path = bakefile.write(
-        folder / "${out}",
-        [made],
-        build_bases={"trixie": native},
-        settings=settings(folder, DOWN),
-        uv=Path(sys.executable),
+    contexts = Contexts(
+        folder=folder / "${out}",
         templates=ROOT / "templates",
+        uv=Path(sys.executable),
+        settings=settings(folder, DOWN),
     )
+    path = bakefile.write_cells(contexts, [made], {"trixie": native}, BakeOptions())
     targets: dict[str, dict[str, object]] = json.loads(path.read_text())["target"]
     return targets
 

@@ -1,4 +1,4 @@
-"""The program that compiles parts of vLLM in the builder, up to the compilers themselves."""
+"""The programs that compile parts of vLLM and build its wheel, with fake compilers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ GIB = 1 << 30
     ("cores", "free", "wanted"),
     [(2, 24 * GIB, 2), (8, 24 * GIB, 3), (20, 120 * GIB, 17), (2, 4 * GIB, 1), (1, 99 * GIB, 1)],
 )
-def test_as_many_units_at_once_as_cores_and_memory_take(cores: int, free: int, wanted: int) -> None:
+def test_parallel_units_are_limited_by_cores_and_memory(cores: int, free: int, wanted: int) -> None:
     assert compiler.jobs(cores, free) == wanted
 
 
-def test_the_memory_is_what_is_free_or_what_the_control_group_leaves(tmp_path: Path) -> None:
+def test_available_memory_is_free_memory_or_the_control_groups_limit(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 99 kB\nMemAvailable:    2048 kB\n")
-    assert compiler.memory(tmp_path) == 2048 * 1024
+    assert compiler.available_memory(tmp_path) == 2048 * 1024
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.max").write_text("max\n")
-    assert compiler.memory(tmp_path) == 2048 * 1024
+    assert compiler.available_memory(tmp_path) == 2048 * 1024
     (group / "memory.max").write_text("1024\n")
-    assert compiler.memory(tmp_path) == 1024
+    assert compiler.available_memory(tmp_path) == 1024
 
 
 def tree(folder: Path) -> Path:
@@ -45,25 +45,27 @@ def tree(folder: Path) -> Path:
     return folder
 
 
-def test_projects_whose_sources_are_not_given_are_left_out_and_named(tmp_path: Path) -> None:
+def test_projects_whose_sources_are_not_given_are_disabled_and_listed(tmp_path: Path) -> None:
     folder = tree(tmp_path)
-    assert compiler.leave_out(folder, ["VLLM_CUTLASS_SRC_DIR", "QUTLASS_SRC_DIR"]) == ["flashmla"]
+    assert compiler.disable_projects(folder, ["VLLM_CUTLASS_SRC_DIR", "QUTLASS_SRC_DIR"]) == [
+        "flashmla"
+    ]
     assert (folder / "cmake/external_projects/qutlass.cmake").read_text() != ""
     assert (folder / "cmake/external_projects/flashmla.cmake").read_text() == ""
 
 
-def test_sources_that_vllm_itself_needs_are_asked_for_by_name(tmp_path: Path) -> None:
+def test_missing_sources_that_vllm_itself_needs_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="VLLM_CUTLASS_SRC_DIR"):
-        compiler.leave_out(tree(tmp_path), [])
+        compiler.disable_projects(tree(tmp_path), [])
 
 
-def test_cutlass_without_its_cmake_file_is_told_where_its_headers_are(tmp_path: Path) -> None:
+def test_cmake_gets_the_header_folders_of_a_cutlass_without_a_cmake_file(tmp_path: Path) -> None:
     (tmp_path / "include/cutlass").mkdir(parents=True)
     given = {"VLLM_CUTLASS_SRC_DIR": str(tmp_path)}
-    assert f"-DCUTLASS_INCLUDE_DIR={tmp_path}/include" in compiler.headers_of_cutlass(given)
+    assert f"-DCUTLASS_INCLUDE_DIR={tmp_path}/include" in compiler.cutlass_options(given)
     (tmp_path / "CMakeLists.txt").touch()
-    assert compiler.headers_of_cutlass(given) == []
-    assert compiler.headers_of_cutlass({}) == []
+    assert compiler.cutlass_options(given) == []
+    assert compiler.cutlass_options({}) == []
 
 
 SASS = """
@@ -85,7 +87,7 @@ arch = sm_80
 """
 
 
-def test_machine_code_is_counted_for_each_gpu_of_its_own() -> None:
+def test_instructions_are_counted_per_gpu_target() -> None:
     found = compiler.machine_code(Path("x.o"), "E2M1", lambda _: SASS)
     assert found == {
         "sm_121a": {"instructions": 2, "matching": 1},
@@ -93,8 +95,7 @@ def test_machine_code_is_counted_for_each_gpu_of_its_own() -> None:
     }
 
 
-# stands in for a compiler: writes its arguments where the object would be, and fails for a target
-# that it does not know
+# A fake compiler: writes its arguments instead of an object file, and fails for plain sm_121.
 COMPILER = """#!{python}
 import sys
 if sys.argv[-1].endswith("code=sm_121"):
@@ -118,19 +119,19 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"command": f"{tmp_path}/nvcc -O3 {targets} -c a.cu -o a.o", "directory": str(tmp_path)}
 
 
-def test_a_unit_is_compiled_as_cmake_says_or_for_another_target_alone(
+def test_a_unit_is_compiled_for_cmakes_targets_or_only_for_another_one(
     tmp_path: Path, entry: dict[str, str]
 ) -> None:
     own = compiler.compile_unit(entry, "csrc/a.cu", "", "", tmp_path)
     assert (own["target"], own["error"]) == ("sm_120f sm_80", "")
     other = compiler.compile_unit(entry, "csrc/a.cu", "sm_121a", "", tmp_path)
     assert other["error"] == ""
-    said = (tmp_path / "csrc.a.cu.sm_121a.o").read_text()
-    assert said.count("-gencode") == 1
-    assert said.endswith("-gencode arch=compute_121a,code=sm_121a")
+    argv = (tmp_path / "csrc.a.cu.sm_121a.o").read_text()
+    assert argv.count("-gencode") == 1
+    assert argv.endswith("-gencode arch=compute_121a,code=sm_121a")
 
 
-def test_machine_code_that_nothing_can_read_is_told_and_not_taken_for_none(
+def test_unreadable_machine_code_is_an_error_and_not_counted_as_none(
     tmp_path: Path, entry: dict[str, str]
 ) -> None:
     (tmp_path / "cuobjdump").write_text(
@@ -143,14 +144,14 @@ def test_machine_code_that_nothing_can_read_is_told_and_not_taken_for_none(
         compiler.compile_unit(entry, "csrc/a.cu", "sm_121a", "", tmp_path)
 
 
-def test_a_unit_that_does_not_compile_says_why(tmp_path: Path, entry: dict[str, str]) -> None:
+def test_a_unit_that_fails_to_compile_reports_why(tmp_path: Path, entry: dict[str, str]) -> None:
     row = compiler.compile_unit(entry, "csrc/a.cu", "sm_121", "", tmp_path)
     assert "not supported" in row["error"]
     assert row["code"] == {}
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="there is no cmake")
-def test_an_extension_that_installs_nothing_under_its_name_is_told(
+def test_an_extension_that_installs_no_library_with_its_name_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
@@ -163,7 +164,7 @@ def test_an_extension_that_installs_nothing_under_its_name_is_told(
     compiler.compile_extensions(["_D"], tmp_path / "build", tmp_path / "out")
     with pytest.raises(SystemExit, match="target _C installs no library"):
         compiler.compile_extensions(["_D", "_C"], tmp_path / "build", tmp_path / "out")
-    with pytest.raises(SystemExit, match="_E was not compiled"):
+    with pytest.raises(SystemExit, match="compiling the extension _E failed"):
         compiler.compile_extensions(["_E"], tmp_path / "build", tmp_path / "out")
 
 
@@ -182,7 +183,7 @@ def compiled(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_what_was_compiled_takes_the_place_of_the_official_file(tmp_path: Path) -> None:
+def test_compiled_libraries_replace_the_official_ones(tmp_path: Path) -> None:
     mixed = wheelmaker.with_compiled(
         official(tmp_path), compiled(tmp_path / "c", "vllm/b.abi3.so"), tmp_path / "mixed"
     )
@@ -195,22 +196,30 @@ def test_what_was_compiled_takes_the_place_of_the_official_file(tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize("names", [["vllm/strange.abi3.so"], []])
-def test_a_library_that_nothing_would_load_is_refused(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("names", "error"),
+    [
+        (["vllm/unknown.abi3.so"], r"E: vllm-1-.* contains no vllm/unknown.abi3.so"),
+        ([], r"E: .*/c contains no library"),
+    ],
+)
+def test_a_library_that_vllm_would_not_load_is_an_error_and_so_is_none_at_all(
+    tmp_path: Path, names: list[str], error: str
+) -> None:
     (tmp_path / "c").mkdir()
-    with pytest.raises(SystemExit, match=r"E: "):
+    with pytest.raises(SystemExit, match=error):
         wheelmaker.with_compiled(
             official(tmp_path), compiled(tmp_path / "c", *names), tmp_path / "mixed"
         )
 
 
-def test_an_archive_becomes_the_folder_that_counts(tmp_path: Path) -> None:
+def test_the_requested_folder_of_an_archive_is_unpacked(tmp_path: Path) -> None:
     path = official(tmp_path)
     sources.unpack(path, "vllm", tmp_path / "inside")
     sources.unpack(path, "", tmp_path / "only")
     assert (tmp_path / "inside/__init__.py").is_file()
     assert (tmp_path / "only/__init__.py").is_file()
-    with pytest.raises(SystemExit, match="holds no folder nothing"):
+    with pytest.raises(SystemExit, match="contains no folder nothing"):
         sources.unpack(path, "nothing", tmp_path / "none")
 
 

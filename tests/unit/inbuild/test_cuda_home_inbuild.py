@@ -1,7 +1,4 @@
-"""A toolchain in an image.
-
-One CUDA_HOME, whose missing parts are links to the libraries that are there already.
-"""
+"""A toolchain in an image: one CUDA_HOME that links to libraries which the image already has."""
 
 from __future__ import annotations
 
@@ -55,20 +52,19 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "cuda"
 
 
-def test_the_compilers_own_files_stay_and_only_missing_ones_are_linked_whatever_layer_has_them(
+def test_only_files_that_the_toolchain_lacks_become_links_to_those_of_any_layer(
     tmp_path: Path,
 ) -> None:
     home = made(tmp_path)
     assert not (home / "include/cuda.h").is_symlink()
     assert (home / "include/cublasLt.h").readlink() == INSIDE / "include/cublasLt.h"
     assert (home / "include/nv").readlink() == INSIDE / "include/nv"
-    assert not (
-        home / "include/crt"
-    ).is_symlink()  # a folder of the compiler's is never mixed with another version's
+    # a folder of the toolchain is never mixed with one of another version
+    assert not (home / "include/crt").is_symlink()
     assert not (home / "include/crt/other.h").exists()
 
 
-def test_libraries_get_the_name_that_linkers_ask_for(tmp_path: Path) -> None:
+def test_libraries_get_the_name_that_linkers_look_for(tmp_path: Path) -> None:
     home = made(tmp_path)
     assert (home / "lib/libcublasLt.so").readlink() == INSIDE / "lib/libcublasLt.so.13"
     assert (home / "lib/libcudart.so").readlink() == INSIDE / "lib/libcudart.so.13"
@@ -77,12 +73,12 @@ def test_libraries_get_the_name_that_linkers_ask_for(tmp_path: Path) -> None:
     assert (home / "lib64").readlink() == Path("lib")
 
 
-def test_wheels_without_nvcc_are_no_toolchain(tmp_path: Path) -> None:
+def test_wheels_without_nvcc_are_rejected(tmp_path: Path) -> None:
     write(tmp_path / "unpacked/nvidia/cu13", "bin/ptxas")
     assert cuda_home.main(tmp_path / "unpacked", tmp_path / "cuda", INSIDE) == 1
 
 
-def test_a_flavor_with_an_undeclared_toolchain_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_flavor_with_an_undeclared_toolchain_is_reported_with_its_line(tmp_path: Path) -> None:
     text = GOOD.replace("    env: {A: b}\n", "    env: {A: b}\n    toolchain: cuda99\n")
     (tmp_path / "matrix.yaml").write_text(text)
     with pytest.raises(InputError) as caught:

@@ -1,7 +1,4 @@
-"""The patch catalogue: what is read, what is refused.
-
-And in which order a cell gets its patches.
-"""
+"""The patch catalogue: what is valid, and in which order a cell gets its patches."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def test_an_exemption_is_kept_with_its_reason(tmp_path: Path) -> None:
     assert (step.variant, step.exempt) == (None, "never there")
 
 
-def test_patches_come_after_those_they_name(tmp_path: Path) -> None:
+def test_a_patch_comes_after_those_that_its_after_lists(tmp_path: Path) -> None:
     make(tmp_path, "vllm/one", PATCH + "after: [vllm/two]\n")
     make(tmp_path, "vllm/two")
     (tmp_path / "matrix.yaml").write_text(GOOD.replace("[vllm/one]", "[vllm/one, vllm/two]"))
@@ -53,14 +50,14 @@ def test_patches_come_after_those_they_name(tmp_path: Path) -> None:
     assert names == ["vllm/two", "vllm/one"]
 
 
-def test_a_flavor_that_names_an_unknown_patch_is_told_what_there_is(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_patch_lists_the_available_ones(tmp_path: Path) -> None:
     make(tmp_path, "vllm/other")
     with pytest.raises(InputError) as caught:
         catalog.series(
             catalog.load(tmp_path / "patches"), matrix.load(write_matrix(tmp_path)).cells[0]
         )
     (problem,) = caught.value.problems
-    assert (problem.code, problem.fix) == ("patch-unknown", "there are: vllm/other")
+    assert (problem.code, problem.fix) == ("patch-unknown", "available: vllm/other")
 
 
 @pytest.mark.parametrize(
@@ -72,11 +69,13 @@ def test_a_flavor_that_names_an_unknown_patch_is_told_what_there_is(tmp_path: Pa
         ("run: proof.py", "run: none.py", "patch-no-proof", 14),
         ("findings: f", "finding: f", "patch-unknown-key", 12),
         ("stage: installed", "stage: here", "patch-wrong-value", 6),
+        ("kind: static", "kind: static\n  needs: [gcc]", "patch-wrong-value", 16),
+        ("variants:", "applies_to: {flavors: [gb11]}\nvariants:", "patch-unknown-key", 7),
         ("variants:", "after: [vllm/gone]\nvariants:", "patch-unknown", 1),
         ("variants:", "after: [vllm/one]\nvariants:", "patch-cycle", 1),
     ],
 )
-def test_a_mistake_in_patch_yaml_is_named_with_its_line(
+def test_a_mistake_in_patch_yaml_is_reported_with_its_line(
     tmp_path: Path, old: str, new: str, code: str, line: int
 ) -> None:
     make(tmp_path, text=PATCH.replace(old, new))
@@ -84,7 +83,7 @@ def test_a_mistake_in_patch_yaml_is_named_with_its_line(
     assert where == f"patches/vllm/one/patch.yaml:{line}"
 
 
-def test_the_mistakes_of_all_patches_are_shown_at_once(tmp_path: Path) -> None:
+def test_the_mistakes_in_all_patches_are_reported_together(tmp_path: Path) -> None:
     (make(tmp_path, "vllm/one") / "a.diff").write_text("")
     (make(tmp_path, "vllm/two") / "proof.py").unlink()
     assert codes(tmp_path).keys() == {"diff-empty", "patch-no-proof"}

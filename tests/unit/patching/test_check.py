@@ -1,4 +1,4 @@
-"""Trying a cell's series before the build: what stops it, what is shown, what is left out."""
+"""Checking a cell's series before the build: what stops it, what is shown, what is skipped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from support.matrices import write as write_matrix
 from support.patches import PATCH, make
 from support.sources import index
 
+from imagefactory.inbuild import proofkit
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog, check, conflicts
@@ -42,7 +43,7 @@ def _cell(tmp_path: Path, version: str) -> Cell:
     return next(c for c in matrix.load(write_matrix(tmp_path)).cells if c.axes["vllm"] == version)
 
 
-def test_a_series_that_holds_stops_nothing(tmp_path: Path, index: str) -> None:
+def test_a_series_that_works_does_not_stop_the_build(tmp_path: Path, index: str) -> None:
     done = checked(tmp_path, index)
     assert [row.state for row in done.rows] == ["needed"]
     assert done.problems == ()
@@ -64,7 +65,7 @@ def test_a_conflict_shows_the_hunk_and_the_file_around_it_and_says_how_to_port(
     assert problem.fix.startswith("imagefactory patch port vllm/one --to 0.22.1")
 
 
-def test_a_patch_that_mends_nothing_is_broken_and_not_called_a_conflict(
+def test_a_patch_that_applies_without_fixing_anything_is_broken_and_not_a_conflict(
     tmp_path: Path, index: str
 ) -> None:
     done = checked(
@@ -91,10 +92,27 @@ def test_a_declared_exemption_is_neither_proven_nor_applied(tmp_path: Path, inde
     assert done.problems == ()
 
 
-def test_what_could_not_be_told_is_measured_again_the_next_time(tmp_path: Path, index: str) -> None:
+def test_an_inconclusive_result_is_not_cached(tmp_path: Path, index: str) -> None:
     done = checked(tmp_path, index, proof_py="raise SystemExit(3)")
     assert [row.state for row in done.rows] == ["unknown"]
     assert not list((tmp_path / "cache").glob("proofs/*.json"))
+
+
+def test_a_proof_whose_tools_are_missing_is_inconclusive_and_not_run(
+    tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(proofkit.CUDA, raising=False)
+    text = PATCH.replace("kind: static", "kind: nvcc\n  needs: [nvcc]")
+    done = checked(tmp_path, index, patch_yaml=text, proof_py="raise SystemExit(1)")
+    reason = f"inconclusive: needs a CUDA toolchain in {proofkit.CUDA}"
+    assert [(row.state, row.reason) for row in done.rows] == [("unknown", reason)]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvcc").touch(0o755)
+    monkeypatch.setenv(proofkit.CUDA, str(tmp_path))
+    steps = catalog.series(catalog.load(tmp_path / "patches"), _cell(tmp_path, "0.22.1"))
+    using = settings(tmp_path, index)
+    done = check.check(_cell(tmp_path, "0.22.1"), steps, Bench(using), None, using)
+    assert [row.state for row in done.rows] == ["broken"]
 
 
 COUNTING = """\
@@ -107,9 +125,7 @@ raise SystemExit(0 if {word!r} in text else 1)
 """
 
 
-def test_a_change_in_the_last_patch_proves_only_that_on_top_of_the_others(
-    tmp_path: Path, index: str
-) -> None:
+def test_a_change_in_the_last_patch_reruns_only_its_own_proof(tmp_path: Path, index: str) -> None:
     first, second = make(tmp_path), make(tmp_path, "vllm/two")
     (first / "proof.py").write_text(COUNTING.format(word="zwei"))
     (second / "proof.py").write_text(COUNTING.format(word="drei"))
@@ -142,28 +158,26 @@ def test_a_change_in_the_last_patch_proves_only_that_on_top_of_the_others(
 def test_a_file_that_moved_is_found_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new/x.py").write_text("one\n")
-    told = conflicts.explain("--- a/old/x.py\n+++ b/old/x.py\n@@ -1 +1 @@\n-one\n+zwei\n", tmp_path)
-    assert told.splitlines() == ["old/x.py: is not there", "    a file of that name: new/x.py"]
+    text = conflicts.explain("--- a/old/x.py\n+++ b/old/x.py\n@@ -1 +1 @@\n-one\n+zwei\n", tmp_path)
+    assert text.splitlines() == ["old/x.py: does not exist", "    a file with that name: new/x.py"]
 
 
-def test_a_file_that_is_there_already_cannot_be_made(tmp_path: Path) -> None:
+def test_a_patch_cannot_create_a_file_that_exists_already(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("one\n")
-    told = conflicts.explain("--- /dev/null\n+++ b/x.py\n@@ -0,0 +1 @@\n+one\n", tmp_path)
-    assert "is there already" in told
+    text = conflicts.explain("--- /dev/null\n+++ b/x.py\n@@ -0,0 +1 @@\n+one\n", tmp_path)
+    assert "exists already" in text
 
 
 lines = st.lists(st.sampled_from(["a", "b", "c", "d", ""]), min_size=1, max_size=12)
 
 
 @given(lines, lines, st.integers(min_value=0, max_value=20))
-def test_the_nearest_place_is_inside_the_file(
-    text: list[str], wanted: list[str], guess: int
-) -> None:
-    assert 0 <= conflicts.nearest(text, wanted, guess) < len(text)
+def test_the_best_match_is_inside_the_file(text: list[str], wanted: list[str], guess: int) -> None:
+    assert 0 <= conflicts.best_match(text, wanted, guess) < len(text)
 
 
 @pytest.mark.parametrize("start", [0, 2, 5])
-def test_the_nearest_place_is_where_the_lines_stand(start: int) -> None:
+def test_the_best_match_is_where_the_lines_are(start: int) -> None:
     text = ["x"] * 8
     text[start : start + 2] = ["one", "two"]
-    assert conflicts.nearest(text, ["one", "two"], 4) == start
+    assert conflicts.best_match(text, ["one", "two"], 4) == start

@@ -1,7 +1,4 @@
-"""Toolchains: declared in the matrix, locked by hash for each platform.
-
-Kept apart from the images' wheels.
-"""
+"""Toolchains: declared in the matrix, locked by hash for each platform, installed by hash."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def lock(*made: LockedToolchain) -> Lock:
     return Lock(created="2026-01-01", tools=(), resolutions=(), toolchains=made)
 
 
-def test_a_matrix_declares_toolchains_with_their_place(tmp_path: Path) -> None:
+def test_a_toolchain_knows_its_line_in_the_matrix(tmp_path: Path) -> None:
     text = GOOD + '\ntoolchains:\n  cuda: {requirements: ["nvcc==1"], platforms: [linux/amd64]}\n'
     (tmp_path / "matrix.yaml").write_text(text)
     (found,) = matrix.load(tmp_path / "matrix.yaml").toolchains
@@ -43,12 +40,12 @@ def test_a_matrix_declares_toolchains_with_their_place(tmp_path: Path) -> None:
     assert found.location.line == len(text.splitlines())
 
 
-def test_an_unchanged_toolchain_is_kept_without_any_network(tmp_path: Path) -> None:
+def test_an_unchanged_toolchain_stays_locked_without_network_access(tmp_path: Path) -> None:
     old = LockedToolchain(
         name="cuda", platform=Platform.AMD64, requirements=("nvcc==1",), wheels=()
     )
     assert list(
-        toolchains.compilers_of(lock(old), WANTED, settings(tmp_path, DOWN), upgrade=False)
+        toolchains.lock_toolchain(lock(old), WANTED, settings(tmp_path, DOWN), upgrade=False)
     ) == [old]
 
 
@@ -57,8 +54,8 @@ def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": "", "nvidia/cu13/lib/x": ""})
     with serve(wheels, tmp_path / "www") as url:
         using = settings(tmp_path, url)
-        made = tuple(toolchains.compilers_of(None, WANTED, using, upgrade=False))
-        store.write(tmp_path / "wheels.lock", lock(*made))
+        made = tuple(toolchains.lock_toolchain(None, WANTED, using, upgrade=False))
+        store.write(tmp_path / "wheels.lock", lock(*made), guards=tmp_path)
         again = store.read(tmp_path / "wheels.lock")
         home = cuda_home.prepare(again.toolchains[0], using)
     assert again.toolchains == made
@@ -68,21 +65,21 @@ def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -
     assert cuda_home.prepare(made[0], settings(tmp_path, DOWN)) == home
 
 
-def test_a_toolchain_whose_wheel_is_gone_is_a_setup_error_and_leaves_nothing(
+def test_a_toolchain_whose_wheel_is_gone_is_a_setup_error_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     wheels = tmp_path / "wheels"
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": ""})
     with serve(wheels, tmp_path / "www") as url:
-        (made,) = toolchains.compilers_of(None, WANTED, settings(tmp_path, url), upgrade=False)
+        (made,) = toolchains.lock_toolchain(None, WANTED, settings(tmp_path, url), upgrade=False)
     with pytest.raises(SetupError) as caught:
         cuda_home.prepare(made, settings(tmp_path, DOWN))
     assert caught.value.problems[0].code == "toolchain-install"
     assert not list((tmp_path / "cache/toolchains").glob("cuda-*/*"))
 
 
-def test_what_the_lock_lacks_and_what_nothing_declares_is_told() -> None:
+def test_toolchains_that_are_not_locked_or_not_declared_are_reported() -> None:
     dead = LockedToolchain(name="old", platform=Platform.ARM64, requirements=(), wheels=())
     found = [(p.code, p.where) for p in toolchains.uncovered(lock(dead), [WANTED])]
     assert found == [("lock-uncovered", "matrix.yaml:7"), ("lock-dead", "wheels.lock")]

@@ -1,4 +1,4 @@
-"""What is refused in a diff before anything is applied."""
+"""Which diffs are rejected before anything is applied."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from imagefactory.patching import diffs
 GOOD = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n one\n-two\n+zwei\n"
 
 
-def judge(folder: Path, data: str | bytes) -> list[tuple[str, str | None]]:
+def problems_of(folder: Path, data: str | bytes) -> list[tuple[str, str | None]]:
     path = folder / "p.diff"
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return [(problem.code, problem.where) for problem in diffs.problems(path, "p.diff")]
 
 
 def test_a_plain_diff_is_accepted(tmp_path: Path) -> None:
-    assert judge(tmp_path, GOOD) == []
+    assert problems_of(tmp_path, GOOD) == []
 
 
 @pytest.mark.parametrize(
     ("data", "code", "where"),
     [
         ("", "diff-empty", "p.diff:1"),
-        ("just words\n", "diff-empty", "p.diff:1"),
+        ("no diff\n", "diff-empty", "p.diff:1"),
         (GOOD.replace("\n", "\r\n"), "diff-crlf", "p.diff:1"),
         (GOOD.encode() + b"\xff\n", "diff-encoding", "p.diff:7"),
         (GOOD.replace("/x.py", "/../x.py"), "diff-escape", "p.diff:1"),
@@ -39,11 +39,13 @@ def test_a_plain_diff_is_accepted(tmp_path: Path) -> None:
         (GOOD.replace("@@ -1,2 +1,2 @@", "@@ one @@"), "diff-malformed", "p.diff:3"),
     ],
 )
-def test_a_surprising_diff_is_refused_with_its_line(
+def test_an_unsafe_or_malformed_diff_is_rejected_with_the_line(
     tmp_path: Path, data: str, code: str, where: str
 ) -> None:
-    assert (code, where) in judge(tmp_path, data)
+    assert (code, where) in problems_of(tmp_path, data)
 
 
 def test_a_removed_line_that_looks_like_a_header_is_not_one(tmp_path: Path) -> None:
-    assert judge(tmp_path, "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,1 @@\n one\n--- a/../x\n") == []
+    assert (
+        problems_of(tmp_path, "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,1 @@\n one\n--- a/../x\n") == []
+    )

@@ -1,7 +1,4 @@
-"""Importing what the peers have.
-
-Plain diffs and folders of them become drafts on the release that they are for.
-"""
+"""Importing plain diffs, or folders of them: they become drafts for the release that they fit."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import pytest
 from support.releases import BASE, DIFF, using
 
 from imagefactory.errors import InputError
+from imagefactory.inbuild import overlay
 from imagefactory.patching import catalog, importing
 from imagefactory.settings import Settings
 
@@ -30,44 +28,46 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def taken(tmp_path: Path, using: Settings, path: Path) -> importing.Imported:
-    return importing.take(path, tmp_path / "patches", using)
+def imported(tmp_path: Path, using: Settings, path: Path) -> importing.Imported:
+    return importing.import_diffs(path, tmp_path / "patches", using)
 
 
-def test_a_diff_becomes_a_draft_on_the_newest_release_that_takes_it(
+def test_a_diff_becomes_a_draft_for_the_newest_release_that_it_applies_to(
     tmp_path: Path, using: Settings
 ) -> None:
     path = write(tmp_path, Fix_It__patch=DIFF) / "Fix_It.patch"
-    done = taken(tmp_path, using, path)
+    done = imported(tmp_path, using, path)
     assert (done.patch, done.version) == ("vllm/fix-it", "0.21.0")
     draft = catalog.load(tmp_path / "patches")["vllm/fix-it"]
     assert draft.draft
     assert "0.21.5" in draft.variants[0].versions
     assert draft.variants[0].diff.read_text().splitlines()[1:] == DIFF.splitlines()
+    said = overlay.prove(draft.proof.script, tmp_path)
+    assert said == (overlay.INCONCLUSIVE, "inconclusive: this proof is not written yet")
 
 
 @pytest.mark.parametrize(
     "prefix", ["", "a/usr/local/lib/python3.12/dist-packages/", "usr/lib/python3/site-packages/"]
 )
-def test_paths_of_the_machine_it_was_made_on_are_taken_off(
+def test_the_prefix_of_an_installed_tree_is_removed_from_paths(
     tmp_path: Path, using: Settings, prefix: str
 ) -> None:
     text = DIFF.replace("a/pkg", f"{prefix}pkg").replace(
         "b/pkg", f"{prefix.replace('a/usr', 'b/usr')}pkg"
     )
-    assert taken(tmp_path, using, write(tmp_path, x__diff=text) / "x.diff").version == "0.21.0"
+    assert imported(tmp_path, using, write(tmp_path, x__diff=text) / "x.diff").version == "0.21.0"
 
 
-def test_a_mailed_patch_keeps_its_subject(tmp_path: Path, using: Settings) -> None:
+def test_the_subject_of_a_mailed_patch_becomes_its_summary(tmp_path: Path, using: Settings) -> None:
     mail = (
-        "From 12ab Mon Sep 17 00:00:00 2001\nSubject: [PATCH 1/2] Mend the "
+        "From 12ab Mon Sep 17 00:00:00 2001\nSubject: [PATCH 1/2] Fix the "
         f"loader\n\n---\n pkg/x.py | 2 +-\n\n{DIFF}"
     )
-    taken(tmp_path, using, write(tmp_path, x__patch=mail) / "x.patch")
-    assert catalog.load(tmp_path / "patches")["vllm/x"].summary == "Mend the loader"
+    imported(tmp_path, using, write(tmp_path, x__patch=mail) / "x.patch")
+    assert catalog.load(tmp_path / "patches")["vllm/x"].summary == "Fix the loader"
 
 
-def test_a_folder_of_diffs_becomes_one_and_what_is_no_diff_is_named(
+def test_a_folder_of_diffs_becomes_one_draft_and_other_files_are_listed(
     tmp_path: Path, using: Settings
 ) -> None:
     second = "--- a/pkg/x.py\n+++ b/pkg/x.py\n@@ -5,4 +5,4 @@\n d\n e\n f\n-g\n+G\n"
@@ -75,19 +75,20 @@ def test_a_folder_of_diffs_becomes_one_and_what_is_no_diff_is_named(
         tmp_path / "mods" / "my mod",
         **{"1__patch": DIFF, "2__patch": second, "run__sh": "sed -i s/a/b/ x\n"},
     )
-    done = taken(tmp_path, using, mod)
+    done = imported(tmp_path, using, mod)
     assert (done.patch, done.left) == ("vllm/my-mod", ("run.sh",))
     draft = catalog.load(tmp_path / "patches")["vllm/my-mod"]
     assert "run.sh" in draft.text["findings"]
     text = draft.variants[0].diff.read_text()
-    assert "+mended" in text
+    assert "+patched" in text
     assert "+G" in text
     assert text.count("+++ ") == 1
 
 
-def test_one_release_can_be_named(tmp_path: Path, using: Settings) -> None:
+def test_the_release_can_be_given(tmp_path: Path, using: Settings) -> None:
     path = write(tmp_path, x__diff=DIFF) / "x.diff"
-    assert importing.take(path, tmp_path / "patches", using, on="0.20.0").version == "0.20.0"
+    done = importing.import_diffs(path, tmp_path / "patches", using, on="0.20.0")
+    assert done.version == "0.20.0"
 
 
 @pytest.mark.parametrize(
@@ -101,51 +102,53 @@ def test_one_release_can_be_named(tmp_path: Path, using: Settings) -> None:
         (DIFF + DIFF, "diff-twice", 13),
     ],
 )
-def test_a_bad_diff_is_refused_with_its_line(
+def test_a_bad_diff_is_rejected_with_the_line(
     tmp_path: Path, using: Settings, text: str, code: str, line: int
 ) -> None:
     path = write(tmp_path) / "x.diff"
     path.write_bytes(text.encode())
     with pytest.raises(InputError) as caught:
-        taken(tmp_path, using, path)
+        imported(tmp_path, using, path)
     found = {problem.code: problem.where for problem in reversed(caught.value.problems)}
     assert code in found
     assert found[code] == f"{path}:{line}"
     assert not (tmp_path / "patches").exists()
 
 
-def test_what_applies_nowhere_is_shown_against_the_newest_release(
+def test_a_diff_that_applies_to_no_release_is_shown_with_the_newest_one(
     tmp_path: Path, using: Settings
 ) -> None:
     path = write(tmp_path, x__diff=DIFF.replace(" b\n", " bee\n")) / "x.diff"
     with pytest.raises(InputError) as caught:
-        taken(tmp_path, using, path)
+        imported(tmp_path, using, path)
     (problem,) = caught.value.problems
     assert problem.code == "import-nowhere"
     assert "pkg/x.py" in problem.detail
 
 
 @pytest.mark.parametrize(("make", "code"), [(False, "import-missing"), (True, "import-empty")])
-def test_nothing_to_import_is_told(tmp_path: Path, using: Settings, make: bool, code: str) -> None:
+def test_a_path_without_diffs_is_rejected(
+    tmp_path: Path, using: Settings, make: bool, code: str
+) -> None:
     if make:
         write(tmp_path / "mod", run__sh="true\n")
     with pytest.raises(InputError) as caught:
-        taken(tmp_path, using, tmp_path / "mod")
+        imported(tmp_path, using, tmp_path / "mod")
     assert caught.value.problems[0].code == code
 
 
-def test_an_entry_that_is_there_is_not_overwritten(tmp_path: Path, using: Settings) -> None:
+def test_an_existing_entry_is_not_overwritten(tmp_path: Path, using: Settings) -> None:
     path = write(tmp_path, x__diff=DIFF) / "x.diff"
-    taken(tmp_path, using, path)
+    imported(tmp_path, using, path)
     with pytest.raises(InputError) as caught:
-        taken(tmp_path, using, path)
+        imported(tmp_path, using, path)
     assert caught.value.problems[0].code == "patch-exists"
 
 
-def test_the_sources_are_left_as_they_were(tmp_path: Path, using: Settings) -> None:
-    taken(tmp_path, using, write(tmp_path, x__diff=DIFF) / "x.diff")
-    kept = tmp_path / "cache/sources/vllm/0.21.0"
-    assert (kept / "pkg/x.py").read_text() == BASE
+def test_importing_does_not_change_the_cached_sources(tmp_path: Path, using: Settings) -> None:
+    imported(tmp_path, using, write(tmp_path, x__diff=DIFF) / "x.diff")
+    cached = tmp_path / "cache/sources/vllm/0.21.0"
+    assert (cached / "pkg/x.py").read_text() == BASE
     assert [
-        path.name for path in kept.parent.iterdir() if path.name.startswith(".imagefactory")
+        path.name for path in cached.parent.iterdir() if path.name.startswith(".imagefactory")
     ] == []

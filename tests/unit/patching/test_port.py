@@ -1,7 +1,4 @@
-"""Porting patches: merged three ways, judged by the proof.
-
-Finished by a person where it must be.
-"""
+"""Porting patches: three-way merge, accepted by the proof, finished by hand if necessary."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from imagefactory.patching import authoring, catalog, merge, port, sources, work
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch
 from imagefactory.patching.port import Ported
-from imagefactory.patching.settle import Side, place
+from imagefactory.patching.resolve_conflicts import Side, resolve
 from imagefactory.settings import Settings
 
 ENTRY = """\
@@ -63,48 +60,48 @@ def ranges(patch: Patch) -> dict[str, str]:
     return {str(variant.versions): variant.diff.name for variant in again(patch.folder).variants}
 
 
-def test_a_text_that_applies_as_it_is_gets_a_wider_range(patch: Patch, using: Settings) -> None:
-    assert ported(patch, "0.21.0", using).outcome == "as it is"
+def test_a_diff_that_still_works_gets_a_wider_range(patch: Patch, using: Settings) -> None:
+    assert ported(patch, "0.21.0", using).outcome == "unchanged"
     assert ranges(patch) == {"<0.22,>=0.20": "0.20.diff"}
 
 
-def test_nothing_else_of_patch_yaml_changes(patch: Patch, using: Settings) -> None:
+def test_nothing_else_in_patch_yaml_changes(patch: Patch, using: Settings) -> None:
     ported(patch, "0.21.0", using)
     assert (patch.folder / "patch.yaml").read_text() == ENTRY.replace(
         '">=0.20,<0.21"', '">=0.20,<0.22"'
     )
 
 
-def test_what_works_already_is_left_alone(patch: Patch, using: Settings) -> None:
+def test_a_patch_that_already_works_is_not_changed(patch: Patch, using: Settings) -> None:
     done = ported(patch, "0.20.0", using)
-    assert (done.outcome, done.done) == ("works already", True)
+    assert (done.outcome, done.done) == ("already works", True)
     assert (patch.folder / "patch.yaml").read_text() == ENTRY
 
 
-def test_changes_beside_the_patch_are_merged_and_written_without_offsets(
-    patch: Patch, using: Settings
-) -> None:
+def test_a_merged_variant_is_written_without_offsets(patch: Patch, using: Settings) -> None:
     done = ported(patch, "0.22.0", using)
     assert (done.outcome, done.base, done.done) == ("merged", "0.20.0", True)
     assert ranges(patch) == {"<0.21,>=0.20": "0.20.diff", "<0.23,>=0.22": "0.22.diff"}
     assert "@@ -2,7 +2,7 @@" in (patch.folder / "0.22.diff").read_text()
-    assert ported(again(patch.folder), "0.22.0", using).outcome == "works already"
+    assert ported(again(patch.folder), "0.22.0", using).outcome == "already works"
 
 
 def test_a_file_that_moved_is_followed(patch: Patch, using: Settings) -> None:
     done = ported(patch, "0.23.0", using)
     assert done.outcome == "merged"
-    assert "moved: pkg/x.py -> other/place/x.py" in done.did
-    assert "+++ b/other/place/x.py" in (patch.folder / "0.23.diff").read_text()
+    assert "moved: pkg/x.py -> other/folder/x.py" in done.did
+    assert "+++ b/other/folder/x.py" in (patch.folder / "0.23.diff").read_text()
 
 
-def test_what_upstream_fixed_is_obsolete_and_writes_nothing(patch: Patch, using: Settings) -> None:
+def test_a_patch_that_upstream_took_is_obsolete_and_not_changed(
+    patch: Patch, using: Settings
+) -> None:
     done = ported(patch, "0.25.0", using)
     assert (done.outcome, done.done) == ("obsolete", True)
     assert list(ranges(patch)) == ["<0.21,>=0.20"]
 
 
-def test_a_variant_that_covered_the_release_with_another_text_gives_it_up(
+def test_a_variant_with_another_diff_no_longer_covers_the_release(
     patch: Patch, using: Settings
 ) -> None:
     (patch.folder / "patch.yaml").write_text(ENTRY.replace("<0.21", "<0.26"))
@@ -116,61 +113,59 @@ def test_a_variant_that_covered_the_release_with_another_text_gives_it_up(
     }
 
 
-def test_a_conflict_waits_in_a_work_tree_until_a_person_has_settled_it(
+def test_a_conflict_is_left_in_a_work_tree_until_the_user_resolves_it(
     patch: Patch, using: Settings
 ) -> None:
     done = ported(patch, "0.24.0", using)
     assert (done.outcome, done.done) == ("conflict", False)
     assert "pkg/x.py (1)" in done.did
-    (work,) = worktree.open_ones(using)
+    (work,) = worktree.unfinished(using)
     text = (work.tree / "pkg/x.py").read_text()
     assert "<<<<<<< vllm 0.24.0" in text
     assert "||||||| vllm 0.20.0" in text
     with pytest.raises(InputError) as caught:
-        go_on(work, patch, using)
+        finish(work, patch, using)
     assert [p.code for p in caught.value.problems] == ["port-markers"] * 3
     assert str(caught.value.problems[0].where).endswith("pkg/x.py:4")
     (work.tree / "pkg/x.py").write_text(
-        RELEASES["0.24.0"]["pkg/x.py"].replace("see\n", "see\nmended\n")
+        RELEASES["0.24.0"]["pkg/x.py"].replace("see\n", "see\npatched\n")
     )
-    assert go_on(work, patch, using).outcome == "by hand"
+    assert finish(work, patch, using).outcome == "edited"
     assert ranges(patch)["<0.25,>=0.24"] == "0.24.diff"
-    assert worktree.open_ones(using) == []
+    assert worktree.unfinished(using) == []
     assert (
         sources.fetch("vllm", "0.24.0", using).root.joinpath("pkg/x.py").read_text()
         == RELEASES["0.24.0"]["pkg/x.py"]
     )
 
 
-def go_on(work: worktree.WorkTree, patch: Patch, using: Settings) -> Ported:
-    return port.go_on(work, patch, using.project / "patches", Bench(using), using)
+def finish(work: worktree.WorkTree, patch: Patch, using: Settings) -> Ported:
+    return port.finish(work, patch, using.cache.parent / "patches", Bench(using), using)
 
 
-def test_a_settled_conflict_that_mends_nothing_is_not_written(
+def test_a_resolved_conflict_whose_proof_fails_is_not_written(
     patch: Patch, using: Settings
 ) -> None:
     ported(patch, "0.24.0", using)
-    (work,) = worktree.open_ones(using)
+    (work,) = worktree.unfinished(using)
     (work.tree / "pkg/x.py").write_text(RELEASES["0.24.0"]["pkg/x.py"].replace("see\n", "saw\n"))
     with pytest.raises(InputError) as caught:
-        go_on(work, patch, using)
+        finish(work, patch, using)
     assert caught.value.problems[0].code == "port-not-proven"
     assert list(ranges(patch)) == ["<0.21,>=0.20"]
-    assert len(worktree.open_ones(using)) == 1
+    assert len(worktree.unfinished(using)) == 1
 
 
-def test_a_work_tree_with_a_persons_work_in_it_is_never_made_anew(
-    patch: Patch, using: Settings
-) -> None:
+def test_an_existing_work_tree_is_never_overwritten(patch: Patch, using: Settings) -> None:
     ported(patch, "0.24.0", using)
     with pytest.raises(InputError) as caught:
         ported(patch, "0.24.0", using)
     assert caught.value.problems[0].code == "port-open"
 
 
-def test_a_merge_that_its_proof_refuses_is_not_written(patch: Patch, using: Settings) -> None:
+def test_a_merge_whose_proof_fails_is_not_written(patch: Patch, using: Settings) -> None:
     (patch.folder / "proof.py").write_text(
-        PROOF.replace('"mended" in text', '"mended" in text and "b2" not in text')
+        PROOF.replace('"patched" in text', '"patched" in text and "b2" not in text')
     )
     done = ported(patch, "0.22.0", using)
     assert (done.outcome, done.done) == ("broken", False)
@@ -178,21 +173,21 @@ def test_a_merge_that_its_proof_refuses_is_not_written(patch: Patch, using: Sett
     assert list(ranges(patch)) == ["<0.21,>=0.20"]
 
 
-def test_a_file_that_is_gone_is_for_a_person_to_judge(patch: Patch, using: Settings) -> None:
+def test_a_file_that_upstream_removed_is_a_conflict(patch: Patch, using: Settings) -> None:
     assert ported(patch, "0.26.0", using).outcome == "conflict"
-    (work,) = worktree.open_ones(using)
+    (work,) = worktree.unfinished(using)
     assert "no such file" in (work.tree / "pkg/x.py").read_text()
 
 
-def test_added_lines_go_beside_upstreams_change_if_the_proof_agrees(
+def test_added_lines_go_next_to_upstreams_change_if_the_proof_passes(
     patch: Patch, using: Settings
 ) -> None:
-    added = DIFF.replace("-c\n+mended\n", " c\n+mended\n").replace("1,7 +1,7", "1,7 +1,8")
+    added = DIFF.replace("-c\n+patched\n", " c\n+patched\n").replace("1,7 +1,7", "1,7 +1,8")
     (patch.folder / "0.20.diff").write_text(added)
     done = ported(again(patch.folder), "0.24.0", using)
     assert done.outcome == "merged"
-    assert "were placed after upstream's change in pkg/x.py" in done.did
-    assert " see\n+mended\n d\n" in (patch.folder / "0.24.diff").read_text()
+    assert "lines added after upstream's change in pkg/x.py" in done.did
+    assert " see\n+patched\n d\n" in (patch.folder / "0.24.diff").read_text()
 
 
 CONFLICT = b"<<<<<<< new\n%s||||||| old\n%s=======\n%s>>>>>>> patch\n"
@@ -209,14 +204,14 @@ CONFLICT = b"<<<<<<< new\n%s||||||| old\n%s=======\n%s>>>>>>> patch\n"
         (b"O\n", b"B\n", b"B\n", None),
     ],
 )
-def test_only_added_lines_are_placed(
+def test_a_conflict_is_resolved_only_if_the_patch_just_adds_lines(
     ours: bytes, base: bytes, theirs: bytes, after: bytes | None
 ) -> None:
     text = b"x\n" + CONFLICT % (ours, base, theirs) + b"y\n"
-    assert place(text, Side.AFTER) == (None if after is None else b"x\n" + after + b"y\n")
+    assert resolve(text, Side.AFTER) == (None if after is None else b"x\n" + after + b"y\n")
 
 
-def test_an_unknown_release_is_told_with_those_there_are(using: Settings) -> None:
+def test_the_error_for_an_unknown_release_lists_the_newest_ones(using: Settings) -> None:
     with pytest.raises(InputError) as caught:
         port.target("vllm", "9.9", using)
     assert "0.26.0" in caught.value.problems[0].fix
@@ -227,7 +222,7 @@ minors = st.integers(min_value=10, max_value=40)
 
 
 @given(st.lists(st.tuples(minors, minors), max_size=5), minors)
-def test_a_release_leaves_exactly_the_ranges_that_it_is_not_in(
+def test_removing_a_release_from_a_range_leaves_exactly_the_others(
     pairs: list[tuple[int, int]], minor: int
 ) -> None:
     low, high = authoring.release_range("vllm", f"0.{minor}.1")
@@ -249,11 +244,11 @@ def test_a_new_patch_starts_from_a_work_tree_and_becomes_a_draft(
 ) -> None:
     work = port.begin_new("vllm/fresh", "0.22.0", tmp_path / "patches", using)
     with pytest.raises(InputError) as caught:
-        port.go_on(work, None, tmp_path / "patches", Bench(using), using)
+        port.finish(work, None, tmp_path / "patches", Bench(using), using)
     assert caught.value.problems[0].code == "port-unchanged"
     (work.tree / "pkg/x.py").write_text("mine\n")
     (work.tree / "pkg/new.py").write_text("added\n")
-    assert port.go_on(work, None, tmp_path / "patches", Bench(using), using).outcome == "draft"
+    assert port.finish(work, None, tmp_path / "patches", Bench(using), using).outcome == "draft"
     draft = catalog.load(tmp_path / "patches")["vllm/fresh"]
     assert draft.draft
     text = draft.variants[0].diff.read_text()
@@ -266,21 +261,21 @@ def test_a_new_patch_can_come_from_a_tree_that_was_edited_elsewhere(
 ) -> None:
     tree = tmp_path / "edited"
     (tree / "pkg").mkdir(parents=True)
-    (tree / "pkg/x.py").write_text(BASE.replace("c\n", "mended\n"))
+    (tree / "pkg/x.py").write_text(BASE.replace("c\n", "patched\n"))
     port.from_tree("vllm/fresh", "0.20.0", tree, tmp_path / "patches", using)
     assert (
-        "+mended" in catalog.load(tmp_path / "patches")["vllm/fresh"].variants[0].diff.read_text()
+        "+patched" in catalog.load(tmp_path / "patches")["vllm/fresh"].variants[0].diff.read_text()
     )
 
 
 @pytest.mark.parametrize("name", ["fresh", "nobody/fresh", "vllm/", "vllm/../x", "vllm/Fresh"])
-def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, using: Settings, name: str) -> None:
+def test_an_invalid_name_is_rejected(tmp_path: Path, using: Settings, name: str) -> None:
     with pytest.raises(InputError) as caught:
         port.begin_new(name, "0.20.0", tmp_path / "patches", using)
     assert caught.value.problems[0].code == "patch-name"
 
 
-def test_merging_leaves_both_trees_as_they_were(patch: Patch, using: Settings) -> None:
+def test_merging_does_not_change_either_tree(patch: Patch, using: Settings) -> None:
     old, new = (sources.fetch("vllm", version, using) for version in ("0.20.0", "0.22.0"))
     merge.merge(patch.variants[0].diff, old.root, new.root, ("old", "new"))
     assert (old.root / "pkg/x.py").read_text() == BASE

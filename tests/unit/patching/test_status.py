@@ -1,4 +1,4 @@
-"""Which release needs which patch: fetched by hash, measured by proofs, kept by content."""
+"""Which release needs which patch: sources fetched by hash, proofs run, results cached."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
+from support import ROOT
 from support.machine import DOWN, settings
 from support.patches import DIFF, make
 from support.sources import TREES, publish
 
 from imagefactory.errors import SetupError
+from imagefactory.inbuild import proofkit
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Patch, State
@@ -54,7 +56,9 @@ def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patc
     assert "| 0.22.1 | needed |" in page
 
 
-def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch) -> None:
+def test_measuring_does_not_change_the_cached_sources(
+    tmp_path: Path, index: str, patch: Patch
+) -> None:
     using = settings(tmp_path, index)
     tree = sources.fetch("vllm", "0.22.1", using)
     status.measure([patch], [tree], Bench(using))
@@ -62,7 +66,7 @@ def test_sources_are_left_as_they_were(tmp_path: Path, index: str, patch: Patch)
     assert sorted(path.name for path in tree.root.iterdir()) == [".source.json", "x.py"]
 
 
-def test_results_are_kept_until_patch_proof_or_sources_change(
+def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
     using = settings(tmp_path, index)
@@ -78,7 +82,20 @@ def test_results_are_kept_until_patch_proof_or_sources_change(
     assert row.state is State.BROKEN
 
 
-def test_the_newest_release_of_every_minor_is_measured_unless_a_specifier_says_which(
+def test_results_are_kept_for_one_proofkit(
+    tmp_path: Path, index: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using = settings(tmp_path, index)
+    tree = sources.fetch("vllm", "0.22.1", using)
+    status.measure([patch], [tree], Bench(using))
+    ran = (tmp_path / "ran").read_text()
+    (tmp_path / "proofkit.py").write_text("# another one\n")
+    monkeypatch.setattr(proofkit, "__file__", str(tmp_path / "proofkit.py"))
+    status.measure([patch], [tree], Bench(using))
+    assert (tmp_path / "ran").read_text() == 2 * ran
+
+
+def test_the_newest_release_of_each_minor_is_measured_unless_a_specifier_is_given(
     tmp_path: Path, index: str
 ) -> None:
     using = settings(tmp_path, index)
@@ -86,14 +103,14 @@ def test_the_newest_release_of_every_minor_is_measured_unless_a_specifier_says_w
     assert sources.releases("vllm", SpecifierSet("<0.22.3"), using) == ["0.22.1", "0.22.2"]
 
 
-def test_what_is_in_the_cache_needs_no_index(tmp_path: Path, index: str) -> None:
+def test_cached_sources_need_no_index(tmp_path: Path, index: str) -> None:
     tree = sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
     offline = settings(tmp_path, DOWN)
     assert sources.fetch("vllm", "0.22.1", offline) == tree
     assert sources.releases("vllm", None, offline) == ["0.22.1"]
 
 
-def test_sources_with_another_hash_than_the_index_promised_are_refused(
+def test_sources_that_do_not_have_the_hash_on_the_index_are_rejected(
     tmp_path: Path, index: str
 ) -> None:
     publish(tmp_path / "sdists", tmp_path / "www", wrong=True)
@@ -113,10 +130,10 @@ def rows_of(*states: str) -> list[Measured]:
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    ("states", "text"),
     [
         (("needed", "needed", "obsolete", "obsolete"), "needed 0.0 - 0.1, obsolete since 0.2"),
-        (("obsolete", "obsolete"), "needed in none of 0.0 - 0.1"),
+        (("obsolete", "obsolete"), "not needed in any of 0.0 - 0.1"),
         (("needed",), "needed 0.0"),
         (
             ("n/a", "needed", "obsolete", "needed"),
@@ -124,8 +141,10 @@ def rows_of(*states: str) -> list[Measured]:
         ),
     ],
 )
-def test_states_are_told_as_ranges_of_releases(states: tuple[str, ...], told: str) -> None:
-    assert status.story(rows_of(*states)) == told
+def test_the_history_of_a_patch_is_given_as_ranges_of_releases(
+    states: tuple[str, ...], text: str
+) -> None:
+    assert status.history(rows_of(*states)) == text
 
 
 def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) -> None:
@@ -142,3 +161,32 @@ def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) ->
         trees.append(sources.SourceTree(project="vllm", version=version, root=root, sha256=""))
     assert sources.pinned("flashinfer", trees) == ["0.6.4", "0.6.11.post2"]
     assert sources.pinned("vllm", trees) == []
+
+
+def test_the_published_page_is_in_step_with_the_catalogue() -> None:
+    page = (ROOT / "docs/patch-status.md").read_text()
+    patches = list(catalog.load(ROOT / "patches").values())
+    assert status.markdown(published(page), patches) == page
+    assert max(len(line) for line in page.splitlines() if not line.startswith("|")) <= 100
+
+
+def published(page: str) -> list[Measured]:
+    """The measured rows of a status page, read back from its tables of releases."""
+    rows = []
+    for section in page.split("\n## ")[1:]:
+        project, _, text = section.partition("\n")
+        tables = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"]
+        heads = [number for number, cells in enumerate(tables) if cells[0] == "release"]
+        for version, *states in tables[heads[0] + 2 :] if heads else []:
+            for name, state in zip(tables[heads[0]][1:], states, strict=True):
+                rows.append(
+                    Measured(
+                        project=project,
+                        patch=f"{project}/{name}",
+                        version=version,
+                        state=State(state),
+                        reason="",
+                        evidence="",
+                    )
+                )
+    return rows

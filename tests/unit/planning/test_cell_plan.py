@@ -1,4 +1,4 @@
-"""Build keys, and what a plan decides."""
+"""Build keys, Dockerfiles and decisions of plans."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from support.plans import planned
 
 from imagefactory.locking import store
 from imagefactory.locking.lock import FIND_LINKS
-from imagefactory.planning import layers
+from imagefactory.planning import context, layers
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.decision import decide
 from imagefactory.system.platforms import Platform
-from imagefactory.workspace import decide
 
 
 def test_the_same_inputs_have_the_same_build_key() -> None:
@@ -22,7 +22,12 @@ def test_the_same_inputs_have_the_same_build_key() -> None:
     assert planned().labels["io.imagefactory.build-key"] == planned().build_key
 
 
-def test_the_build_key_changes_with_everything_that_decides_the_content() -> None:
+def test_whatever_proves_patches_in_a_build_has_the_proofkit_next_to_it() -> None:
+    for programs in context.PROGRAMS.values():
+        assert {"overlay.py", "proofkit.py"} <= set(programs)
+
+
+def test_the_build_key_changes_with_everything_that_determines_the_content() -> None:
     made = planned()
     other_base = replace(made.base, digest="sha256:2")
     fewer = replace(made.resolution, wheels=made.resolution.wheels[1:])
@@ -63,7 +68,7 @@ def mounts(plan: CellPlan, layer: str) -> set[str]:
     return set(re.findall(r"--mount=src=([^,\s]+)", stage))
 
 
-def test_only_a_layer_with_a_wheel_that_is_at_no_index_mounts_the_folder_of_those() -> None:
+def test_only_a_layer_with_a_wheel_that_no_index_has_mounts_the_folder_of_local_wheels() -> None:
     made = planned()
     wheels = [
         replace(wheel, index=FIND_LINKS) if wheel.name == "triton" else wheel
@@ -75,7 +80,7 @@ def test_only_a_layer_with_a_wheel_that_is_at_no_index_mounts_the_folder_of_thos
     assert [wheel.name for wheel in local.local_wheels] == ["triton"]
 
 
-def test_releases_have_the_layers_of_their_common_large_wheels_in_common() -> None:
+def test_releases_share_the_layers_of_their_common_large_wheels() -> None:
     lock = store.read(ROOT / "wheels.lock")
     releases = [r for r in lock.resolutions if r.channel == "cu130"][:2]
     old, new = ({wheel.sha256: wheel for wheel in one.wheels} for one in releases)
@@ -86,7 +91,7 @@ def test_releases_have_the_layers_of_their_common_large_wheels_in_common() -> No
         assert len({files[f"layers/{name}"] for files in texts}) == 1
 
 
-def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environment() -> None:
+def test_a_toolchain_has_a_prefix_of_its_own_and_is_set_in_the_environment() -> None:
     locked = store.read(ROOT / "wheels.lock").toolchain("cuda13.0", Platform.ARM64)
     made = planned(toolchain=locked)
     assert made.build_key != planned().build_key
@@ -104,7 +109,8 @@ def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environm
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:
     made = planned()
     same, other = image(made), image(made, **{"io.imagefactory.build-key": "old"})
-    rows = [decide([made], there)[0] for there in ({same.ref: same}, {other.ref: other}, {}, None)]
+    found = decide([made], {same.ref: same}) + decide([made], {other.ref: other})
+    rows = found + decide([made], {}) + decide([made], None)
     assert [row.action for row in rows] == ["skip", "build", "build", "build"]
     assert "build key was old" in rows[1].reason
     assert "no image" in rows[2].reason

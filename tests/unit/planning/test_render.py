@@ -1,4 +1,4 @@
-"""Rendering: templates cannot be fed an instruction."""
+"""Rendering: values cannot inject instructions into templates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROLS = "\n\r\x00\x0b\x0c\x1b\x7f\x85\u2028\u2029"
 
 
 def unquote(text: str) -> str:
-    """What Docker's parser makes of an ENV or LABEL value."""
+    """Parse an ENV or LABEL value as Docker does."""
     if not text.startswith('"'):
         assert not set(text) & set(" \t\n\"'\\$")
         return text
@@ -35,14 +35,16 @@ def test_a_quoted_value_reads_back_as_itself(value: str) -> None:
 
 
 @given(st.text(), st.sampled_from(CONTROLS), st.text())
-def test_a_value_with_a_control_character_is_refused(before: str, control: str, after: str) -> None:
+def test_a_value_with_a_control_character_is_rejected(
+    before: str, control: str, after: str
+) -> None:
     with pytest.raises(InputError) as caught:
         render.quote(before + control + after)
     assert caught.value.problems[0].code == "render-unsafe-value"
 
 
 @given(st.text())
-def test_a_word_is_one_word_to_the_shell_or_refused(value: str) -> None:
+def test_a_word_is_one_shell_word_or_rejected(value: str) -> None:
     try:
         text = render.word(value)
     except InputError:
@@ -81,13 +83,13 @@ def test_a_quoted_value_is_never_broken_however_long_it_is() -> None:
     assert render.fill(f"LABEL\na={long}\nb=c") == f"LABEL b=c \\\n    a={long}\n"
 
 
-def test_a_template_that_writes_a_bare_value_is_an_error(tmp_path: Path) -> None:
+def test_a_template_that_uses_a_value_without_a_filter_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("RUN {{ value }}")
     with pytest.raises(TypeError, match="without a filter"):
         render.render(tmp_path, "t", {"value": "x"})
 
 
-def test_a_template_that_names_an_unknown_value_is_an_error(tmp_path: Path) -> None:
+def test_a_template_that_uses_an_unknown_value_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("RUN {{ missing | word }}")
     with pytest.raises(jinja2.UndefinedError):
         render.render(tmp_path, "t", {})

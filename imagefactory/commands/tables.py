@@ -1,0 +1,55 @@
+"""Tables that several commands show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imagefactory.inspecting.anatomy import Layer
+from imagefactory.inspecting.filetree import FileChange
+from imagefactory.planning.decision import Action, Decision
+from imagefactory.system import ui
+from imagefactory.verifying import report
+from imagefactory.verifying.receipt import Receipt
+
+#: The number of files to list.
+MOST_FILES = 50
+
+
+def layers(title: str, layers: Sequence[Layer]) -> None:
+    """A table of layers."""
+    ui.table(
+        title,
+        ["digest", "content", "unpacked"],
+        [[one.digest[:19], one.purpose, ui.size(one.size)] for one in layers],
+    )
+
+
+def files(changes: Sequence[FileChange]) -> None:
+    """A table of files, if there are any."""
+    if changes:
+        rows = [
+            [c.path, c.what, ui.size(c.old_size), ui.size(c.new_size)] for c in changes[:MOST_FILES]
+        ]
+        ui.table(f"{len(changes)} files differ", ["file", "difference", "old", "new"], rows)
+    if len(changes) > MOST_FILES:
+        ui.say(f"the first {MOST_FILES} of {len(changes)} files; --json lists all of them")
+
+
+def decisions(planned: Sequence[Decision]) -> None:
+    """A table of what a build does for each cell."""
+    colour = {Action.BUILD: "yellow", Action.SKIP: "green"}
+    rows: list[list[ui.Part]] = [
+        [
+            ui.styled(one.plan.cell.name, "bold"),
+            ui.styled(one.action, colour[one.action]),
+            one.plan.build_key[:12],
+            one.reason,
+        ]
+        for one in planned
+    ]
+    ui.table("plan", ["cell", "action", "build key", "reason"], rows)
+
+
+def receipt(done: Receipt) -> None:
+    """A table of the checks of one verification."""
+    report.show(done)

@@ -1,0 +1,112 @@
+"""Rules for cells: versions, the base's Python, CUDA toolkit and driver. Pure."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from packaging.version import Version
+
+from imagefactory.errors import Problem
+from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.versions import is_version
+from imagefactory.system.platforms import Platform
+
+_SHORT = re.compile(r"\d+\.\d+")
+_CHANNEL = re.compile(r"cpu|cu\d{3}")
+#: The oldest Linux driver for each CUDA toolkit.
+DRIVERS_FILE = Path(__file__).with_name("cuda_drivers.toml")
+
+
+@cache
+def drivers() -> Mapping[str, str]:
+    """CUDA toolkit (``13.0``) -> the oldest driver that fully supports it; oldest toolkit first."""
+    found: dict[str, str] = tomllib.loads(DRIVERS_FILE.read_text(encoding="utf-8"))["drivers"]
+    return found
+
+
+def of_cells(cells: Sequence[Cell]) -> Iterator[Problem]:
+    """Check every cell against all rules."""
+    for cell in cells:
+        yield from _cell(cell)
+
+
+def _cell(cell: Cell) -> Iterator[Problem]:
+    axes = cell.axes
+    if axes["platform"] not in set(Platform):
+        yield _axis(cell, "platform", "unknown-platform", f"write one of {', '.join(Platform)}")
+    yield from _versions(cell)
+    base = cell.flavor.base
+    if cell.python != base.python:
+        what = f"Python is {cell.python}, but base {base.name} has {base.python}"
+        fix = f'write "{base.python}", or choose a base with Python {cell.python}'
+        yield _axis(cell, "python", "python-of-base", fix, what)
+    if not _CHANNEL.fullmatch(cell.channel):
+        yield _axis(cell, "channel", "bad-channel", "write cpu, or cuNNN such as cu130")
+        return
+    yield from _cuda(cell)
+
+
+def _versions(cell: Cell) -> Iterator[Problem]:
+    axes = cell.axes
+    for axis in ("vllm", "torch", "flashinfer"):
+        if axis not in axes:
+            continue
+        if not is_version(axes[axis]):
+            yield _axis(cell, axis, "bad-version", "write a PEP 440 version")
+        elif str(Version(axes[axis])) != axes[axis]:  # names, tags and hashes compare the text
+            fix = f'write the normalized form: "{Version(axes[axis])}"'
+            yield _axis(cell, axis, "bad-version", fix)
+    for axis in ("python", "cuda"):
+        if axis in axes and not _SHORT.fullmatch(axes[axis]):
+            yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
+
+
+def _cuda(cell: Cell) -> Iterator[Problem]:
+    axes, channel = cell.axes, cell.channel
+    if channel == "cpu":
+        if "cuda" in axes:
+            what = "a cell of channel cpu has no CUDA"
+            yield _axis(cell, "cuda", "cuda-on-cpu", "remove `cuda` from the cell", what)
+        return
+    if "cuda" not in axes:
+        what = f"channel {channel} needs a CUDA toolkit version"
+        yield _axis(cell, "channel", "no-cuda", 'add `cuda: "13.0"` to the cell', what)
+        return
+    if axes["cuda"].partition(".")[0] != channel[2:4]:
+        what = f"toolkit {axes['cuda']} does not match torch channel {channel}"
+        fix = "choose a toolkit and a torch channel of the same CUDA major version"
+        yield _axis(cell, "cuda", "cuda-major", fix, what)
+    if _SHORT.fullmatch(axes["cuda"]):
+        yield from _driver(cell)
+
+
+def _driver(cell: Cell) -> Iterator[Problem]:
+    flavor, toolkit = cell.flavor, cell.axes["cuda"]
+    driver, required = flavor.driver, drivers().get(toolkit)
+    if driver is None:
+        what = f"flavor {flavor.name} has CUDA cells but declares no driver"
+        fix = 'add `driver:` with the version that nvidia-smi shows there, such as "580.95"'
+        yield Problem(code="matrix-no-driver", where=str(flavor.location), what=what, fix=fix)
+    if required is None:
+        what = f"the driver required by CUDA {toolkit} is unknown"
+        fix = f"write one of {', '.join(drivers())}, or add {toolkit} to matrix/{DRIVERS_FILE.name}"
+        yield _axis(cell, "cuda", "unknown-toolkit", fix, what)
+    elif driver is not None and is_version(driver) and Version(required) > Version(driver):
+        supported = [name for name, oldest in drivers().items() if _runs(driver, oldest)]
+        older = f'write cuda: "{supported[-1]}"' if supported else "choose an older toolkit"
+        what = f"CUDA {toolkit} needs driver {required}, but flavor {flavor.name} declares {driver}"
+        fix = f"{older}, or declare a newer `driver` ({flavor.location})"
+        yield _axis(cell, "cuda", "driver-too-old", fix, what)
+
+
+def _runs(driver: str, oldest: str) -> bool:
+    return Version(oldest) <= Version(driver)
+
+
+def _axis(cell: Cell, axis: str, code: str, fix: str, what: str = "") -> Problem:
+    what = f"{cell.name}: {what or f'{axis} is {cell.axes[axis]!r}'}"
+    return Problem(code=f"matrix-{code}", where=str(cell.locations[axis]), what=what, fix=fix)

@@ -1,0 +1,97 @@
+"""Opens a workspace: reads its files, connects to its engine, and sets up the stations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import uv
+
+from imagefactory.building import bases
+from imagefactory.building.contexts import Contexts
+from imagefactory.building.sites import Site
+from imagefactory.errors import SetupError
+from imagefactory.locking import store
+from imagefactory.locking.lock import Lock
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Cell
+from imagefactory.patching import catalog, patching
+from imagefactory.patching.measure import Bench
+from imagefactory.patching.patch import Patch
+from imagefactory.planning.planning import Inputs
+from imagefactory.system.engine import Engine
+from imagefactory.wheels.make import BuildEnv
+from imagefactory.wheels.wheels import EnvFor
+from imagefactory.workspace import Workspace
+
+
+def read(workspace: Workspace) -> Inputs:
+    """Read matrix, lock and patches. Raises InputError with the problems of the first bad one."""
+    return Inputs(
+        matrix=matrix.load(workspace.matrix),
+        lock=store.read(workspace.lock),
+        patches=catalog.load(workspace.patches),
+        templates=workspace.templates,
+        settings=workspace.settings,
+    )
+
+
+def read_lock(workspace: Workspace) -> Lock | None:
+    """Read the lock; None if there is no file. Raises InputError if it cannot be read."""
+    return store.read(workspace.lock) if workspace.lock.exists() else None
+
+
+def write_lock(workspace: Workspace, lock: Lock) -> None:
+    """Write ``wheels.lock`` atomically."""
+    store.write(workspace.lock, lock, guards=workspace.settings.state / "locks")
+
+
+def connect(workspace: Workspace) -> Engine:
+    """Connect to the engine. Raises SetupError if none answers."""
+    return Engine.connect(os.environ, workspace.settings.state)
+
+
+def connect_if_any(workspace: Workspace) -> Engine | None:
+    """Connect to the engine; None if none answers."""
+    try:
+        return connect(workspace)
+    except SetupError:
+        return None
+
+
+def contexts(workspace: Workspace, folder: Path | None = None) -> Contexts:
+    """The build contexts below the workspace's own folder, or below ``folder``."""
+    return Contexts(
+        folder=folder or workspace.contexts,
+        templates=workspace.templates,
+        uv=Path(uv.find_uv_bin()),
+        settings=workspace.settings,
+    )
+
+
+def wheel_env(workspace: Workspace, site: Site) -> EnvFor:
+    """A function that prepares the build environment of a cell's wheel, when it is needed."""
+    return partial(_wheel_env, workspace, site)
+
+
+def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False) -> Bench:
+    """The bench to measure ``patches`` on; reads the matrix only if a proof needs a toolchain."""
+    if not any(patch.proof.kind == "nvcc" for patch in patches):
+        return Bench(workspace.settings, fresh=fresh)
+    toolchains = matrix.load(workspace.matrix).toolchains
+    lock = read_lock(workspace)
+    return patching.bench(patches, toolchains, lock, workspace.settings, fresh=fresh)
+
+
+def _wheel_env(workspace: Workspace, site: Site, cell: Cell) -> BuildEnv:
+    platform = site.platform_for(cell)
+    base = bases.ensure(
+        site.engine,
+        cell.flavor.base,
+        platform,
+        known=workspace.known_bases,
+        project=workspace.project,
+    )
+    return BuildEnv(contexts=contexts(workspace), site=site, base=base)

@@ -1,0 +1,307 @@
+"""The pipeline from a matrix to images in a registry.
+
+The steps are: cells, lock, wheels, plan, build, verify, push. Each is a call into one station,
+with immutable values in and out. Every command calls one function here and shows its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from imagefactory import opening
+from imagefactory.building import bakefile, bases, building, sites
+from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.building import BuildResult
+from imagefactory.building.sites import Site
+from imagefactory.errors import FactoryError, Problem, SetupError
+from imagefactory.inspecting import rebuild as rebuilding
+from imagefactory.inspecting.rebuild import Rebuilt
+from imagefactory.matrix import matrix
+from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.select import select
+from imagefactory.patching import catalog, patching
+from imagefactory.patching.check import Checked
+from imagefactory.patching.patch import State
+from imagefactory.planning import planning
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.decision import Action, decide
+from imagefactory.planning.planning import Inputs
+from imagefactory.planning.wheel_plan import Trial
+from imagefactory.publishing import publishing
+from imagefactory.publishing.publishing import Pushed
+from imagefactory.results import Built, Planned, Rendered, Watcher
+from imagefactory.system import ui
+from imagefactory.system.background import in_background
+from imagefactory.system.engine import Engine
+from imagefactory.upkeep import upkeep
+from imagefactory.upkeep.prune import Pruning
+from imagefactory.verifying import receipt
+from imagefactory.verifying.receipt import Receipt
+from imagefactory.wheels import wheels
+from imagefactory.wheels.make import Made, Tried
+from imagefactory.workspace import Workspace
+
+
+def build(
+    workspace: Workspace,
+    selection: Sequence[str],
+    watcher: Watcher,
+    *,
+    builder: str | None = None,
+    cache: str | None = None,
+    unverified: bool = False,
+) -> Built:
+    """Build all changed cells in one bake, and verify images that have not passed yet.
+
+    ``builder`` is a buildx builder, ``cache`` a repository for build caches; ``unverified`` skips
+    the verification.
+    """
+    connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
+    inputs = opening.read(workspace)
+    cells = select(inputs.matrix.cells, selection)
+    site = sites.find(connecting.result(), builder)
+
+    inputs, _ = make_wheels(workspace, cells, inputs, site)
+    planned = plan_cells(workspace, cells, inputs, site, make_bases=True)
+    watcher.planned(planned.decisions)
+
+    wanted = [one.plan for one in planned.decisions if one.action is Action.BUILD]
+    stopped = _stopped_by_patches(wanted, inputs)
+    plans = [plan for plan in wanted if plan.cell.name not in stopped]
+    built = bake(workspace, plans, planned, BakeOptions(cache=cache))
+
+    receipts = () if unverified else verify_new(workspace, planned, built, watcher)
+    return Built(decisions=planned.decisions, stopped=stopped, results=built, receipts=receipts)
+
+
+def plan(workspace: Workspace, selection: Sequence[str], *, lenient: bool = True) -> Planned:
+    """Plan what a build would do, and build nothing. ``lenient`` also plans without an engine."""
+    inputs = opening.read(workspace)
+    cells = select(inputs.matrix.cells, selection)
+    engine = opening.connect_if_any(workspace) if lenient else opening.connect(workspace)
+    return plan_cells(workspace, cells, inputs, Site(engine=engine) if engine else None)
+
+
+def make_wheels(
+    workspace: Workspace,
+    cells: Sequence[Cell],
+    inputs: Inputs,
+    site: Site,
+    *,
+    again: bool = False,
+) -> tuple[Inputs, tuple[Made, ...]]:
+    """Build the wheels that ``cells`` need and that are missing; inputs have the new lock."""
+    lock, made = wheels.make_wheels(
+        cells,
+        inputs,
+        opening.wheel_env(workspace, site),
+        write=lambda lock: opening.write_lock(workspace, lock),
+        again=again,
+    )
+    return replace(inputs, lock=lock), made
+
+
+def plan_cells(
+    workspace: Workspace,
+    cells: Sequence[Cell],
+    inputs: Inputs,
+    site: Site | None,
+    *,
+    make_bases: bool = False,
+) -> Planned:
+    """Plan each cell, and decide what a build would do for it.
+
+    With ``make_bases``, missing bases are created, after everything else has been validated.
+    """
+    engine = site.engine if site else None
+    finding = in_background(engine.find_images, [cell.tag for cell in cells]) if engine else None
+    platforms = [site.platform if site else cells[0].platform]
+    found = bases.look_all(cells, platforms, engine, workspace.known_bases)
+    plans = planning.plan(cells, found, inputs)
+    if engine and make_bases and any(base.origin == "unresolved" for base in found.values()):
+        known, project = workspace.known_bases, workspace.project
+        found = bases.ensure_all(cells, platforms, engine, known=known, project=project)
+        plans = planning.plan(cells, found, inputs)
+    images = finding.result() if finding else None
+    return Planned(
+        inputs=inputs, bases=found, decisions=decide(plans, images), images=images, site=site
+    )
+
+
+def bake(
+    workspace: Workspace, plans: Sequence[CellPlan], planned: Planned, options: BakeOptions
+) -> dict[str, BuildResult]:
+    """Build ``plans``; returns the result of each build, by cell."""
+    if not plans or planned.site is None:
+        return {}
+    contexts, logs = opening.contexts(workspace), workspace.settings.logs
+    results = building.build(plans, planned.bases, planned.site, contexts, options, logs)
+    return {result.cell: result for result in results}
+
+
+def verify_new(
+    workspace: Workspace, planned: Planned, built: Mapping[str, BuildResult], watcher: Watcher
+) -> tuple[Receipt, ...]:
+    """Verify the images that were built or are unchanged, except digests that passed before."""
+    if planned.site is None:
+        return ()
+    engine = planned.site.engine
+    good = [
+        one.plan.cell.tag
+        for one in planned.decisions
+        if one.action is Action.SKIP or _is_built(built.get(one.plan.cell.name))
+    ]
+    images = engine.find_images(good) if built else planned.images or {}
+    left = receipt.not_passed(workspace.settings.receipts, good, images)
+    return _verify_all(workspace, engine, left, planned.expected(), watcher) if left else ()
+
+
+def verify(
+    workspace: Workspace, tags: Sequence[str], selection: Sequence[str], watcher: Watcher
+) -> tuple[Receipt, ...]:
+    """Verify images by tag, or the images of the selected cells."""
+    engine = opening.connect(workspace)
+    if tags:
+        expected = _expected_by_tag(workspace, tags, engine)
+        return _verify_all(workspace, engine, tags, expected, watcher)
+    planned = plan(workspace, selection, lenient=False)
+    own = [one.cell.tag for one in planned.plans]
+    return _verify_all(workspace, engine, own, planned.expected(), watcher)
+
+
+def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> tuple[Pushed, ...]:
+    """Push the images of the selected cells; the last verification of each must have passed."""
+    planned = plan(workspace, selection, lenient=False)
+    engine = opening.connect(workspace)
+    ready = publishing.allowed(planned.plans, engine, workspace.settings.receipts)
+    repository = to or planned.inputs.matrix.repository
+    return tuple(publishing.push(engine, ready, repository))
+
+
+def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
+    """Plan the selected cells; with ``out``, write everything that Buildx needs to build them."""
+    planned = plan(workspace, selection)
+    if out is None:
+        return Rendered(plans=planned.plans, bakefile=None)
+    native = planned.site.platform if planned.site else planned.plans[0].cell.platform
+    builder_bases = building.of_platform(planned.bases, native)
+    contexts = opening.contexts(workspace, out)
+    file = bakefile.write_cells(contexts, planned.plans, builder_bases, BakeOptions())
+    return Rendered(plans=planned.plans, bakefile=file)
+
+
+def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> Rebuilt:
+    """Rebuild the image ``tag`` without cache, and compare the result with it."""
+    engine = opening.connect(workspace)
+    image = engine.inspect_image(tag)
+    inputs = opening.read(workspace)
+    cell = rebuilding.cell_of(image, inputs.matrix.cells)
+    planned = plan_cells(workspace, [cell], inputs, Site(engine=engine), make_bases=True)
+    (plan,) = planned.plans
+    rebuilding.check_inputs(image, plan)
+    contexts = opening.contexts(workspace, workspace.settings.cache / "rebuild")
+    baking = rebuilding.Baking(contexts=contexts, bases=planned.bases, with_base=with_base)
+    return rebuilding.rebuild(engine, image, plan, baking, files=files)
+
+
+def wheels_of(
+    workspace: Workspace, cells: Sequence[Cell], builder: str | None, *, again: bool
+) -> tuple[Made, ...]:
+    """Build the wheels of ``cells`` that are missing, or all of them ``again``."""
+    inputs = opening.read(workspace)
+    site = sites.find(opening.connect(workspace), builder)
+    return make_wheels(workspace, cells, inputs, site, again=again)[1]
+
+
+def try_units(workspace: Workspace, cell: Cell, trial: Trial, builder: str | None) -> Tried:
+    """Compile single units of the cell's vLLM to inspect the result."""
+    inputs = opening.read(workspace)
+    site = sites.find(opening.connect(workspace), builder)
+    return wheels.compile_units(cell, inputs, opening.wheel_env(workspace, site), trial)
+
+
+def check_patches(workspace: Workspace, selection: Sequence[str]) -> tuple[Checked, ...]:
+    """Try the whole series of each selected cell on upstream's sources, as a build would."""
+    declared, patches = matrix.load(workspace.matrix), catalog.load(workspace.patches)
+    cells = select(declared.cells, selection)
+    series = [(cell, catalog.series(patches, cell)) for cell in cells]
+    lock = opening.read_lock(workspace)
+    return patching.check_series(series, declared.toolchains, lock, workspace.settings)
+
+
+def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tuple[Pruning, Engine]:
+    """Find what can be removed to free disk space; also returns the engine to remove it from."""
+    engine = opening.connect(workspace)
+    inputs = opening.read(workspace)
+    planned = plan_cells(workspace, inputs.matrix.cells, inputs, Site(engine=engine))
+    found = upkeep.survey(
+        engine, planned.plans, inputs, everything=everything, build_cache=build_cache
+    )
+    return found, engine
+
+
+def _stopped_by_patches(
+    plans: Sequence[CellPlan], inputs: Inputs
+) -> dict[str, tuple[Problem, ...]]:
+    """The cells that cannot be built because of a patch, with the problems."""
+    series = [(one.cell, one.series) for one in plans]
+    toolchains = inputs.matrix.toolchains
+    try:
+        checked = patching.check_series(series, toolchains, inputs.lock, inputs.settings)
+    except SetupError as error:
+        ui.warn(f"patches are only checked in the builder: {error.problems[0].what}")
+        return {}
+    for row in (row for one in checked for row in one.rows if row.state is State.OBSOLETE):
+        ui.say(f"{row.patch} is obsolete on {row.project} {row.version}, skipped: {row.reason}")
+    return {one.cell: one.problems for one in checked if one.problems}
+
+
+def _is_built(result: BuildResult | None) -> bool:
+    return result is not None and result.ok
+
+
+def _expected_by_tag(
+    workspace: Workspace, tags: Sequence[str], engine: Engine
+) -> dict[str, CellPlan]:
+    """The plans of those ``tags`` that belong to the matrix, if it can be read."""
+    if not workspace.matrix.exists() or not workspace.lock.exists():
+        return {}
+    try:
+        inputs = opening.read(workspace)
+        cells = [cell for cell in inputs.matrix.cells if {*cell.tags} & {*tags}]
+        if not cells:
+            return {}
+        return plan_cells(workspace, cells, inputs, Site(engine=engine)).expected()
+    except FactoryError as error:
+        ui.warn(f"not compared with the matrix: {error.problems[0].what}")
+        return {}
+
+
+def _verify_all(
+    workspace: Workspace,
+    engine: Engine,
+    tags: Sequence[str],
+    expected: Mapping[str, CellPlan],
+    watcher: Watcher,
+) -> tuple[Receipt, ...]:
+    """Verify images one after the other, and save a receipt for each."""
+    from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy and requests
+
+    lock = opening.read_lock(workspace)
+    done = []
+    for tag in tags:
+        made = verifying.verify(
+            tag,
+            engine=engine,
+            lock=lock,
+            settings=workspace.settings,
+            now=datetime.now(UTC),
+            expected=verifying.expectation(expected[tag]) if tag in expected else None,
+        )
+        receipt.save(workspace.settings.receipts, made)
+        watcher.verified(made)
+        done.append(made)
+    return tuple(done)

@@ -1,0 +1,70 @@
+"""Decides which plans to build, from the images that the engine already has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from imagefactory.planning.cell_plan import LABEL, CellPlan
+
+if TYPE_CHECKING:
+    from imagefactory.system.engine import ImageInfo
+
+
+class Action(StrEnum):
+    """What a build does for a cell."""
+
+    BUILD = "build"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A plan, what a build does for it, and why."""
+
+    plan: CellPlan
+    action: Action
+    reason: str
+
+    def as_dict(self) -> dict[str, object]:
+        """The decision as plain JSON values."""
+        cell = self.plan.cell
+        return {
+            "cell": cell.name,
+            "platform": cell.platform,
+            "pins": cell.pins,
+            "tags": list(cell.tags),
+            "build_key": self.plan.build_key,
+            "action": self.action,
+            "reason": self.reason,
+        }
+
+
+def decide(
+    plans: Sequence[CellPlan], images: Mapping[str, ImageInfo] | None
+) -> tuple[Decision, ...]:
+    """Decide for each plan; ``images`` are the engine's, by reference; None without an engine."""
+    return tuple(_decide(plan, images) for plan in plans)
+
+
+def _decide(plan: CellPlan, images: Mapping[str, ImageInfo] | None) -> Decision:
+    reason = _reason_to_build(plan, images)
+    if reason:
+        return Decision(plan=plan, action=Action.BUILD, reason=reason)
+    return Decision(plan=plan, action=Action.SKIP, reason="unchanged since it was built")
+
+
+def _reason_to_build(plan: CellPlan, images: Mapping[str, ImageInfo] | None) -> str:
+    if images is None:
+        return "no engine answers, so existing images are unknown"
+    if plan.base.origin == "unresolved":
+        return f"base {plan.base.base.image} is not available yet"
+    image = images.get(plan.cell.tag)
+    if image is None:
+        return f"no image {plan.cell.tag}"
+    key = image.labels.get(f"{LABEL}.build-key", "")
+    if key != plan.build_key:
+        return f"build key was {key[:12] or 'none'}, is {plan.build_key[:12]}"
+    return ""

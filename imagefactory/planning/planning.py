@@ -1,0 +1,162 @@
+"""The planning station: turns cells into plans, which fix everything that determines an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from imagefactory.errors import FactoryError, InputError, Problem, fail
+from imagefactory.locking.lock import Lock, LockedToolchain, Resolution
+from imagefactory.matrix.cell import Cell, request_of
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.patching import catalog
+from imagefactory.patching.catalog import Catalog
+from imagefactory.patching.patch import Step
+from imagefactory.planning import cell_plan, vllm_settings, wheel_plan
+from imagefactory.planning.cell_plan import BaseImage, CellPlan
+from imagefactory.planning.wheel_plan import Trial, WheelPlan
+from imagefactory.settings import Settings
+from imagefactory.system.platforms import Platform
+
+#: Bases by their name and platform.
+Bases = Mapping[tuple[str, Platform], BaseImage]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What plans are made from, as read from the user's files.
+
+    Attributes:
+        matrix: the whole matrix.
+        lock: the whole lock.
+        patches: every patch, by name.
+        templates: folder of the Dockerfile templates.
+        settings: the machine's folders and indexes.
+    """
+
+    matrix: Matrix
+    lock: Lock
+    patches: Catalog
+    templates: Path
+    settings: Settings
+
+    @property
+    def uv_version(self) -> str:
+        """Version of the uv that unpacks wheels in a build."""
+        return version("uv")
+
+
+def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan, ...]:
+    """Plan each cell. Raises InputError with the problems of all cells at once."""
+    plans: list[CellPlan] = []
+    problems: list[Problem] = []
+    for cell in cells:
+        try:
+            plans.append(_plan_cell(cell, bases[cell.flavor.base.name, cell.platform], inputs))
+        except FactoryError as error:
+            problems += error.problems
+    problems += _ignored_settings(plans, inputs)
+    if problems:
+        raise InputError(dict.fromkeys(problems))
+    return tuple(plans)
+
+
+def plan_wheel(cell: Cell, inputs: Inputs, trial: Trial | None = None) -> WheelPlan | None:
+    """Plan the vLLM wheel to build for ``cell``; None if all of its wheels come from indexes.
+
+    Raises InputError if the lock lacks its resolution, sources or build tools.
+    """
+    if cell.flavor.build is None:
+        return None
+    series = catalog.series(inputs.patches, cell)
+    return _plan_wheel(cell, _resolution(cell, inputs), series, inputs, trial)
+
+
+def _plan_cell(cell: Cell, base: BaseImage, inputs: Inputs) -> CellPlan:
+    series = catalog.series(inputs.patches, cell)
+    return cell_plan.compose(
+        cell,
+        _with_own_wheel(cell, _resolution(cell, inputs), series, inputs),
+        series,
+        base,
+        templates=inputs.templates,
+        uv_version=inputs.uv_version,
+        toolchain=_toolchain(cell, inputs),
+    )
+
+
+def _resolution(cell: Cell, inputs: Inputs) -> Resolution:
+    found = inputs.lock.find(request_of(cell))
+    if found is None:
+        what = f"wheels.lock has no resolution for {cell.name}"
+        where = str(cell.locations["vllm"])
+        raise fail(InputError, "lock-uncovered", what, where=where, fix="imagefactory lock")
+    return found
+
+
+def _plan_wheel(
+    cell: Cell,
+    resolution: Resolution,
+    series: Sequence[Step],
+    inputs: Inputs,
+    trial: Trial | None = None,
+) -> WheelPlan | None:
+    return wheel_plan.compose(
+        cell,
+        resolution,
+        series,
+        inputs.lock,
+        templates=inputs.templates,
+        uv_version=inputs.uv_version,
+        trial=trial,
+    )
+
+
+def _with_own_wheel(
+    cell: Cell, resolution: Resolution, series: Sequence[Step], inputs: Inputs
+) -> Resolution:
+    """``resolution`` with the vLLM wheel that is built for the cell, if there is one."""
+    wanted = _plan_wheel(cell, resolution, series, inputs)
+    if wanted is None:
+        return resolution
+    built = inputs.lock.built_for(wanted.key)
+    if built is None:
+        what = f"{cell.name} needs a wheel of vLLM {cell.vllm} that has not been built"
+        fix = f"imagefactory wheel --select {cell.name}"
+        where = str(cell.locations["vllm"])
+        raise fail(InputError, "wheel-not-made", what, where=where, fix=fix)
+    return resolution.with_built(built)
+
+
+def _toolchain(cell: Cell, inputs: Inputs) -> LockedToolchain | None:
+    """The toolchain that images of the cell's flavor include."""
+    name = cell.flavor.toolchain
+    if name is None:
+        return None
+    declared = next(one for one in inputs.matrix.toolchains if one.name == name)
+    locked = inputs.lock.toolchain(name, cell.platform)
+    if locked is None or not locked.answers(declared, cell.platform):
+        what = f"{cell.name} needs toolchain {name}, which is not locked for {cell.platform}"
+        fix = f"add {cell.platform} to its `platforms` if missing, then run imagefactory lock"
+        where = str(declared.location)
+        raise fail(InputError, "lock-uncovered", what, where=where, fix=fix)
+    return locked
+
+
+def _ignored_settings(plans: Sequence[CellPlan], inputs: Inputs) -> Iterator[Problem]:
+    """Report settings of flavors that the cell's vLLM would ignore or reject.
+
+    Sources are fetched only for cells whose flavor sets anything.
+    """
+    known: dict[tuple[str, str], vllm_settings.VllmSettings | None] = {}
+    for one in plans:
+        if not vllm_settings.settings_of(one.cell):
+            continue
+        key = one.cell.flavor.name, one.cell.vllm
+        if key not in known:
+            known[key] = vllm_settings.of_cell(one.cell, inputs.lock, inputs.settings)
+        found = known[key]
+        if found is not None:
+            yield from vllm_settings.unknown_settings(one.cell, found, one.series)

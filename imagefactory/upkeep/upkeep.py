@@ -1,0 +1,144 @@
+"""The upkeep station: finds what uses disk space and can be recreated, and removes it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from imagefactory.building import disk
+from imagefactory.errors import FactoryError, Problem
+from imagefactory.locking.lock import Lock
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.planning import Inputs
+from imagefactory.settings import Settings
+from imagefactory.system.engine import Engine
+from imagefactory.upkeep import prune
+from imagefactory.upkeep.prune import Item, Kind, Pruning
+from imagefactory.verifying import receipt
+
+BOOTSTRAPPED = "imagefactory/bootstrap"
+#: Folders below the cache folder whose content is recreated when needed.
+RECREATABLE = (
+    "build",
+    "metadata",
+    "proofs",
+    "rebuild",
+    "sources",
+    "toolchains",
+    "vllm-settings",
+)
+
+
+def survey(
+    engine: Engine,
+    plans: Sequence[CellPlan],
+    inputs: Inputs,
+    *,
+    everything: bool,
+    build_cache: bool,
+) -> Pruning:
+    """Find what can be removed, and what is kept; ``plans`` are those of all cells.
+
+    ``everything`` includes what is up to date, ``build_cache`` BuildKit's cache.
+    """
+    images = _images(engine, plans, inputs, everything=everything)
+    records = engine.cache_records() if build_cache else []
+    cached = prune.cache(records, private=engine.private)
+    folders = _all_folders(inputs.settings) if everything else _stale_folders(plans, inputs)
+    bases = _bases(engine) if everything else []
+    return Pruning(
+        items=(*images.items, *bases, *folders, *cached.items),
+        kept=(*images.kept, *cached.kept),
+    )
+
+
+def remove(items: Sequence[Item], engine: Engine) -> tuple[list[Problem], int]:
+    """Remove ``items``; returns the problems, and the number of bytes that were freed."""
+    before = disk.free(engine.data_root)
+    failed = _remove(items, engine)
+    now = disk.free(engine.data_root)
+    freed = now - before if now is not None and before is not None else 0
+    return failed, max(0, freed)
+
+
+def _images(
+    engine: Engine, plans: Sequence[CellPlan], inputs: Inputs, *, everything: bool
+) -> Pruning:
+    repository = inputs.matrix.repository
+    found = engine.find_images(engine.names(repository))
+    receipts = [receipt.load(inputs.settings.receipts, one.digest) for one in found.values()]
+    return prune.images(
+        found,
+        {tag: plan.build_key for plan in plans for tag in plan.cell.tags},
+        repository=repository,
+        used=engine.used_images(),
+        verified={one.digest for one in receipts if one and one.passed},
+        everything=everything,
+    )
+
+
+def _bases(engine: Engine) -> list[Item]:
+    found = engine.find_images(engine.names(BOOTSTRAPPED))
+    why = "recreated from the distribution's archive"
+    return [
+        Item(kind=Kind.BASE, name=ref, size=image.size, why=why)
+        for ref, image in sorted(found.items())
+    ]
+
+
+def _all_folders(settings: Settings) -> list[Item]:
+    roots = [settings.cache / name for name in RECREATABLE]
+    sizes = {root: _size(root) for root in roots if root.is_dir()}
+    why = "recreated or downloaded again when needed"
+    return list(prune.folders(settings.cache, (), why, sizes))
+
+
+def _stale_folders(plans: Sequence[CellPlan], inputs: Inputs) -> list[Item]:
+    contexts, house = (inputs.settings.cache / name for name in ("build", "wheelhouse"))
+    cells = {plan.cell.name for plan in plans}
+    sizes = {path: _size(path) for path in _folders(contexts) if not _is_stage(path.name)}
+    why = "build context of a cell that is not in the matrix"
+    stale = prune.folders(contexts, cells, why, sizes)
+    files = {path: _size(path) for path in _folders(house)}
+    locked = _hashes(inputs.lock)
+    return [*stale, *prune.folders(house, locked, "file that is not in the lock", files)]
+
+
+def _folders(root: Path) -> list[Path]:
+    return [path for path in root.glob("*") if path.is_dir()]
+
+
+def _hashes(lock: Lock) -> set[str]:
+    wheels = {wheel.sha256 for resolution in lock.installable() for wheel in resolution.wheels}
+    return wheels | {source.sha256 for source in lock.sources}
+
+
+def _is_stage(name: str) -> bool:
+    """Whether a build context belongs to a base or a wheel instead of a cell."""
+    return name.startswith(("base-", "builder-", "wheel-"))
+
+
+def _size(folder: Path) -> int:
+    return sum(
+        path.lstat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    )
+
+
+def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
+    failed = []
+    records = [item.name for item in items if item.kind is Kind.CACHE]
+    for item in items:
+        try:
+            if item.kind in (Kind.IMAGE, Kind.BASE):
+                engine.untag(item.name)
+            elif item.kind is Kind.FOLDER:
+                shutil.rmtree(item.name)
+        except (FactoryError, OSError) as error:
+            what, fix = str(error), "remove it by hand"
+            failed.append(Problem(code="prune-failed", where=item.name, what=what, fix=fix))
+    if records:
+        engine.forget_cache(records)
+    return failed
