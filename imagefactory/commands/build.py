@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command("build", epilog="Example: imagefactory build --matrix --select flavor=cpu")
 def build_command(
-    path: Annotated[Path, typer.Argument(metavar="[FILE]", help="Matrix file.")] = HERE,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Matrix file.")] = HERE,
     matrix: Annotated[
         bool, typer.Option("--matrix", help="Build the cells of the matrix file (matrix.yaml).")
     ] = False,

@@ -57,11 +57,11 @@ def status_command(
     workspace = workspace_of(file)
     settings = workspace.settings
     patches = list(catalog.load(workspace.patches).values())
-    asked = {
+    specifiers = {
         "vllm": _specifier("--vllm", vllm),
         "flashinfer": _specifier("--flashinfer", flashinfer),
     }
-    trees = _trees(sorted({patch.project for patch in patches}), asked, settings)
+    trees = _trees(sorted({patch.project for patch in patches}), specifiers, settings)
     with ui.step(f"measuring {len(patches)} patches on {len(trees)} releases"):
         rows = status.measure(patches, trees, opening.bench(workspace, patches, fresh=prove))
     if markdown:
@@ -84,13 +84,13 @@ def _specifier(option: str, text: str | None) -> SpecifierSet | None:
 
 
 def _trees(
-    projects: Sequence[str], asked: dict[str, SpecifierSet | None], settings: Settings
+    projects: Sequence[str], specifiers: dict[str, SpecifierSet | None], settings: Settings
 ) -> list[SourceTree]:
     """The source trees to measure on; a project that vLLM pins is measured at those versions."""
     found: list[SourceTree] = []
     for project in sorted(projects, key=lambda name: name != "vllm"):
-        versions = [] if asked.get(project) else sources.pinned(project, found)
-        versions = versions or sources.releases(project, asked.get(project), settings)
+        versions = [] if specifiers.get(project) else sources.pinned(project, found)
+        versions = versions or sources.releases(project, specifiers.get(project), settings)
         found += [sources.fetch(project, version, settings) for version in versions]
     return found
 

@@ -22,7 +22,7 @@ On = Annotated[str, typer.Option("--on", metavar="VERSION", help="The release to
 @app.command("port", epilog="Example: imagefactory patch port --all --to latest")
 def port_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A patch, unless --all is given.")
+        str | None, typer.Argument(metavar="NAME", help="A patch, unless --all is given.")
     ] = None,
     to: Annotated[
         str, typer.Option("--to", metavar="VERSION", help="The release, or `latest`.")
@@ -81,7 +81,7 @@ def _show(done: list[Ported], *, json: bool) -> None:
 def continue_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A patch; by default all with open work trees."),
+        typer.Argument(metavar="NAME", help="A patch; by default all with open work trees."),
     ] = None,
     file: File = HERE,
     json: Json = False,

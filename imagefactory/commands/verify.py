@@ -30,7 +30,7 @@ EXAMPLE = "Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit
 def verify_command(
     tags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TAG]...", help="Images; by default those of the selected cells."),
+        typer.Argument(metavar="TAG", help="Images; by default those of the selected cells."),
     ] = None,
     file: File = HERE,
     select: Select = None,

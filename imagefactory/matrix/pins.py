@@ -25,21 +25,21 @@ def pin_conflicts(cell: Cell, requires: Mapping[str, Sequence[str]]) -> Iterator
     environment = _marker_environment(cell)
     for owner, lines in requires.items():
         for line in lines:
-            asked = Requirement(line)
-            name = canonicalize_name(asked.name)
+            requirement = Requirement(line)
+            name = canonicalize_name(requirement.name)
             if (
                 name not in pinned
                 or name in allowed
-                or (asked.marker and not asked.marker.evaluate(environment))
+                or (requirement.marker and not requirement.marker.evaluate(environment))
             ):
                 continue
             axis, version = pinned[name]
-            if not asked.specifier.contains(Version(version), prereleases=True):
+            if not requirement.specifier.contains(Version(version), prereleases=True):
                 what = (
-                    f"{owner} {cell.vllm} requires {asked.name}{asked.specifier}, "
+                    f"{owner} {cell.vllm} requires {requirement.name}{requirement.specifier}, "
                     f"and {version} is pinned"
                 )
-                exact = ", ".join(s.version for s in asked.specifier if s.operator == "==")
+                exact = ", ".join(s.version for s in requirement.specifier if s.operator == "==")
                 alternative = f', or write "{exact}"' if exact else ""
                 fix = f"add an override for {name} with a reason{alternative}"
                 where = str(cell.locations[axis])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -42,7 +43,7 @@ class Inputs:
     templates: Path
     settings: Settings
 
-    @property
+    @cached_property
     def uv_version(self) -> str:
         """Version of the uv that unpacks wheels in a build."""
         return version("uv")

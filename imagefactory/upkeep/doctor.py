@@ -130,14 +130,12 @@ def _indexes(settings: Settings) -> list[Finding]:
 
 
 def _wheel_folders(settings: Settings) -> list[Finding]:
-    return [
-        Finding(
-            name="wheel folder",
-            health=Health.GOOD,
-            seen=f"{folder}: {len(list(folder.glob('*.whl')))} wheels",
-        )
-        for folder in settings.find_links
-    ]
+    findings = []
+    for folder in settings.find_links:
+        count = len(list(folder.glob("*.whl")))
+        seen = f"{folder} has {count} wheel{'' if count == 1 else 's'}"
+        findings.append(Finding(name="wheel folder", health=Health.GOOD, seen=seen))
+    return findings
 
 
 def _gpu() -> list[Finding]:

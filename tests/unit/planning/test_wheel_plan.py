@@ -78,17 +78,17 @@ def cell(
     return replace(found, flavor=replace(found.flavor, build=build, patches=patches))
 
 
-def resolution(lock: Lock, asked: Cell) -> Resolution:
-    found = lock.find(request_of(asked))
+def resolution(lock: Lock, wanted: Cell) -> Resolution:
+    found = lock.find(request_of(wanted))
     assert found is not None
     return found
 
 
-def plan_of(lock: Lock, asked: Cell, trial: Trial | None = None) -> WheelPlan:
-    series = catalog.series(catalog.load(ROOT / "patches"), asked)
+def plan_of(lock: Lock, wanted: Cell, trial: Trial | None = None) -> WheelPlan:
+    series = catalog.series(catalog.load(ROOT / "patches"), wanted)
     made = wheel_plan.compose(
-        asked,
-        resolution(lock, asked),
+        wanted,
+        resolution(lock, wanted),
         series,
         lock,
         templates=ROOT / "templates",
@@ -156,7 +156,7 @@ def test_a_trial_adds_its_units_to_the_same_plan(lock: Lock) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "wanted",
     [
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "git+https://host/other@v1"}),
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "wheel:no-such-wheel/x"}),
@@ -164,9 +164,9 @@ def test_a_trial_adds_its_units_to_the_same_plan(lock: Lock) -> None:
         cell(ref="git+https://host/vllm@main"),
     ],
 )
-def test_missing_sources_are_reported_with_the_line_of_the_build(lock: Lock, asked: Cell) -> None:
+def test_missing_sources_are_reported_with_the_line_of_the_build(lock: Lock, wanted: Cell) -> None:
     with pytest.raises(InputError) as caught:
-        plan_of(lock, asked)
+        plan_of(lock, wanted)
     assert caught.value.problems[0].where == "matrix.yaml:1"
 
 
@@ -179,12 +179,13 @@ def test_a_patch_of_compiled_sources_is_rejected_if_nothing_is_compiled() -> Non
 
 
 def test_an_image_proves_installed_patches_again_and_records_compiled_ones() -> None:
-    asked = cell(patches=("vllm/mtp-exclusion", "vllm/e2m1-software", "flashinfer/e2m1-targets"))
+    wanted = cell(patches=("vllm/mtp-exclusion", "vllm/e2m1-software", "flashinfer/e2m1-targets"))
     names = ("vllm/mtp-exclusion", "vllm/e2m1-software")
     series = catalog.series(
-        catalog.load(ROOT / "patches"), replace(asked, flavor=replace(asked.flavor, patches=names))
+        catalog.load(ROOT / "patches"),
+        replace(wanted, flavor=replace(wanted.flavor, patches=names)),
     )
-    rows = json.loads(patch_files(series, asked.flavor.build)["patches/series.json"])
+    rows = json.loads(patch_files(series, wanted.flavor.build)["patches/series.json"])
     assert [row.get("in_wheel") for row in rows] == ["yes", None]
     assert rows[1] == {"name": "vllm/e2m1-software", "compiled": ["vllm/_C*.so"]}
     assert all(
