@@ -38,10 +38,10 @@ compiler:
 	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
 
 test-unit: $(BIN)/imagefactory compiler ## seconds, without an engine
-	@$(BIN)/pytest -m 'not e2e and not large' tests
+	@$(BIN)/pytest -n auto -m 'not e2e and not large'
 
 test-e2e: engine compiler ## a real engine, a real registry, real servers
-	@$(BIN)/pytest -m 'e2e and not large' tests/e2e
+	@$(BIN)/pytest -n 2 --dist loadgroup -m 'e2e and not large' tests/e2e
 
 test-all: test ## all of it: a whole gb10 cell too, tens of gigabytes
 	@$(BIN)/pytest -m large tests/e2e

@@ -109,7 +109,7 @@ def content(bench: Bench, *, ours: bool) -> tuple[int, int]:
     if not ours:
         bake(bench.engine, bench.rivals, "asked", cold=True)
     bake(bench.engine, bench.rivals, "basefs")
-    base = files_of(bench.engine, f"{REPOSITORY}:basefs", bench.plan.cell.platform)
+    base = files_of(bench.engine, f"{REPOSITORY}:basefs")
     return base.total, unpacked(bench.plan, bench.project.settings)
 
 
@@ -121,14 +121,13 @@ def measure(
     between: Callable[[], None] = lambda: None,
 ) -> Cost:
     """Push the image ``tag``, change it, push it again; ``between`` runs before the change."""
-    platform = bench.plan.cell.platform
     with registry(bench.engine) as store:
         store.push(bench.engine, tag, "first")
-        first = files_of(bench.engine, tag, platform)
+        first = files_of(bench.engine, tag)
         between()
         changed = change()
         moved = store.push(bench.engine, tag, "changed")
-        images: list[Files] = [first, files_of(bench.engine, tag, platform)]
+        images: list[Files] = [first, files_of(bench.engine, tag)]
         sizes = [store.size("first"), store.size("changed")]
         return Cost(
             cold=cold,
@@ -250,7 +249,7 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
         for number, cell in enumerate(cells):
             bench.project.build([cell])
             store.push(bench.engine, cell.tag, f"cell{number}")
-            images.append(files_of(bench.engine, cell.tag, cell.platform))
+            images.append(files_of(bench.engine, cell.tag))
             remove_images(bench.engine)
             prune(bench.engine, downloads=True)
         sizes = [store.size(f"cell{number}") for number in range(len(cells))]

@@ -5,16 +5,17 @@ A clock, a registry whose bytes are counted, the files of an image.
 
 from __future__ import annotations
 
+import hashlib
 import os
-import secrets
-import shlex
 import shutil
 import signal
 import socket
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import requests
 from filelock import FileLock, Timeout
 from remotezip import RemoteZip
 
@@ -34,15 +34,13 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import shell, ui
 from imagefactory.system.engine import Engine
+from imagefactory.system.registry import Registries
 
 ROOT = Path(__file__).parents[1]
 #: Every image that a benchmark makes has a name in here, so that all of them can be taken away.
 REPOSITORY = "imagefactory/bench"
-_MANIFESTS = (
-    "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
-    "application/vnd.docker.distribution.manifest.list.v2+json, "
-    "application/vnd.docker.distribution.manifest.v2+json"
-)
+#: Lines of a failed step that are shown.
+SHOWN = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ def clock(work: Callable[[], object]) -> float:
 def command(work: Callable[[], None]) -> None:
     """Run a benchmark as a program.
 
-    Errors are told, and what was made goes when it is interrupted or terminated.
+    Errors are shown, and what was made is removed when it is interrupted or terminated.
     """
 
     def terminated(*_: object) -> None:
@@ -93,11 +91,11 @@ def must(
     """Run ``argv``; what it wrote. Raises SetupError if it fails."""
     done = shell.run(argv, env=env, cwd=cwd, join=True, quiet=quiet)
     if not done.ok:
-        told = "\n".join(done.out.strip().splitlines()[-25:])
+        last = "\n".join(done.out.strip().splitlines()[-SHOWN:])
         raise fail(
             SetupError,
             "bench-step",
-            f"exit {done.code}: {shell.show(argv)}\n{told}",
+            f"exit {done.code}: {shell.show(argv)}\n{last}",
             fix="run it by hand",
         )
     return done.out
@@ -106,53 +104,44 @@ def must(
 def bake(
     engine: Engine, file: Path, target: str, *, cold: bool = False, keep: bool = True
 ) -> float:
-    """The wall seconds of one bake, as somebody would type it; ``cold`` takes nothing from the
-    cache.
+    """The wall seconds of one bake.
 
-    Without ``keep`` its steps run, and no image is made of them.
-
-    With --no-cache, BuildKit empties the cache mounts as well: a cold build downloads its wheels.
+    ``cold`` takes nothing from the cache; BuildKit empties the cache mounts then, so that wheels
+    are downloaded again. Without ``keep`` the steps run, and no image is made of them. Raises
+    SetupError if the bake fails.
     """
-    argv = [
-        *engine.docker,
-        "buildx",
-        "bake",
-        "--file",
-        str(file),
-        "--progress=plain",
-        *["--no-cache"] * cold,
-        target,
-    ]
-    argv += [] if keep else ["--set", f"{target}.output=type=cacheonly"]
-    # the docker driver would otherwise write an image of every linked target, that is, of the bases
-    return clock(lambda: must(argv, env={**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}))
-
-
-def files_of(engine: Engine, image: str, platform: str) -> Files:
-    """The files of ``image``, from an export; nothing of the image is run."""
-    name = f"imagefactory-bench-{secrets.token_hex(6)}"
-    must(
-        [
-            *engine.docker,
-            "create",
-            "--name",
-            name,
-            "--pull",
-            "never",
-            "--platform",
-            platform,
-            image,
-            "true",
-        ]
+    last: deque[str] = deque(maxlen=SHOWN)
+    began = time.monotonic()
+    code = engine.bake(
+        file,
+        [target],
+        on_line=last.append,
+        progress="plain",
+        cached=not cold,
+        overrides=[] if keep else [f"{target}.output=type=cacheonly"],
     )
-    try:
-        export = shlex.join([*engine.docker, "export", name])
-        reader = shlex.join([sys.executable, str(Path(__file__).with_name("tarfiles.py"))])
-        lines = must(["bash", "-o", "pipefail", "-c", f"{export} | {reader}"]).splitlines()
-    finally:
-        shell.run([*engine.docker, "rm", "--force", name], quiet=True)
-    rows = [(digest, int(size)) for digest, size in (line.split() for line in lines)]
-    return Files(total=sum(size for _, size in rows), distinct=dict(rows))
+    seconds = time.monotonic() - began
+    if code:
+        what = f"exit {code} of the bake of {target}:\n{''.join(last)}"
+        fix = engine.bake_command(file, [target])
+        raise fail(SetupError, "bench-step", what, fix=fix)
+    return seconds
+
+
+def files_of(engine: Engine, image: str) -> Files:
+    """The files of ``image``, from an export; nothing of the image is run."""
+    total, distinct = 0, {}
+    with engine.export(image) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in tar:
+            # further names of a file are links, which have no bytes of their own
+            data = tar.extractfile(member) if member.isreg() else None
+            if data is not None:
+                digest = hashlib.sha256()
+                while piece := data.read(1 << 20):
+                    digest.update(piece)
+                distinct[digest.hexdigest()] = member.size
+                total += member.size
+    return Files(total=total, distinct=distinct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +150,7 @@ class Registry:
 
     address: str
     store: Path
+    registries: Registries
 
     def stored(self) -> int:
         """Bytes of all blobs: layers, configurations and manifests."""
@@ -173,27 +163,19 @@ class Registry:
         reference, before = f"{self.address}/bench:{tag}", self.stored()
         engine.tag(image, reference)
         try:
-            must([*engine.docker, "push", "--quiet", reference], env=engine.environment)
+            engine.push(reference)
         finally:
             engine.untag(reference)
         return self.stored() - before
 
     def size(self, tag: str) -> int:
         """Compressed bytes of one image, whatever it shares with others."""
-        answer = requests.get(
-            f"http://{self.address}/v2/bench/manifests/{tag}",
-            headers={"Accept": _MANIFESTS},
-            timeout=30,
-        )
-        answer.raise_for_status()
-        told = answer.json()
-        if "manifests" in told:
-            return len(answer.content) + sum(self.size(one["digest"]) for one in told["manifests"])
-        return (
-            len(answer.content)
-            + int(told["config"]["size"])
-            + sum(int(layer["size"]) for layer in told["layers"])
-        )
+        reference = f"{self.address}/bench:{tag}"
+        manifest = self.registries.manifest(reference)
+        if manifest is None:
+            raise fail(SetupError, "bench-step", f"{reference} is gone", fix="run it again")
+        inner = sum(part.size for part in manifest.manifests)
+        return manifest.size + inner + sum(self.registries.blobs(reference).values())
 
 
 @contextmanager
@@ -206,7 +188,7 @@ def registry(engine: Engine) -> Iterator[Registry]:
     with tempfile.TemporaryDirectory(prefix="imagefactory-bench-") as store:
         try:
             must([script, "registry-up", port, store], env=engine.environment)
-            yield Registry(f"127.0.0.1:{port}", Path(store))
+            yield Registry(f"127.0.0.1:{port}", Path(store), engine.registries)
         finally:
             shell.run([script, "registry-down", port], env=engine.environment, quiet=True)
 
@@ -279,14 +261,12 @@ def prune(engine: Engine, *, downloads: bool = False) -> None:
 
     Two large cells beside each other fill a disk.
     """
-    kept = [] if downloads else ["--filter", "type=regular"]
-    must([*engine.docker, "buildx", "prune", "--all", "--force", *kept])
+    engine.prune_cache(only=None if downloads else "type=regular")
 
 
 def remove_images(engine: Engine) -> None:
     """Take away what benchmarks made, by name: an image of equal content may be somebody's."""
-    argv = [*engine.docker, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter"]
-    for name in shell.run([*argv, f"reference={REPOSITORY}:*"], quiet=True).out.split():
+    for name in engine.names(REPOSITORY):
         engine.untag(name)
 
 
@@ -308,7 +288,7 @@ def machine(engine: Engine) -> list[tuple[str, str]]:
     ]
 
 
-def told(rows: Sequence[tuple[str, str]]) -> None:
+def show(rows: Sequence[tuple[str, str]]) -> None:
     """Facts, one a line."""
     for name, value in rows:
-        ui.out.print(f"{name + ':':<13} {ui.escape(value)}")
+        ui.line(f"{name + ':':<13} {value}")

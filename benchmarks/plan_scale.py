@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from measure import REPOSITORY, ROOT, command, must
+from measure import REPOSITORY, ROOT, command
 from report import Goal
 
 from imagefactory import opening, pipeline
@@ -113,8 +113,7 @@ def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
     context.mkdir(exist_ok=True)
     text = f"FROM scratch\nCOPY . /\nLABEL io.imagefactory.build-key={plan.build_key}\n"
     (context / "Dockerfile").write_text(text, encoding="utf-8")
-    argv = [*engine.docker, "buildx", "build", "--quiet", "--provenance=false", "--load"]
-    must([*argv, "--tag", plan.cell.tag, str(context)], env=engine.environment, quiet=True)
+    engine.build(context, tag=plan.cell.tag)
 
 
 def _own_state(folder: Path, real: Path) -> Path:
@@ -188,7 +187,7 @@ def main() -> None:
             )
         else:
             goal = planning(asked.cells)
-        ui.out.print(f"{goal.what}: {goal.seen}; {goal.verdict()}")
+        ui.line(f"{goal.what}: {goal.seen}; {goal.verdict()}")
 
     command(work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from measure import told
+from measure import show
 
 from imagefactory.system import ui
 
@@ -132,9 +132,9 @@ class Report:
 
     def show(self) -> None:
         """Print the tables."""
-        told(self.facts)
+        show(self.facts)
         for title, columns, rows in self._tables():
-            ui.table(title, columns, [[ui.escape(text) for text in row] for row in rows])
+            ui.table(title, columns, [list(row) for row in rows])
 
     def page(self, method: str, rerun: str) -> str:
         """The tables as a page."""

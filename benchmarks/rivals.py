@@ -21,9 +21,9 @@ import uv
 from measure import REPOSITORY, must
 
 from imagefactory.errors import SetupError, fail
+from imagefactory.inbuild.layer import SITE
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.planning.render import SITE
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 

@@ -1,40 +1,51 @@
-"""The command line: commands are found here, and errors are caught, here and nowhere else."""
+"""The command line: finds commands, and is the only code that catches errors and shows them."""
 
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from imagefactory import __version__, commands
-from imagefactory.errors import FactoryError, SetupError, fail
-from imagefactory.system import ui
+from imagefactory.errors import FactoryError, InputError, SetupError, fail
+from imagefactory.settings import from_environment
+from imagefactory.system import shell, ui
 
 
 class _OnDemand(Mapping[str, Any]):
-    """The commands by name; a command's module is loaded when it is asked for.
+    """The commands by name; a command's module is loaded when it is looked up.
 
-    What the others bring takes a tenth of a second, which a build over unchanged cells has no use
-    for.
+    Loading all of them takes a tenth of a second, which a build over unchanged cells should not
+    spend.
     """
 
     def __getitem__(self, name: str) -> Any:
         if name not in commands.COMMANDS:
             raise KeyError(name)
-        return get_command(import_module(f"{commands.__name__}.{name}").app)
+        return _plain(get_command(import_module(f"{commands.__name__}.{name}").app))
 
     def __iter__(self) -> Iterator[str]:
         return iter(commands.COMMANDS)
 
     def __len__(self) -> int:
         return len(commands.COMMANDS)
+
+
+def _plain(command: Any) -> Any:
+    """``command`` with help that has no boxes, on a terminal as in a pipe."""
+    command.rich_markup_mode = None
+    for child in getattr(command, "commands", {}).values():
+        _plain(child)
+    return command
 
 
 class _Group(TyperGroup):
@@ -48,6 +59,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help=(
         "vLLM images for DGX Spark: declared, locked by hash, patched with "
         "proof, built, verified, pushed."
@@ -55,33 +67,85 @@ app = typer.Typer(
 )
 
 INTERRUPTED, TERMINATED = 130, 143
+_STOPPED = {
+    INTERRUPTED: ("interrupted", "interrupted"),
+    TERMINATED: ("terminated", "stopped by SIGTERM"),
+}
 
 
 def main() -> None:
-    """Run a command, show its errors, exit 0 done, 1 a check failed, 2 wrong input.
+    """Run a command, show its result and its errors, and exit.
 
-    3 wrong machine, 130 Ctrl-C.
+    0 done, 1 a check failed, 2 wrong input, 3 wrong machine, 130 Ctrl-C, 143 SIGTERM. With
+    ``--json`` standard output holds one JSON document; see ``system.ui`` for what is in it.
     """
     signal.signal(signal.SIGTERM, _terminated)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:  # a terminal that cannot show a character gets an escape, not a traceback
+            reconfigure(errors="backslashreplace")
+    shell.LOG.open(from_environment(os.environ).logs / "commands.log")
+    json = _wants_json(sys.argv[1:])
     try:
-        app()
+        code = _run()
     except (FactoryError, OSError) as error:
         known = error if isinstance(error, FactoryError) else _of_the_machine(error)
         ui.failure(known)
+        ui.finish(known, known.exit_code, wanted=json)
         sys.exit(known.exit_code)
-    except SystemExit as end:
-        if end.code == INTERRUPTED:
-            ui.say("interrupted; what was finished stays, and the next run goes on from there")
+    except Exception as error:
+        bug = fail(FactoryError, "internal-error", f"{type(error).__name__}: {error}", fix=REPORT)
+        ui.finish(bug, bug.exit_code, wanted=json)
         raise
+    if code in _STOPPED:
+        name, what = _STOPPED[code]
+        ui.say(f"{what}; finished steps are kept, and the next run continues from there")
+        ui.finish(fail(FactoryError, name, what, fix="run it again"), code, wanted=json)
+    else:
+        ui.finish()
+    sys.exit(code)
+
+
+REPORT = "this is a bug: report it with the traceback on standard error"
+
+
+def _run() -> int:
+    """Run the command and return its exit code.
+
+    Raises FactoryError, and whatever else the command raises.
+    """
+    try:
+        return int(app(prog_name="imagefactory", standalone_mode=False) or 0)
+    except (typer.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except TyperException as error:
+        return _misused(error)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _misused(error: TyperException) -> int:
+    """Raise InputError for a wrong command line; print the help of a group without a command."""
+    text = error.format_message()
+    if text.startswith("Usage:"):
+        ui.err.print(ui.styled(text, ""))
+        return InputError.exit_code
+    path = getattr(getattr(error, "ctx", None), "command_path", "imagefactory")
+    raise fail(InputError, "usage", text.rstrip("."), fix=f"{path} --help") from None
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    """Whether ``--json`` is among the options, which a wrong command line may never get to read."""
+    return "--json" in argv[: argv.index("--")] if "--" in argv else "--json" in argv
 
 
 def _of_the_machine(error: OSError) -> FactoryError:
-    """What the system refused: most often a full disk, or a folder that is not ours to write."""
+    """What the system refused: usually a full disk, or a folder that may not be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     fix = (
-        "imagefactory prune makes room, and what was finished stays"
+        "free some disk space, for example with: imagefactory prune; finished steps are kept"
         if full
-        else "check the path and who may write it"
+        else "check the path and its permissions"
     )
     what = (
         f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
@@ -90,10 +154,7 @@ def _of_the_machine(error: OSError) -> FactoryError:
 
 
 def _terminated(*_: object) -> None:
-    """End as a failure does, so that whatever runs for us is stopped too.
-
-    The default would leave it behind.
-    """
+    """End as a failure does: the default would leave the programs behind that run for us."""
     sys.exit(TERMINATED)
 
 
@@ -102,5 +163,5 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        ui.out.print(f"imagefactory {__version__}")
+        ui.line(f"imagefactory {__version__}")
         raise typer.Exit

@@ -1,8 +1,7 @@
-"""The one place that says how imagefactory fails.
+"""How imagefactory fails.
 
-Every failure that a person can cause or mend is a :class:`FactoryError` holding one or more
-:class:`Problem`; it is caught in one place (``cli.main``), printed there, and turned into the exit
-code.
+Every failure that a person can cause or fix is a :class:`FactoryError` with one or more
+:class:`Problem`. ``cli.main`` alone catches it, shows it and turns it into the exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Problem:
     Attributes:
         code: stable id, such as ``matrix-duplicate-key``; the same in text, JSON and the docs.
         what: what is wrong, in one sentence.
-        where: ``file:line`` (or another place that can be opened), if there is one.
+        where: ``file:line``, or something else that can be opened or looked up; None if unknown.
         fix: what to do or to write instead.
         detail: lines to look at, such as a hunk and the file around it.
     """
@@ -50,19 +49,19 @@ class FactoryError(Exception):
 
 
 class CheckFailedError(FactoryError):
-    """The input was fine, the work was done or tried, and something in it is not right (exit 1)."""
+    """The input is fine, but a check of what was made or tried failed (exit 1)."""
 
     exit_code = 1
 
 
 class InputError(FactoryError):
-    """What the person wrote is wrong: matrix, lock, patch, arguments (exit 2)."""
+    """The input is wrong: matrix, lock, patch, arguments (exit 2)."""
 
     exit_code = 2
 
 
 class SetupError(FactoryError):
-    """What the machine offers is not enough: no engine, no disk, no index (exit 3)."""
+    """The machine lacks something: no engine, no disk space, no index (exit 3)."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Opens a workspace: reads its files, connects to its engine, gives stations its folders."""
+"""Opens a workspace: reads its files, connects to its engine, and sets up the stations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch
 from imagefactory.planning.planning import Inputs
 from imagefactory.system.engine import Engine
-from imagefactory.wheels.make import Workshop
-from imagefactory.wheels.wheels import Workshops
+from imagefactory.wheels.make import BuildEnv
+from imagefactory.wheels.wheels import EnvFor
 from imagefactory.workspace import Workspace
 
 
 def read(workspace: Workspace) -> Inputs:
-    """Matrix, lock and patches. Raises InputError with the problems of the first that has any."""
+    """Read matrix, lock and patches. Raises InputError with the problems of the first bad one."""
     return Inputs(
         matrix=matrix.load(workspace.matrix),
         lock=store.read(workspace.lock),
@@ -39,22 +39,22 @@ def read(workspace: Workspace) -> Inputs:
 
 
 def read_lock(workspace: Workspace) -> Lock | None:
-    """The lock; None if there is no file. Raises InputError if it cannot be read."""
+    """Read the lock; None if there is no file. Raises InputError if it cannot be read."""
     return store.read(workspace.lock) if workspace.lock.exists() else None
 
 
 def write_lock(workspace: Workspace, lock: Lock) -> None:
-    """Write ``wheels.lock`` in one step."""
+    """Write ``wheels.lock`` atomically."""
     store.write(workspace.lock, lock, guards=workspace.settings.state / "locks")
 
 
 def connect(workspace: Workspace) -> Engine:
-    """The engine to use. Raises SetupError if none answers."""
+    """Connect to the engine. Raises SetupError if none answers."""
     return Engine.connect(os.environ, workspace.settings.state)
 
 
 def connect_if_any(workspace: Workspace) -> Engine | None:
-    """The engine to use; None if none answers."""
+    """Connect to the engine; None if none answers."""
     try:
         return connect(workspace)
     except SetupError:
@@ -62,7 +62,7 @@ def connect_if_any(workspace: Workspace) -> Engine | None:
 
 
 def contexts(workspace: Workspace, folder: Path | None = None) -> Contexts:
-    """Where build contexts are written: the workspace's own folder, or ``folder``."""
+    """The build contexts below the workspace's own folder, or below ``folder``."""
     return Contexts(
         folder=folder or workspace.contexts,
         templates=workspace.templates,
@@ -71,13 +71,13 @@ def contexts(workspace: Workspace, folder: Path | None = None) -> Contexts:
     )
 
 
-def workshops(workspace: Workspace, site: Site) -> Workshops:
-    """Finds or makes what the wheel of a cell is made with, once it is known to be needed."""
-    return partial(_workshop, workspace, site)
+def wheel_env(workspace: Workspace, site: Site) -> EnvFor:
+    """A function that prepares the build environment of a cell's wheel, when it is needed."""
+    return partial(_wheel_env, workspace, site)
 
 
 def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False) -> Bench:
-    """Where ``patches`` are measured; the matrix is read only if one needs its toolchain."""
+    """The bench to measure ``patches`` on; reads the matrix only if a proof needs a toolchain."""
     if not any(patch.proof.kind == "nvcc" for patch in patches):
         return Bench(workspace.settings, fresh=fresh)
     toolchains = matrix.load(workspace.matrix).toolchains
@@ -85,14 +85,13 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
     return patching.bench(patches, toolchains, lock, workspace.settings, fresh=fresh)
 
 
-def _workshop(workspace: Workspace, site: Site, cell: Cell) -> Workshop:
+def _wheel_env(workspace: Workspace, site: Site, cell: Cell) -> BuildEnv:
     platform = site.platform_for(cell)
-    found = bases.ensure_all(
-        [cell],
-        [platform],
+    base = bases.ensure(
         site.engine,
+        cell.flavor.base,
+        platform,
         known=workspace.known_bases,
         project=workspace.project,
     )
-    base = found[cell.flavor.base.name, platform]
-    return Workshop(contexts=contexts(workspace), site=site, base=base)
+    return BuildEnv(contexts=contexts(workspace), site=site, base=base)

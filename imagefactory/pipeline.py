@@ -1,7 +1,7 @@
-"""The road from a matrix to images in a registry: cells, lock, wheels, plan, build, verify, push.
+"""The pipeline from a matrix to images in a registry.
 
-Each step is a call into one station, with frozen values in and out. Every command walks a part of
-this road, and shows what comes back.
+The steps are: cells, lock, wheels, plan, build, verify, push. Each is a call into one station,
+with immutable values in and out. Every command calls one function here and shows its result.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def build(
     cache: str | None = None,
     unverified: bool = False,
 ) -> Built:
-    """Build what changed in one bake, and verify what has not passed yet.
+    """Build all changed cells in one bake, and verify images that have not passed yet.
 
-    ``builder`` is a buildx builder, ``cache`` a repository for build caches; ``unverified`` leaves
-    the verification out.
+    ``builder`` is a buildx builder, ``cache`` a repository for build caches; ``unverified`` skips
+    the verification.
     """
-    connecting = in_background(opening.connect, workspace)  # the engine answers meanwhile
+    connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
     inputs = opening.read(workspace)
     cells = select(inputs.matrix.cells, selection)
     site = sites.find(connecting.result(), builder)
@@ -78,7 +78,7 @@ def build(
 
 
 def plan(workspace: Workspace, selection: Sequence[str], *, lenient: bool = True) -> Planned:
-    """What a build would do; nothing is made. ``lenient`` plans without an engine too."""
+    """Plan what a build would do, and build nothing. ``lenient`` also plans without an engine."""
     inputs = opening.read(workspace)
     cells = select(inputs.matrix.cells, selection)
     engine = opening.connect_if_any(workspace) if lenient else opening.connect(workspace)
@@ -93,11 +93,11 @@ def make_wheels(
     *,
     again: bool = False,
 ) -> tuple[Inputs, tuple[Made, ...]]:
-    """The wheels that ``cells`` ask for, made where they are missing; inputs with the new lock."""
+    """Build the wheels that ``cells`` need and that are missing; inputs have the new lock."""
     lock, made = wheels.make_wheels(
         cells,
         inputs,
-        opening.workshops(workspace, site),
+        opening.wheel_env(workspace, site),
         write=lambda lock: opening.write_lock(workspace, lock),
         again=again,
     )
@@ -112,12 +112,12 @@ def plan_cells(
     *,
     make_bases: bool = False,
 ) -> Planned:
-    """A plan for each cell, and what a build would do for it.
+    """Plan each cell, and decide what a build would do for it.
 
-    With ``make_bases``, missing bases are made, once everything else is known to be right.
+    With ``make_bases``, missing bases are created, after everything else has been validated.
     """
     engine = site.engine if site else None
-    looking = in_background(engine.find_images, [cell.tag for cell in cells]) if engine else None
+    finding = in_background(engine.find_images, [cell.tag for cell in cells]) if engine else None
     platforms = [site.platform if site else cells[0].platform]
     found = bases.look_all(cells, platforms, engine, workspace.known_bases)
     plans = planning.plan(cells, found, inputs)
@@ -125,7 +125,7 @@ def plan_cells(
         known, project = workspace.known_bases, workspace.project
         found = bases.ensure_all(cells, platforms, engine, known=known, project=project)
         plans = planning.plan(cells, found, inputs)
-    images = looking.result() if looking else None
+    images = finding.result() if finding else None
     return Planned(
         inputs=inputs, bases=found, decisions=decide(plans, images), images=images, site=site
     )
@@ -134,7 +134,7 @@ def plan_cells(
 def bake(
     workspace: Workspace, plans: Sequence[CellPlan], planned: Planned, options: BakeOptions
 ) -> dict[str, BuildResult]:
-    """Build ``plans``; by cell, how each build ended."""
+    """Build ``plans``; returns the result of each build, by cell."""
     if not plans or planned.site is None:
         return {}
     contexts, logs = opening.contexts(workspace), workspace.settings.logs
@@ -145,7 +145,7 @@ def bake(
 def verify_new(
     workspace: Workspace, planned: Planned, built: Mapping[str, BuildResult], watcher: Watcher
 ) -> tuple[Receipt, ...]:
-    """Verify the images that are built or unchanged, but for digests that passed before."""
+    """Verify the images that were built or are unchanged, except digests that passed before."""
     if planned.site is None:
         return ()
     engine = planned.site.engine
@@ -162,7 +162,7 @@ def verify_new(
 def verify(
     workspace: Workspace, tags: Sequence[str], selection: Sequence[str], watcher: Watcher
 ) -> tuple[Receipt, ...]:
-    """Verify images by their tags, or those of the selected cells."""
+    """Verify images by tag, or the images of the selected cells."""
     engine = opening.connect(workspace)
     if tags:
         expected = _expected_by_tag(workspace, tags, engine)
@@ -173,20 +173,16 @@ def verify(
 
 
 def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> tuple[Pushed, ...]:
-    """Push the images of the selected cells, if the last verification of each one passed."""
+    """Push the images of the selected cells; the last verification of each must have passed."""
     planned = plan(workspace, selection, lenient=False)
     engine = opening.connect(workspace)
     ready = publishing.allowed(planned.plans, engine, workspace.settings.receipts)
     repository = to or planned.inputs.matrix.repository
-    return tuple(
-        pushed
-        for plan, image in ready
-        for pushed in publishing.push(engine, plan, image, repository)
-    )
+    return tuple(publishing.push(engine, ready, repository))
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
-    """Plans, and with ``out`` all that Buildx reads to build them, written there."""
+    """Plan the selected cells; with ``out``, write everything that Buildx needs to build them."""
     planned = plan(workspace, selection)
     if out is None:
         return Rendered(plans=planned.plans, bakefile=None)
@@ -198,7 +194,7 @@ def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> 
 
 
 def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> Rebuilt:
-    """Build the image ``tag`` once more from nothing, and compare it with the one that is there."""
+    """Rebuild the image ``tag`` without cache, and compare the result with it."""
     engine = opening.connect(workspace)
     image = engine.inspect_image(tag)
     inputs = opening.read(workspace)
@@ -214,21 +210,21 @@ def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> 
 def wheels_of(
     workspace: Workspace, cells: Sequence[Cell], builder: str | None, *, again: bool
 ) -> tuple[Made, ...]:
-    """The wheels of ``cells``, made where they are missing, or all of them ``again``."""
+    """Build the wheels of ``cells`` that are missing, or all of them ``again``."""
     inputs = opening.read(workspace)
     site = sites.find(opening.connect(workspace), builder)
     return make_wheels(workspace, cells, inputs, site, again=again)[1]
 
 
 def try_units(workspace: Workspace, cell: Cell, trial: Trial, builder: str | None) -> Tried:
-    """Compile single units of the cell's vLLM, for a look at them."""
+    """Compile single units of the cell's vLLM to inspect the result."""
     inputs = opening.read(workspace)
     site = sites.find(opening.connect(workspace), builder)
-    return wheels.compile_units(cell, inputs, opening.workshops(workspace, site), trial)
+    return wheels.compile_units(cell, inputs, opening.wheel_env(workspace, site), trial)
 
 
 def check_patches(workspace: Workspace, selection: Sequence[str]) -> tuple[Checked, ...]:
-    """Try the whole series of each selected cell on upstream's sources, as a build does."""
+    """Try the whole series of each selected cell on upstream's sources, as a build would."""
     declared, patches = matrix.load(workspace.matrix), catalog.load(workspace.patches)
     cells = select(declared.cells, selection)
     series = [(cell, catalog.series(patches, cell)) for cell in cells]
@@ -237,7 +233,7 @@ def check_patches(workspace: Workspace, selection: Sequence[str]) -> tuple[Check
 
 
 def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tuple[Pruning, Engine]:
-    """What can be removed to make room, and the engine that it would be removed from."""
+    """Find what can be removed to free disk space; also returns the engine to remove it from."""
     engine = opening.connect(workspace)
     inputs = opening.read(workspace)
     planned = plan_cells(workspace, inputs.matrix.cells, inputs, Site(engine=engine))
@@ -250,13 +246,13 @@ def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tupl
 def _stopped_by_patches(
     plans: Sequence[CellPlan], inputs: Inputs
 ) -> dict[str, tuple[Problem, ...]]:
-    """The cells that a patch keeps from being built, and why."""
+    """The cells that cannot be built because of a patch, with the problems."""
     series = [(one.cell, one.series) for one in plans]
     toolchains = inputs.matrix.toolchains
     try:
         checked = patching.check_series(series, toolchains, inputs.lock, inputs.settings)
     except SetupError as error:
-        ui.warn(f"patches are checked in the builder only: {error.problems[0].what}")
+        ui.warn(f"patches are only checked in the builder: {error.problems[0].what}")
         return {}
     for row in (row for one in checked for row in one.rows if row.state is State.OBSOLETE):
         ui.say(f"{row.patch} is obsolete on {row.project} {row.version}, skipped: {row.reason}")
@@ -270,7 +266,7 @@ def _is_built(result: BuildResult | None) -> bool:
 def _expected_by_tag(
     workspace: Workspace, tags: Sequence[str], engine: Engine
 ) -> dict[str, CellPlan]:
-    """What images should be that are the matrix's own, as far as it can be read."""
+    """The plans of those ``tags`` that belong to the matrix, if it can be read."""
     if not workspace.matrix.exists() or not workspace.lock.exists():
         return {}
     try:
@@ -280,7 +276,7 @@ def _expected_by_tag(
             return {}
         return plan_cells(workspace, cells, inputs, Site(engine=engine)).expected()
     except FactoryError as error:
-        ui.warn(f"the image is not compared with the matrix: {error.problems[0].what}")
+        ui.warn(f"not compared with the matrix: {error.problems[0].what}")
         return {}
 
 
@@ -291,8 +287,8 @@ def _verify_all(
     expected: Mapping[str, CellPlan],
     watcher: Watcher,
 ) -> tuple[Receipt, ...]:
-    """Verify images one after the other, and keep a receipt of each."""
-    from imagefactory.verifying import verifying  # noqa: PLC0415 - brings NumPy and requests
+    """Verify images one after the other, and save a receipt for each."""
+    from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy and requests
 
     lock = opening.read_lock(workspace)
     done = []

@@ -1,4 +1,4 @@
-"""What walks over several stations hand back, and how they report on the way."""
+"""The results of the pipeline's functions, and how they report progress."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import Receipt
 
 
-def _nothing(_: object) -> None:
+def _ignore(_: object) -> None:
     """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """What a command shows on the way; each function gets its value as soon as it is known."""
+    """Callbacks that show intermediate results as soon as they are known."""
 
-    planned: Callable[[Sequence[Decision]], None] = _nothing
-    verified: Callable[[Receipt], None] = _nothing
+    planned: Callable[[Sequence[Decision]], None] = _ignore
+    verified: Callable[[Receipt], None] = _ignore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Cells with their plans, and what they were planned from.
+    """Cells with their plans, and what the plans were made from.
 
     Attributes:
         inputs: matrix, lock and patches.
-        bases: what images are based on, for their platforms and for the build platform.
+        bases: the bases of the images, for their own platforms and for the build platform.
         decisions: a plan for each cell, and what a build does for it.
         images: the engine's images of these cells, by reference; None if no engine answers.
         site: where builds run; None if no engine answers.
@@ -53,7 +53,7 @@ class Planned:
         return tuple(decision.plan for decision in self.decisions)
 
     def expected(self) -> dict[str, CellPlan]:
-        """By tag, what the image of each cell should be, where that is fully known."""
+        """The plan that an image should match, by tag; only for cells with a resolved base."""
         known = [plan for plan in self.plans if plan.base.origin != "unresolved"]
         return {tag: plan for plan in known for tag in plan.cell.tags}
 
@@ -68,12 +68,12 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a build did.
+    """The result of a build.
 
     Attributes:
-        decisions: what was to be done for each cell.
-        stopped: cell -> why its patches keep it from being built.
-        results: cell -> how its build ended, for the cells that were built.
+        decisions: what was planned for each cell.
+        stopped: cell -> problems of its patches that prevent its build.
+        results: cell -> result of its build, for the cells that were built.
         receipts: of the images that were verified.
     """
 
@@ -84,7 +84,7 @@ class Built:
 
     @property
     def problems(self) -> list[Problem]:
-        """Everything that is not as it should be."""
+        """The problems of all cells."""
         return [
             *(problem for problems in self.stopped.values() for problem in problems),
             *(result.problem for result in self.results.values() if not result.ok),

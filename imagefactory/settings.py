@@ -1,7 +1,4 @@
-"""Where imagefactory keeps things, and what it takes from the environment.
-
-Resolved once, then passed on.
-"""
+"""Settings of this machine, read from the environment once and passed on from there."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ class Settings:
     """Folders of this machine, and where it gets wheels from.
 
     Attributes:
-        state: what must outlive a run: receipts, the private engine, logs (XDG state).
-        cache: what can be made again: downloaded sources, proof results (XDG cache).
-        indexes: simple indexes, first match wins, as uv reads them.
+        state: folder for data that must be kept: receipts, the private engine, logs (XDG state).
+        cache: folder for data that can be recreated: sources, proof results (XDG cache).
+        indexes: simple indexes in the order of preference, as in uv.
         find_links: local wheel folders (pip's ``find-links``).
-        ca_bundle: the machine's CA bundle for steps that download, or None for the image's own.
+        ca_bundle: the machine's CA bundle for steps that download; None for the image's own.
     """
 
     state: Path
@@ -31,12 +28,12 @@ class Settings:
 
     @property
     def receipts(self) -> Path:
-        """Folder of the receipts."""
+        """Folder of the verification receipts."""
         return self.state / "receipts"
 
     @property
     def logs(self) -> Path:
-        """Folder of the build logs, one file a cell."""
+        """Folder of the build logs, one file per cell."""
         return self.state / "logs"
 
 
@@ -44,11 +41,11 @@ DEFAULT_INDEX = "https://pypi.org/simple"
 
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
-    """Settings from XDG, pip's and uv's own variables.
+    """Settings from the variables of XDG, pip and uv.
 
-    ``PIP_FIND_LINKS``/``UV_FIND_LINKS`` name wheel folders, ``UV_DEFAULT_INDEX``/``PIP_INDEX_URL``
-    the main index, ``UV_INDEX`` and ``PIP_EXTRA_INDEX_URL`` more of them, ``SSL_CERT_FILE`` the CA
-    bundle.
+    ``UV_DEFAULT_INDEX`` or ``PIP_INDEX_URL`` sets the main index, ``UV_INDEX`` and
+    ``PIP_EXTRA_INDEX_URL`` add more, ``UV_FIND_LINKS`` and ``PIP_FIND_LINKS`` add wheel folders,
+    and ``SSL_CERT_FILE`` sets the CA bundle.
     """
     home = Path(environ.get("HOME") or Path.home())
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "imagefactory"

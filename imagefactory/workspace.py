@@ -1,4 +1,4 @@
-"""Where a user's files are."""
+"""The locations of a user's files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from imagefactory.settings import Settings, from_environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """A matrix file and what is beside it, and the folders of this machine.
+    """A matrix file, the files next to it, and the settings of this machine.
 
     Attributes:
         matrix: the matrix file.
-        project: the folder that it is in.
+        project: the folder that contains it.
         settings: the machine's folders, indexes and CA bundle.
     """
 
@@ -25,12 +25,12 @@ class Workspace:
 
     @property
     def lock(self) -> Path:
-        """``wheels.lock``."""
+        """The lock file, ``wheels.lock``."""
         return self.project / "wheels.lock"
 
     @property
     def patches(self) -> Path:
-        """Folder of the patches, ``project/name`` below it."""
+        """Folder of the patches, which are in ``project/name`` below it."""
         return self.project / "patches"
 
     @property
@@ -45,7 +45,7 @@ class Workspace:
 
     @property
     def known_bases(self) -> Path:
-        """The registry digests of bases that were seen before (JSON)."""
+        """JSON file with the known registry digests of bases."""
         return self.settings.state / "bases.json"
 
 

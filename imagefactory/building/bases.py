@@ -18,8 +18,6 @@ from imagefactory.system import shell, ui
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
-REGISTRY_SECONDS = 30.0
-
 
 def bootstrap_tag(base: Base, platform: Platform) -> str:
     """The local image that stands in for ``base`` where no registry answers."""
@@ -39,8 +37,9 @@ def unresolved(base: Base, platform: Platform) -> BaseImage:
 
 
 def look(engine: Engine, base: Base, platform: Platform, known: Path) -> BaseImage:
-    """The base as it stands, without making or pulling anything; origin ``unresolved`` if it is
-    nowhere yet.
+    """The base as it is now, without making or pulling anything.
+
+    Its origin is ``unresolved`` if it exists neither here nor, as far as is known, in a registry.
 
     ``known`` is a JSON file of registry digests seen before, so that planning asks the network only
     once.
@@ -132,7 +131,7 @@ def ensure(
     found = look(engine, base, platform, known)
     if found.origin != "unresolved":
         return found
-    digest = _ask_registry(engine, base.image)
+    digest, why = _ask_registry(engine, base.image)
     if digest:
         known.parent.mkdir(parents=True, exist_ok=True)
         known.write_text(
@@ -143,13 +142,13 @@ def ensure(
         raise fail(
             SetupError,
             "base-unreachable",
-            f"{base.image} cannot be pulled, and it has no bootstrap suite",
+            f"{base.image} cannot be pulled ({why}), and it has no bootstrap suite",
             where=base.name,
             fix="make its registry reachable, or choose a base with `bootstrap:` in matrix.yaml",
         )
     ui.warn(
-        f"no registry has {base.image} for us: making it from the Debian "
-        f"archive ({base.bootstrap}) instead"
+        f"{base.image} cannot be pulled ({why}): making it from the Debian archive "
+        f"({base.bootstrap}) instead"
     )
     with ui.step(f"bootstrapping {base.bootstrap} for {platform}"):
         argv = [
@@ -169,22 +168,13 @@ def ensure(
     return look(engine, base, platform, known)
 
 
-def _ask_registry(engine: Engine, image: str) -> str | None:
-    argv = [
-        *engine.docker,
-        "buildx",
-        "imagetools",
-        "inspect",
-        image,
-        "--format",
-        "{{json .Manifest}}",
-    ]
+def _ask_registry(engine: Engine, image: str) -> tuple[str | None, str]:
+    """The digest that a registry has for ``image``, or None and why there is none."""
     try:
-        done = shell.run(argv, timeout=REGISTRY_SECONDS)
-        digest = json.loads(done.out)["digest"] if done.ok else None
-    except (SetupError, ValueError, KeyError):
-        return None
-    return str(digest) if digest else None
+        found = engine.registries.manifest(image)
+    except SetupError as error:
+        return None, error.problems[0].what
+    return (found.digest, "") if found else (None, "its registry has no such image")
 
 
 def _read(known: Path) -> dict[str, str]:

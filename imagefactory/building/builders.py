@@ -1,6 +1,6 @@
-"""Adapter for buildx builders other than the engine's own.
+"""What buildx builders other than the engine's own need: base images, and caches in a registry.
 
-A bigger machine, an arm64 one, a cluster.
+Such a builder is a bigger machine, an arm64 one, a cluster.
 """
 
 from __future__ import annotations
@@ -11,79 +11,22 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
-from imagefactory.errors import InputError, SetupError, fail
-from imagefactory.system import platforms, shell
+from imagefactory.errors import InputError, fail
 from imagefactory.system.archive import unpack
 from imagefactory.system.engine import Engine
-from imagefactory.system.platforms import Platform
 
 _TAG = 128
 SWAPPED = "docker-image://"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Builder:
-    """A builder by name: buildx's driver for it, and the platforms that its nodes run natively.
-
-    One a node.
-    """
-
-    name: str
-    driver: str
-    platforms: tuple[Platform, ...]
-
-    @property
-    def platform(self) -> Platform:
-        """The platform on which its build stages run."""
-        return self.platforms[0]
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether it has a store of its own.
-
-        It does not see the engine's images, and its images have to be loaded.
-        """
-        return self.driver != "docker"
-
-
-def find(engine: Engine, name: str) -> Builder:
-    """The builder ``name``, started if it is not running.
-
-    Raises SetupError if there is none, or it does not answer.
-    """
-    done = shell.run(
-        [*engine.docker, "buildx", "inspect", "--bootstrap", name], env=engine.environment
-    )
-    driver = re.search(r"^Driver:\s*(\S+)", done.out, re.MULTILINE)
-    first = re.findall(r"^Platforms:\s*([^\s,*]+)", done.out, re.MULTILINE)
-    if not done.ok or driver is None or not any(map(platforms.parse, first)):
-        there = shell.run(
-            [*engine.docker, "buildx", "ls", "--format", "{{.Name}}"],
-            env=engine.environment,
-            quiet=True,
-        )
-        names = ", ".join(dict.fromkeys(there.out.split())) or "docker buildx ls lists them"
-        said = (done.err or done.out).strip().splitlines()
-        what = f"no builder {name} answers: {said[-1] if said else 'buildx said nothing'}"
-        raise fail(
-            SetupError,
-            "no-builder",
-            what,
-            fix=f"there are: {names}; or docker buildx create, see docs/builders.md",
-        )
-    natives = [found for name in first if (found := platforms.parse(name))]
-    return Builder(name=name, driver=driver[1], platforms=tuple(dict.fromkeys(natives)))
-
-
 def layout(engine: Engine, image: str, cache: Path) -> str:
     """An image of the engine's as a build context for a builder elsewhere.
 
-    ``oci-layout://FOLDER@DIGEST``.
+    Gives ``oci-layout://FOLDER@DIGEST``.
     """
     found = engine.inspect_image(image)
     folder = cache / "layouts" / found.digest.removeprefix("sha256:")

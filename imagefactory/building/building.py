@@ -1,12 +1,9 @@
-"""The build station: one bake for all that must be made, progress per cell.
-
-And the failure of one stops no other.
-"""
+"""The build station: one bake for all cells, in which the failure of one stops no other."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -16,11 +13,12 @@ from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.progress import Event, Progress
 from imagefactory.building.sites import Site
+from imagefactory.building.timings import Timings, Took
 from imagefactory.building.view import View
 from imagefactory.errors import Problem, SetupError
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.planning import Bases
-from imagefactory.system import shell, ui
+from imagefactory.system import ui
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
@@ -86,10 +84,9 @@ def bake(
     *,
     builder: str | None = None,
 ) -> list[BuildResult]:
-    """Build ``plans`` in one bake; cells that a failure cancelled are baked again without the
-    failed ones.
+    """Build ``plans`` in one bake, and again without those that failed until none is left.
 
-    ``builder`` is a buildx builder, the engine's own if it is not said. Bake cancels every target
+    ``builder`` is a buildx builder, the engine's own if it is None. Bake cancels every target
     at the first error, but finished steps stay in the cache for the next round. Raises SetupError,
     before anything runs, if the disk cannot hold them.
     """
@@ -99,7 +96,8 @@ def bake(
     results: list[BuildResult] = []
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, list(left), file, logs, builder)
+        kinds = {name: plan.cell.flavor.name for name, plan in left.items()}
+        code, progress = _round(engine, kinds, file, logs, builder)
         failed = _blame(left, progress) if code else {}
         ended = set(left) if not code else set(failed) or set(left)
         for name in [name for name in left if name in ended]:
@@ -111,11 +109,11 @@ def bake(
                     seconds=time.monotonic() - began,
                     log=logs / f"{name}.log",
                     error=failed.get(name, "" if code == 0 else _last(progress)),
-                    reproduce=shell.show(_command(engine, [name], file, "plain", builder)),
+                    reproduce=engine.bake_command(file, [name], builder=builder),
                 )
             )
         if left:
-            ui.say(f"going on with {', '.join(left)}")
+            ui.say(f"continuing with {', '.join(left)}")
     return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
 
 
@@ -128,42 +126,35 @@ def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine) -> None:
         ui.warn(f"{problem.what}: {problem.fix}")
 
 
-def _command(
-    engine: Engine, names: Sequence[str], file: Path, progress: str, builder: str | None
-) -> list[str]:
-    on = ["--builder", builder] if builder else []
-    return [
-        *engine.docker,
-        "buildx",
-        "bake",
-        *on,
-        "--file",
-        str(file),
-        f"--progress={progress}",
-        *names,
-    ]
-
-
 def _round(
-    engine: Engine, names: Sequence[str], file: Path, logs: Path, builder: str | None
+    engine: Engine, kinds: Mapping[str, str], file: Path, logs: Path, builder: str | None
 ) -> tuple[int, Progress]:
-    progress = Progress(targets=tuple(names))
-    command = _command(engine, names, file, "rawjson", builder)
-    # the docker driver would otherwise write an image of every linked target, that is, of the bases
-    env = {**engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
+    """Bake the cells that ``kinds`` names, each with the kind of build it is for the timings."""
+    names, timings = tuple(kinds), Timings(logs.parent)
+    progress = Progress(targets=names)
     with (
-        shell.stream(command, env=env) as process,
         _Logs(logs, names) as files,
-        View(names) as view,
+        View(progress, timings=timings, kinds=kinds) as view,
     ):
-        for line in process.stdout or ():
+
+        def read(line: str) -> None:
             for event in progress.feed(line):
                 files.write(event)
                 view.feed(event)
-        code = process.wait()
+
+        code = engine.bake(file, names, on_line=read, builder=builder)
         for line in progress.stray if code else ():
             files.write(Event(None, line))
+    if code == 0:
+        timings.add(_took(kinds, progress))
     return code, progress
+
+
+def _took(kinds: Mapping[str, str], progress: Progress) -> Iterator[Took]:
+    for name, kind in kinds.items():
+        tally = progress.tallies[name]
+        if tally.seconds is not None:
+            yield Took(what=kind, warm=tally.warm, seconds=tally.seconds)
 
 
 def _blame(left: Mapping[str, CellPlan], progress: Progress) -> dict[str, str]:
@@ -182,7 +173,7 @@ def _last(progress: Progress) -> str:
 
 
 class _Logs:
-    """A log file a cell; what belongs to no cell (shared stages) goes into all of them."""
+    """A log file for each cell; what belongs to no cell (shared stages) goes into all of them."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._files = {name: (folder / f"{name}.log").open("w", encoding="utf-8") for name in names}

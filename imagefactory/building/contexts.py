@@ -66,7 +66,7 @@ class Contexts:
 
     def _file_of(self, wheel: Wheel) -> Path | None:
         if wheel.is_built or wheel.has_address:
-            return wheelhouse.of(wheel, self.settings)
+            return wheelhouse.file_of(wheel, self.settings)
         return indexes.local(wheel, self.settings.find_links)
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.building import builders
-from imagefactory.building.builders import Builder
 from imagefactory.errors import SetupError, fail
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import BaseImage
-from imagefactory.system.engine import Engine
+from imagefactory.system.engine import Builder, Engine
 from imagefactory.system.platforms import Platform
 
 
@@ -54,7 +53,7 @@ class Site:
 
     def substitutes(self, bases: Iterable[BaseImage], cache: Path) -> dict[str, str] | None:
         """Build contexts for the engine's own images; None if the builder sees those anyway."""
-        if self.builder is None or not self.builder.is_elsewhere:
+        if self.builder is None or not self.builder.has_own_store:
             return None
         images = {base.swap.removeprefix(builders.SWAPPED) for base in bases if base.swap}
         return {image: builders.layout(self.engine, image, cache) for image in sorted(images)}
@@ -65,4 +64,4 @@ def find(engine: Engine, builder: str | None) -> Site:
 
     Raises SetupError if there is no such builder, or it does not answer.
     """
-    return Site(engine=engine, builder=builders.find(engine, builder) if builder else None)
+    return Site(engine=engine, builder=engine.builder(builder) if builder else None)

@@ -1,4 +1,4 @@
-"""One module a command: ``app`` in it is the command, and is loaded when somebody asks for it."""
+"""One module per command, loaded when the command is called; its ``app`` is the command."""
 
 from __future__ import annotations
 

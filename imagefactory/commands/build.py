@@ -1,4 +1,4 @@
-"""The command that builds, and verifies what it built."""
+"""The ``build`` command: builds what changed, and verifies it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build_command(
         bool, typer.Option("--dry-run", help="Show the plan; build nothing.")
     ] = False,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not verify the images at the end.")
+        bool, typer.Option("--no-verify", help="Do not verify the images.")
     ] = False,
     builder: BuilderName = None,
     cache: Annotated[
@@ -45,17 +45,17 @@ def build_command(
         typer.Option(
             "--cache",
             metavar="REPOSITORY",
-            help="Read and write build caches there, a tag for each target.",
+            help="Repository for build caches, with a tag for each bake target.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Build what changed, in one bake, and verify it."""
+    """Build all changed cells in one bake, and verify their images."""
     if not matrix:
-        fix = "imagefactory build --matrix [FILE] [--select EXPR]"
-        raise fail(InputError, "build-what", "nothing to build was named", fix=fix)
+        what, fix = "no cells to build", "imagefactory build --matrix [FILE] [--select EXPR]"
+        raise fail(InputError, "build-what", what, fix=fix)
     if cache:
-        builders.cache_ref(cache, "")  # a bad repository is an error before anything is built
+        builders.cache_ref(cache, "")  # reject a bad repository before anything is built
     workspace = workspace_of(path)
     if dry_run:
         _show_plan(pipeline.plan(workspace, select or [], lenient=False).decisions, json=json)
@@ -93,16 +93,16 @@ def _as_dict(row: Decision, built: Built) -> dict[str, object]:
 
 
 def _show_built(built: Built) -> None:
-    table = []
+    table: list[list[ui.Part]] = []
     for row in built.decisions:
         name = row.plan.cell.name
         result = built.results.get(name)
         if result:
-            end = "[green]built[/]" if result.ok else "[red]failed[/]"
+            end = ui.styled("built", "green") if result.ok else ui.styled("failed", "red")
             note = f"{result.seconds:.0f} s" if result.ok else f"log: {result.log}"
         elif name in built.stopped:
-            end, note = "[red]stopped[/]", built.stopped[name][0].code
+            end, note = ui.styled("blocked", "red"), built.stopped[name][0].code
         else:
-            end, note = "[green]unchanged[/]", ""
-        table.append([f"[bold]{name}[/bold]", end, note, row.plan.cell.tag])
+            end, note = ui.styled("unchanged", "green"), ""
+        table.append([ui.styled(name, "bold"), end, note, row.plan.cell.tag])
     ui.table("build", ["cell", "result", "", "image"], table)

@@ -1,4 +1,4 @@
-"""The command that tells what an upgrade changes."""
+"""The ``diff`` command: shows what an upgrade from one image to another changes."""
 
 from __future__ import annotations
 
@@ -23,26 +23,24 @@ app = typer.Typer(add_completion=False)
 
 @app.command("diff", epilog=EXAMPLE)
 def diff_command(
-    old: Annotated[str, typer.Argument(metavar="A", help="The image that one has.")],
-    new: Annotated[str, typer.Argument(metavar="B", help="The image that one may get.")],
+    old: Annotated[str, typer.Argument(metavar="A", help="The old image.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="The new image.")],
     file: File = HERE,
     files: Annotated[
-        bool, typer.Option("--files", help="File by file too; reads both images whole.")
+        bool, typer.Option("--files", help="Also compare file by file; reads both images in full.")
     ] = False,
-    sent: Annotated[
+    compressed: Annotated[
         bool,
         typer.Option(
-            "--bytes", help="What would move as compressed bytes too; reads both images whole."
+            "--bytes", help="Also show the compressed bytes to transfer; reads both images in full."
         ),
     ] = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit 1 if anything is different.")
-    ] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 if they differ.")] = False,
     json: Json = False,
 ) -> None:
-    """What an upgrade from A to B changes.
+    """Show what an upgrade from image A to image B changes.
 
-    Pins, packages, patches, settings, files, and what would move.
+    Lists changed pins, packages, patches and settings, and the layers to transfer.
     """
     workspace = workspace_of(file)
     engine = opening.connect(workspace)
@@ -50,31 +48,28 @@ def diff_command(
         inspecting.look(engine, old), inspecting.look(engine, new), pin_prefix=f"{LABEL}.pin."
     )
     changed = filetree.compare(*rebuild.trees(engine, (old, new))) if files and found.moved else []
-    blobs = _blobs(engine, old, new) if sent and found.moved else 0 if sent else None
+    sent = None
+    if compressed:
+        sent = _compressed(engine, old, new) if found.moved else 0
     if json:
         ui.emit_json(
-            {**found.as_dict(), "files": [one.as_dict() for one in changed], "bytes_sent": blobs}
+            {**found.as_dict(), "files": [one.as_dict() for one in changed], "bytes_sent": sent}
         )
     elif not found.changes and not found.moved:
-        ui.say("the same, layer by layer")
+        ui.say("the images are the same, layer by layer")
     else:
-        rows = [
-            [one.kind, one.name, ui.escape(one.old) or "-", ui.escape(one.new) or "-"]
-            for one in found.changes
-        ]
-        ui.table(f"{old} -> {new}", ["", "what", "old", "new"], rows)
-        tables.layers("layers that would move", found.moved)
+        rows = [[one.kind, one.name, one.old or "-", one.new or "-"] for one in found.changes]
+        ui.table(f"{old} -> {new}", ["kind", "name", "old", "new"], rows)
+        tables.layers("layers to transfer", found.moved)
         tables.files(changed)
-        compressed = "" if blobs is None else f", {ui.size(blobs)} compressed"
-        ui.say(
-            f"{len(found.shared)} layers are shared; {ui.size(found.bytes_moved)} "
-            f"(unpacked{compressed}) would move"
-        )
+        moved = f"{ui.size(found.bytes_moved)} unpacked"
+        moved += "" if sent is None else f", {ui.size(sent)} compressed"
+        ui.say(f"{len(found.shared)} layers are shared; {len(found.moved)} to transfer ({moved})")
     if exit_code and (found.changes or found.moved):
         raise typer.Exit(1)
 
 
-def _blobs(engine: Engine, old: str, new: str) -> int:
-    """Compressed bytes of what ``new`` has and ``old`` has not."""
-    had = engine.blobs(old)
-    return sum(size for digest, size in engine.blobs(new).items() if digest not in had)
+def _compressed(engine: Engine, old: str, new: str) -> int:
+    """Compressed bytes of the blobs that ``new`` has and ``old`` does not."""
+    existing = engine.blobs(old)
+    return sum(size for digest, size in engine.blobs(new).items() if digest not in existing)

@@ -1,4 +1,4 @@
-"""The command that examines the machine."""
+"""The ``doctor`` command: checks the machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command("doctor", epilog="Example: imagefactory doctor --json")
 def doctor_command(file: File = HERE, json: Json = False) -> None:
-    """What this machine offers for building, and the remedy for what it lacks.
+    """Check what this machine offers for building, and how to fix what it lacks.
 
-    Exit 3 if it cannot build.
+    Exits with 3 if the machine cannot build.
     """
     findings = doctor.examine(workspace_of(file).settings, os.environ)
     if json:
@@ -28,10 +28,9 @@ def doctor_command(file: File = HERE, json: Json = False) -> None:
             doctor.Health.NOTE: "yellow",
             doctor.Health.BAD: "red",
         }
-        rows = [
-            [f.name, f"[{colour[f.health]}]{f.health}[/]", ui.escape(f.seen), ui.escape(f.remedy)]
-            for f in findings
+        rows: list[list[ui.Part]] = [
+            [f.name, ui.styled(f.health, colour[f.health]), f.seen, f.remedy] for f in findings
         ]
-        ui.table("doctor", ["what", "is", "seen", "remedy"], rows)
+        ui.table("doctor", ["check", "status", "found", "remedy"], rows)
     if any(finding.health is doctor.Health.BAD for finding in findings):
         raise typer.Exit(3)

@@ -1,4 +1,4 @@
-"""The command that tells what an image is made of."""
+"""The ``inspect`` command: shows what an image contains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagefactory.system import ui
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import Outcome, Receipt
 
-#: As many packages as tell what an image is heavy with.
+#: The number of packages to list.
 BIGGEST = 10
 
 app = typer.Typer(add_completion=False)
@@ -28,7 +28,7 @@ def inspect_command(
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """What an image is made of: pins, patches, layers, biggest packages, and which checks held."""
+    """Show an image's pins, patches, layers, biggest packages and verification result."""
     workspace = workspace_of(file)
     engine = opening.connect(workspace)
     found = inspecting.look(engine, tag)
@@ -41,7 +41,7 @@ def inspect_command(
     lock = opening.read_lock(workspace)
     if found.dropped:
         shown = [[one.layer, one.rule, str(one.files), ui.size(one.size)] for one in found.dropped]
-        ui.table("left out", ["layer", "what", "files", "bytes"], shown)
+        ui.table("left out", ["layer", "rule", "files", "size"], shown)
     sizes = {wheel.sha256: wheel.size for wheel in lock.all_wheels()} if lock else {}
     biggest = anatomy.biggest(found, sizes, BIGGEST)
     if biggest:
@@ -50,7 +50,7 @@ def inspect_command(
 
 
 def _facts(found: Anatomy, verified: Receipt | None) -> None:
-    made = f"{LABEL}.build-key" in found.labels
+    is_ours = f"{LABEL}.build-key" in found.labels
     pins = {
         key.removeprefix(f"{LABEL}.pin."): v
         for key, v in found.labels.items()
@@ -61,7 +61,7 @@ def _facts(found: Anatomy, verified: Receipt | None) -> None:
         ["platform", found.platform],
         ["size", f"{ui.size(found.size)} unpacked"],
     ]
-    if made:
+    if is_ours:
         rows += [
             ["cell", found.labels.get(f"{LABEL}.cell", "")],
             ["pins", ", ".join(f"{name} {version}" for name, version in pins.items())],
@@ -74,9 +74,9 @@ def _facts(found: Anatomy, verified: Receipt | None) -> None:
             ["build key", found.labels[f"{LABEL}.build-key"]],
         ]
     else:
-        rows.append(["made by", "not by imagefactory: it has no build key"])
+        rows.append(["built by", "not by imagefactory: it has no build key"])
     rows.append(["verified", _verified(verified)])
-    ui.table(found.ref, ["", ""], [[name, ui.escape(text)] for name, text in rows])
+    ui.table(found.ref, ["", ""], [[name, text] for name, text in rows])
 
 
 def _verified(verified: Receipt | None) -> str:
@@ -85,5 +85,5 @@ def _verified(verified: Receipt | None) -> str:
     counts = {
         outcome: sum(check.outcome is outcome for check in verified.checks) for outcome in Outcome
     }
-    told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
-    return f"{verified.verified_at}: {'passed' if verified.passed else 'NOT passed'} ({told})"
+    summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+    return f"{verified.verified_at}: {'passed' if verified.passed else 'failed'} ({summary})"

@@ -1,4 +1,4 @@
-"""The command that writes wheels.lock, or holds it against the indexes."""
+"""The ``lock`` command: writes wheels.lock, or checks it against the matrix and the indexes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ def lock_command(
         bool,
         typer.Option(
             "--check",
-            help="Resolve nothing: is every cell covered, is every wheel still available?",
+            help="Only check that every cell is covered and every wheel is still available.",
         ),
     ] = False,
-    upgrade: Annotated[
-        bool, typer.Option("--upgrade", "-U", help="Resolve everything anew.")
-    ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", "-U", help="Upgrade all packages.")] = False,
     package: Annotated[
         list[str] | None,
-        typer.Option("--upgrade-package", "-P", help="Let only this package move; repeatable."),
+        typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -77,6 +75,4 @@ def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:
         ui.emit_json([problem.as_dict() for problem in problems])
     if problems:
         raise CheckFailedError(problems)
-    ui.say(
-        f"wheels.lock covers all {len(declared.cells)} cells, and every wheel is still available"
-    )
+    ui.say(f"wheels.lock covers all {len(declared.cells)} cells, every wheel is still available")

@@ -14,16 +14,14 @@ from imagefactory.workspace import Workspace
 HERE = Path("matrix.yaml")
 File = Annotated[
     Path,
-    typer.Option(
-        "--file", "-f", help="Matrix file; lock, patches and templates are in the same folder."
-    ),
+    typer.Option("--file", "-f", help="Matrix file; lock, patches and templates are next to it."),
 ]
 Select = Annotated[
     list[str] | None,
     typer.Option(
         "--select",
         "-s",
-        help="Cells: a name glob, or axis=value terms: 'flavor=gb10 vllm=0.3*'. Repeat for OR.",
+        help="Cells: name glob or axis=value terms, as in 'flavor=gb10 vllm=0.3*'. Repeat for OR.",
     ),
 ]
 BuilderName = Annotated[
@@ -32,12 +30,12 @@ BuilderName = Annotated[
         "--builder",
         metavar="NAME",
         envvar="BUILDX_BUILDER",
-        help="Build on this buildx builder.",
+        help="Buildx builder to build on.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def workspace_of(file: Path) -> Workspace:
-    """The workspace of the matrix file that the command line names."""
+    """The workspace of the matrix file that is given on the command line."""
     return workspace.find(file, os.environ)

@@ -10,7 +10,7 @@ app = typer.Typer(
     name="patch",
     add_completion=False,
     no_args_is_help=True,
-    help="Patches: measured, not declared.",
+    help="Measure, port, create and import patches.",
 )
 app.add_typer(patch_measure.app)
 app.add_typer(patch_write.app)

@@ -1,4 +1,4 @@
-"""The ``imagefactory patch`` commands that measure: status, check."""
+"""The ``imagefactory patch`` commands that measure patches: status, check."""
 
 from __future__ import annotations
 
@@ -30,33 +30,29 @@ COLOURS = {
     State.CONFLICT: "bold red",
     State.BROKEN: "bold red",
 }
-#: As wide as the narrowest column of the matrix; the states are told in full below it.
+#: Short forms for the narrow columns of the table; the states are spelled out below it.
 SHORT = {State.NOT_APPLICABLE: "n/a", State.UNKNOWN: "?"}
 
 
 @app.command("status", epilog="Example: imagefactory patch status --vllm '>=0.22' --json")
 def status_command(
     file: File = HERE,
-    vllm: Annotated[
-        str | None, typer.Option(help="Releases of vLLM, any PEP 440 specifier.")
-    ] = None,
+    vllm: Annotated[str | None, typer.Option(help="vLLM releases, as a PEP 440 specifier.")] = None,
     flashinfer: Annotated[
         str | None,
-        typer.Option(
-            help="Releases of FlashInfer; without it, those that the releases of vLLM pin."
-        ),
+        typer.Option(help="FlashInfer releases; by default those that the vLLM releases pin."),
     ] = None,
     prove: Annotated[
-        bool, typer.Option("--prove", help="Run every proof again, whatever is kept.")
+        bool, typer.Option("--prove", help="Run every proof again and ignore cached results.")
     ] = False,
     markdown: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Write the matrix as a page.")
+        Path | None, typer.Option(metavar="PAGE", help="Also write the results to this page.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure every patch against every release.
+    """Measure every patch on every release.
 
-    Needed, obsolete, conflict, broken, n/a or unknown.
+    A patch is needed, obsolete, conflict, broken, not applicable (n/a) or unknown (?).
     """
     workspace = workspace_of(file)
     settings = workspace.settings
@@ -82,22 +78,15 @@ def _specifier(option: str, text: str | None) -> SpecifierSet | None:
     try:
         return None if text is None else SpecifierSet(text)
     except InvalidSpecifier:
-        what = f"{option} {text!r} is no version specifier"
-        raise fail(
-            InputError,
-            "patch-bad-versions",
-            what,
-            fix="write it as in PEP 440, such as '>=0.22,<0.24'",
-        ) from None
+        what = f"{option} {text!r} is not a version specifier"
+        fix = "write a PEP 440 specifier, such as '>=0.22,<0.24'"
+        raise fail(InputError, "patch-bad-versions", what, fix=fix) from None
 
 
 def _trees(
     projects: Sequence[str], asked: dict[str, SpecifierSet | None], settings: Settings
 ) -> list[SourceTree]:
-    """The trees to measure.
-
-    A project that another one pins is measured at the versions that it pins.
-    """
+    """The source trees to measure on; a project that vLLM pins is measured at those versions."""
     found: list[SourceTree] = []
     for project in sorted(projects, key=lambda name: name != "vllm"):
         versions = [] if asked.get(project) else sources.pinned(project, found)
@@ -107,7 +96,7 @@ def _trees(
 
 
 def _matrix(project: str, rows: Sequence[Measured]) -> None:
-    """Patches down, releases across, in as many tables as the terminal's width asks for."""
+    """Show patches by release, in as many tables as the terminal's width requires."""
     versions = sorted({row.version for row in rows}, key=Version)
     patches = list(dict.fromkeys(row.patch for row in rows))
     states = {(row.patch, row.version): row.state for row in rows}
@@ -122,8 +111,8 @@ def _matrix(project: str, rows: Sequence[Measured]) -> None:
         ui.table(f"{project}: patches by release" if not start else "", ["patch", *shown], lines)
 
 
-def _cell(state: State) -> str:
-    return f"[{COLOURS[state]}]{SHORT.get(state, state.value)}[/]"
+def _cell(state: State) -> ui.Part:
+    return ui.styled(SHORT.get(state, state.value), COLOURS[state])
 
 
 def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
@@ -131,12 +120,11 @@ def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
     for name in dict.fromkeys(row.patch for row in rows):
         own = [row for row in rows if row.patch == name]
         lines.append([name, status.history(own), kinds[name], _age(own)])
-    ui.table("in short", ["patch", "measured", "proof", "oldest result"], lines)
+    ui.table("summary", ["patch", "measured", "proof", "oldest result"], lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:
-            ui.out.print(
-                f"[{COLOURS[row.state]}]{row.patch} on {row.version}[/]: {ui.escape(row.reason)}"
-            )
+            shown = ui.styled(f"{row.patch} on {row.version}", COLOURS[row.state])
+            ui.line(shown, f": {row.reason}")
 
 
 def _age(rows: Sequence[Measured]) -> str:
@@ -145,16 +133,10 @@ def _age(rows: Sequence[Measured]) -> str:
     if not times:
         return ""
     seconds = int((datetime.now(UTC) - datetime.fromisoformat(min(times))).total_seconds())
-    days, hours, minutes = seconds // 86400, seconds // 3600, seconds // 60
-    return (
-        f"{days} d ago"
-        if days
-        else f"{hours} h ago"
-        if hours
-        else f"{minutes} min ago"
-        if minutes
-        else "now"
-    )
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length} {unit} ago"
+    return "now"
 
 
 @app.command("check", epilog="Example: imagefactory patch check 'gb10*'")
@@ -163,20 +145,18 @@ def check_command(
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Try the whole series of a cell on its sources, as the build does.
+    """Try the whole patch series of a cell on its sources, as a build would.
 
-    Exit 1 if a patch stops the cell.
+    Exits with 1 if a patch would stop the build.
     """
     done = pipeline.check_patches(workspace_of(file), [cell])
     if json:
         ui.emit_json([{"cell": one.cell, **row.as_dict()} for one in done for row in one.rows])
     else:
         lines = [
-            [one.cell, row.patch, _cell(row.state), ui.escape(row.reason)]
-            for one in done
-            for row in one.rows
+            [one.cell, row.patch, _cell(row.state), row.reason] for one in done for row in one.rows
         ]
-        ui.table("patches", ["cell", "patch", "state", "seen"], lines)
+        ui.table("patches", ["cell", "patch", "state", "details"], lines)
     problems = [problem for one in done for problem in one.problems]
     if problems:
         raise CheckFailedError(problems)

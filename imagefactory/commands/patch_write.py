@@ -1,4 +1,4 @@
-"""The ``imagefactory patch`` commands that write: port, continue, new, import."""
+"""The ``imagefactory patch`` commands that write patches: port, continue, new, import."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from imagefactory.patching.port import Ported
 from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
-On = Annotated[str, typer.Option("--on", metavar="VERSION", help="The release that it is made on.")]
+On = Annotated[str, typer.Option("--on", metavar="VERSION", help="The release to write it for.")]
 
 
 @app.command("port", epilog="Example: imagefactory patch port --all --to latest")
 def port_command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A patch; or --all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A patch, unless --all is given.")
+    ] = None,
     to: Annotated[
         str, typer.Option("--to", metavar="VERSION", help="The release, or `latest`.")
     ] = "latest",
-    every: Annotated[bool, typer.Option("--all", help="Every patch that has a text.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Port every patch that has a diff.")] = False,
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Make a patch work on another release, by three-way merge; its proof decides.
+    """Port a patch to another release by three-way merge; its proof decides whether it works.
 
-    Exit 1 if a person is needed.
+    Exits with 1 if the port has to be finished by hand.
     """
     workspace = workspace_of(file)
     found = catalog.load(workspace.patches)
     if every == bool(name):
-        raise fail(InputError, "port-what", "say what to port", fix="a patch's name, or --all")
+        what, fix = "no patch to port", "give either a patch's name or --all"
+        raise fail(InputError, "port-what", what, fix=fix)
     wanted = (
         [patch for patch in found.values() if patch.variants]
         if every
@@ -61,39 +64,35 @@ def _show(done: list[Ported], *, json: bool) -> None:
         ui.emit_json([one.as_dict() for one in done])
     else:
         colour = {True: "green", False: "bold red"}
-        rows = [
-            [o.patch, o.version, f"[{colour[o.done]}]{o.outcome}[/]", o.base, ui.escape(o.did)]
-            for o in done
+        rows: list[list[ui.Part]] = [
+            [o.patch, o.version, ui.styled(o.outcome, colour[o.done]), o.base, o.did] for o in done
         ]
-        ui.table("port", ["patch", "to", "outcome", "from", ""], rows)
+        ui.table("port", ["patch", "to", "outcome", "from", "details"], rows)
     left = [one for one in done if not one.done]
     if left:
+        texts = [f"{one.patch} on {one.version}: {one.did}" for one in left]
+        fix = "see docs/patches.md"
         raise CheckFailedError(
-            Problem(
-                code="port-unfinished",
-                what=f"{one.patch} on {one.version}: {one.did}",
-                fix="see docs/patches.md",
-            )
-            for one in left
+            Problem(code="port-unfinished", what=what, fix=fix) for what in texts
         )
 
 
 @app.command("continue", epilog="Example: imagefactory patch continue vllm/mtp-exclusion")
 def continue_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A patch; without one, all open trees.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="A patch; by default all with open work trees."),
     ] = None,
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Finish what was edited in a work tree: prove it, and write it into patches/."""
+    """Finish patches that were edited in a work tree: prove them and write them to patches/."""
     workspace = workspace_of(file)
     works = [work for work in worktree.unfinished(workspace.settings) if name in (None, work.patch)]
     if not works:
-        what = f"no work tree of {name} waits" if name else "no work tree waits"
-        raise fail(
-            InputError, "port-none", what, fix="imagefactory patch port, or imagefactory patch new"
-        )
+        what = f"{name} has no open work tree" if name else "there is no open work tree"
+        fix = "open one with imagefactory patch port or imagefactory patch new"
+        raise fail(InputError, "port-none", what, fix=fix)
     found = catalog.load(workspace.patches)
     patches: list[Patch | None] = [found.get(work.patch) for work in works]
     bench = opening.bench(workspace, [patch for patch in patches if patch])
@@ -110,25 +109,23 @@ def new_command(
     on: On = "latest",
     tree: Annotated[
         Path | None,
-        typer.Option(
-            "--tree", metavar="DIR", help="A copy of the release that was edited already."
-        ),
+        typer.Option("--tree", metavar="DIR", help="A copy of the release that is already edited."),
     ] = None,
     file: File = HERE,
 ) -> None:
-    """Begin a patch: from an edited tree, or with a work tree to edit."""
+    """Start a patch from an edited tree, or open a work tree to edit."""
     workspace = workspace_of(file)
     folder = workspace.patches
     catalog.load(folder)
     if tree is not None:
         port.from_tree(name, on, tree, folder, workspace.settings)
         ui.say(
-            f"wrote the draft patches/{name}: write its proof and its words, then take `draft` out"
+            f"wrote the draft patches/{name}: add its proof and description, then remove `draft`"
         )
         return
     work = port.begin_new(name, on, folder, workspace.settings)
-    ui.out.print(str(work.tree))
-    ui.say(f"edit that tree, then: imagefactory patch continue {name}")
+    ui.line(str(work.tree))
+    ui.say(f"edit this tree, then run: imagefactory patch continue {name}")
 
 
 @app.command(
@@ -140,16 +137,13 @@ def import_command(
     on: Annotated[
         str | None,
         typer.Option(
-            "--on", metavar="VERSION", help="The release it was made for; else it is found."
+            "--on", metavar="VERSION", help="The release; by default the newest that it applies to."
         ),
     ] = None,
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Take a diff, or a folder of diffs, into the draft of a patch.
-
-    On the newest release that it applies to.
-    """
+    """Import a diff, or a folder of diffs, as the draft of a patch."""
     workspace = workspace_of(file)
     done = importing.import_diffs(path, workspace.patches, workspace.settings, name=name, on=on)
     if json:
@@ -157,4 +151,4 @@ def import_command(
         return
     ui.say(f"wrote the draft patches/{done.patch}, which applies to {done.version}")
     for left in done.left:
-        ui.warn(f"{left} is no diff and was not imported: what it does is for a person to look at")
+        ui.warn(f"{left} is not a diff and was not imported: review it by hand")

@@ -1,4 +1,4 @@
-"""The command that shows what a build would do."""
+"""The ``plan`` command: shows what a build would do."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def plan_command(
     select: Select = None,
     explained: Annotated[
         str | None,
-        typer.Option(
-            "--explain", metavar="CELL", help="Show where every value of one cell comes from."
-        ),
+        typer.Option("--explain", metavar="CELL", help="Show where every value of a cell is set."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -55,4 +53,4 @@ def _explain(workspace: Workspace, name: str, *, json: bool) -> None:
     if json:
         ui.emit_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        ui.table(name, columns, [[ui.escape(text) for text in row] for row in rows])
+        ui.table(name, columns, [list(row) for row in rows])

@@ -1,4 +1,4 @@
-"""The command that makes room: prune."""
+"""The ``prune`` command: frees disk space."""
 
 from __future__ import annotations
 
@@ -24,66 +24,66 @@ def prune_command(
     everything: Annotated[
         bool,
         typer.Option(
-            "--all", help="What the matrix has now, too: images, bases, downloaded sources."
+            "--all", help="Also remove images that are up to date, bases and downloaded sources."
         ),
     ] = False,
     cache: Annotated[
-        bool, typer.Option("--cache", help="The build cache too; the next build is a cold one.")
+        bool, typer.Option("--cache", help="Also clear the build cache; the next build is slow.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan; touch nothing.")
+        bool, typer.Option("--dry-run", help="Show the plan; remove nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> None:
-    """Make room: show what can go and why, ask.
+    """Free disk space: show what can be removed and why, then ask.
 
-    And take away nothing that imagefactory did not make.
+    Only what imagefactory made is removed.
     """
     workspace = workspace_of(file)
     found, engine = pipeline.survey(workspace, everything=everything, build_cache=cache)
     items, kept = found.items, found.kept
-    go = bool(items) and not dry_run and (yes or _asked(items, kept))
-    failed, freed = upkeep.remove(items, engine) if go else ([], 0)
+    confirmed = bool(items) and not dry_run and (yes or _confirm(items, kept))
+    failed, freed = upkeep.remove(items, engine) if confirmed else ([], 0)
     if json:
         rows = [item.as_dict() for item in items]
         ui.emit_json(
             {
                 "items": rows,
                 "kept": [item.as_dict() for item in kept],
-                "removed": go,
+                "removed": confirmed,
                 "bytes_freed": freed,
             }
         )
-    elif go:
-        ui.say(f"{len(items) - len(failed)} things removed; {ui.size(freed)} more free on the disk")
+    elif confirmed:
+        ui.say(f"removed {len(items) - len(failed)} items, freed {ui.size(freed)} on the disk")
     elif dry_run or not items:
         _show(items, kept)
     if failed:
         raise CheckFailedError(failed)
 
 
-def _asked(items: Sequence[Item], kept: Sequence[Item]) -> bool:
+def _confirm(items: Sequence[Item], kept: Sequence[Item]) -> bool:
     _show(items, kept)
     if not sys.stdin.isatty():
-        ui.say("nothing was removed: say --yes to remove this without being asked")
+        ui.say("nothing was removed: use --yes to remove this without confirmation")
         return False
     return typer.confirm("Remove all of this?")
 
 
 def _show(items: Sequence[Item], kept: Sequence[Item]) -> None:
-    # cache records have no names that tell anybody anything: one line for all
-    for title, every in (("can go", items), ("stays", kept)):
+    # cache records have no meaningful names: one line for all
+    for title, group in (("to remove", items), ("kept", kept)):
         rows = [
-            [i.kind, ui.escape(i.name), ui.size(i.size), ui.escape(i.why)]
-            for i in every
-            if i.kind is not Kind.CACHE
+            [item.kind, item.name, ui.size(item.size), item.why]
+            for item in group
+            if item.kind is not Kind.CACHE
         ]
-        records = [item for item in every if item.kind is Kind.CACHE]
+        records = [item for item in group if item.kind is Kind.CACHE]
         if records:
             total = ui.size(sum(item.size for item in records))
             rows.append([Kind.CACHE, f"{len(records)} records", total, records[0].why])
         if rows:
-            ui.table(title, ["", "what", "bytes", "why"], rows)
+            ui.table(title, ["kind", "name", "size", "reason"], rows)
     if not items:
-        ui.say("there is nothing to remove")
+        ui.say("nothing to remove")

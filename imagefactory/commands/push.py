@@ -1,4 +1,4 @@
-"""The command that pushes what was verified."""
+"""The ``push`` command: pushes verified images."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def push_command(
     select: Select = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="REPO", help="Repository instead of the matrix's own."),
+        typer.Option("--to", metavar="REPO", help="Push to this repository, not the matrix's own."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Push images by digest: only those whose last verification of exactly that digest passed."""
+    """Push images by digest, if the last verification of that digest passed."""
     done = pipeline.push(workspace_of(file), select or [], to)
     if json:
         ui.emit_json([one.as_dict() for one in done])
@@ -33,7 +33,7 @@ def push_command(
             one.cell,
             one.reference,
             one.digest[:19],
-            f"{one.blobs_sent} sent, {one.blobs_there} there",
+            f"{one.blobs_sent} sent, {one.blobs_there} already there",
         ]
         for one in done
     ]

@@ -1,4 +1,4 @@
-"""The command that builds an image once more, to see whether it is the same."""
+"""The ``rebuild`` command: rebuilds an image, to check whether the result is the same."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def rebuild_command(
     tag: Annotated[str, typer.Argument(metavar="TAG", help="An image in the engine.")],
     file: File = HERE,
     diff: Annotated[
-        bool, typer.Option("--diff", help="If it differs, show what: file by file.")
+        bool, typer.Option("--diff", help="If the images differ, compare them file by file.")
     ] = False,
     with_base: Annotated[
         bool,
         typer.Option(
             "--with-base",
-            help="Install the base's packages again too; the distribution's archive moves.",
+            help="Also reinstall the base's packages, which may have been updated since.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Build an image once more from nothing, and hold it against the one that is there.
+    """Rebuild an image without cache, and compare the result with it.
 
-    Exit 1 if it is another.
+    Exits with 1 if they differ.
     """
     done = pipeline.rebuild(workspace_of(file), tag, with_base=with_base, files=diff)
     if json:
         ui.emit_json(done.as_dict())
     elif done.same:
-        ui.out.print(f"[green]the same[/green]: built again, {tag} is {done.new}")
+        ui.line(ui.styled("the same", "green"), f": rebuilt, {tag} is {done.new}")
     else:
         _show_rebuilt(done)
     if not done.same:
@@ -49,18 +49,13 @@ def rebuild_command(
 
 
 def _show_rebuilt(done: rebuild.Rebuilt) -> None:
-    ui.out.print(f"[red]different[/red]: {done.tag} is {done.old}, built again it is {done.new}")
-    rows = [[str(place), old[:19], new[:19]] for place, old, new in done.layers]
-    ui.table("layers that differ", ["place", "there", "built again"], rows)
+    ui.line(ui.styled("different", "red"), f": {done.tag} is {done.old}, rebuilt it is {done.new}")
+    rows = [[str(index), old[:19], new[:19]] for index, old, new in done.layers]
+    ui.table("layers that differ", ["layer", "original", "rebuilt"], rows)
     if not done.layers:
-        ui.say(
-            "all layers are equal: the difference is in the image's settings or "
-            "its manifest (imagefactory diff)"
-        )
+        ui.say("all layers are the same: only the image's settings differ (imagefactory diff)")
     tables.files(done.files or ())
     if done.fingerprints:
         same = done.fingerprints[0] == done.fingerprints[1]
-        ui.say(
-            f"contents without dates are {'the same' if same else 'different'}: "
-            f"{' and '.join(done.fingerprints)}"
-        )
+        verdict = "the same" if same else "different"
+        ui.say(f"contents without dates are {verdict}: {' and '.join(done.fingerprints)}")

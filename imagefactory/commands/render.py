@@ -1,4 +1,4 @@
-"""The command that shows, or writes, what Buildx reads."""
+"""The ``render`` command: prints Dockerfiles, or writes the input of Buildx."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def render_command(
     select: Select = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write build contexts and the bake file here."),
+        typer.Option("--out", "-o", help="Folder to write build contexts and the bake file to."),
     ] = None,
 ) -> None:
-    """Print the Dockerfiles of the selected cells, or write all that Buildx reads."""
+    """Print the Dockerfiles of the selected cells, or write everything that Buildx needs."""
     rendered = pipeline.render(workspace_of(file), select or [], out.resolve() if out else None)
     if rendered.bakefile is None:
         for plan in rendered.plans:

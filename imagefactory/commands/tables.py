@@ -8,9 +8,10 @@ from imagefactory.inspecting.anatomy import Layer
 from imagefactory.inspecting.filetree import FileChange
 from imagefactory.planning.decision import Action, Decision
 from imagefactory.system import ui
+from imagefactory.verifying import report
 from imagefactory.verifying.receipt import Receipt
 
-#: As many files as a person reads.
+#: The number of files to list.
 MOST_FILES = 50
 
 
@@ -18,7 +19,7 @@ def layers(title: str, layers: Sequence[Layer]) -> None:
     """A table of layers."""
     ui.table(
         title,
-        ["digest", "holds", "unpacked"],
+        ["digest", "content", "unpacked"],
         [[one.digest[:19], one.purpose, ui.size(one.size)] for one in layers],
     )
 
@@ -27,32 +28,28 @@ def files(changes: Sequence[FileChange]) -> None:
     """A table of files, if there are any."""
     if changes:
         rows = [
-            [ui.escape(c.path), c.what, ui.size(c.old_size), ui.size(c.new_size)]
-            for c in changes[:MOST_FILES]
+            [c.path, c.what, ui.size(c.old_size), ui.size(c.new_size)] for c in changes[:MOST_FILES]
         ]
-        ui.table(f"{len(changes)} files differ", ["file", "what", "old", "new"], rows)
+        ui.table(f"{len(changes)} files differ", ["file", "difference", "old", "new"], rows)
     if len(changes) > MOST_FILES:
-        ui.say(f"the first {MOST_FILES} of {len(changes)} files; --json names all of them")
+        ui.say(f"the first {MOST_FILES} of {len(changes)} files; --json lists all of them")
 
 
 def decisions(planned: Sequence[Decision]) -> None:
-    """What is to be done for each cell."""
+    """A table of what a build does for each cell."""
     colour = {Action.BUILD: "yellow", Action.SKIP: "green"}
-    rows = [
+    rows: list[list[ui.Part]] = [
         [
-            f"[bold]{one.plan.cell.name}[/bold]\n[dim]{one.plan.cell.tag}[/dim]",
-            one.plan.cell.platform,
-            f"[{colour[one.action]}]{one.action}[/]",
+            ui.styled(one.plan.cell.name, "bold"),
+            ui.styled(one.action, colour[one.action]),
             one.plan.build_key[:12],
-            ui.escape(one.reason),
+            one.reason,
         ]
         for one in planned
     ]
-    ui.table("plan", ["cell", "platform", "action", "build key", "why"], rows)
+    ui.table("plan", ["cell", "action", "build key", "reason"], rows)
 
 
 def receipt(done: Receipt) -> None:
-    """The checks of one verification."""
-    from imagefactory.verifying import verifying  # noqa: PLC0415 - brings NumPy and requests
-
-    verifying.render_table(done)
+    """A table of the checks of one verification."""
+    report.show(done)

@@ -1,7 +1,8 @@
-"""The command that runs an image and checks it."""
+"""The ``verify`` command: runs images and checks them."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -29,16 +30,22 @@ EXAMPLE = "Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit
 def verify_command(
     tags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TAG]...", help="Images; or select cells with --select."),
+        typer.Argument(metavar="[TAG]...", help="Images; by default those of the selected cells."),
     ] = None,
     file: File = HERE,
     select: Select = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
     ] = None,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="List what is checked, and verify nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Run an image in containers and check it; exit 1 if a required check fails."""
+    """Run images in containers and check them; exits with 1 if a required check fails."""
+    if checks:
+        _show_checks(json=json)
+        return
     watcher = Watcher() if json else Watcher(verified=tables.receipt)
     receipts = pipeline.verify(workspace_of(file), tags or [], select or [], watcher)
     if junit_file:
@@ -48,3 +55,14 @@ def verify_command(
     problems = receipt.problems(receipts)
     if problems:
         raise CheckFailedError(problems)
+
+
+def _show_checks(*, json: bool) -> None:
+    from imagefactory.verifying import registry  # noqa: PLC0415 - loads every check
+
+    rows = registry.describe()
+    if json:
+        ui.emit_json([asdict(row) for row in rows])
+        return
+    table = [[row.name, "yes" if row.required else "no", row.text] for row in rows]
+    ui.table("checks", ["check", "required", "what it checks"], table)

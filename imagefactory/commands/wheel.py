@@ -1,4 +1,4 @@
-"""The command that makes wheels of vLLM from its sources: wheel."""
+"""The ``wheel`` command: builds vLLM wheels from source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.select import select as select_cells
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.system import ui
-from imagefactory.wheels.make import Tried
+from imagefactory.wheels.make import Made, Tried
 
 app = typer.Typer(add_completion=False)
 
@@ -32,7 +32,7 @@ def wheel_command(
     file: File = HERE,
     select: Select = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Make them anew, whatever is locked.")
+        bool, typer.Option("--again", help="Rebuild them without cache, and lock the result.")
     ] = False,
     builder: BuilderName = None,
     units: Annotated[
@@ -40,13 +40,13 @@ def wheel_command(
         typer.Option(
             "--try",
             metavar="GLOB",
-            help="Make no wheel: compile these source files and show what came out.",
+            help="Build no wheel; only compile these source files and show the result.",
         ),
     ] = None,
     targets: Annotated[
         list[str] | None,
         typer.Option(
-            "--target", metavar="SM", help="With --try: for this GPU, such as sm_121a. Repeatable."
+            "--target", metavar="SM", help="With --try: the GPU, such as sm_121a; repeatable."
         ),
     ] = None,
     count: Annotated[
@@ -54,15 +54,12 @@ def wheel_command(
         typer.Option(
             "--count",
             metavar="REGEX",
-            help="With --try: instructions to count in the machine code.",
+            help="With --try: count matching instructions in the machine code.",
         ),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Make the wheels of vLLM that flavors with `build` ask for.
-
-    From its sources with the patches in them.
-    """
+    """Build vLLM wheels from patched sources, for flavors with `build`."""
     workspace = workspace_of(file)
     cells = select_cells(matrix.load(workspace.matrix).cells, select or [])
     cells = tuple(cell for cell in cells if cell.flavor.build)
@@ -72,39 +69,43 @@ def wheel_command(
         _show_tried(tried, count, json=json)
         return
     if targets or count:
-        what, fix = "--target and --count go with --try", "say what to compile: --try GLOB"
+        what, fix = "--target and --count need --try", "add the files to compile: --try GLOB"
         raise fail(InputError, "try-what", what, fix=fix)
     made = pipeline.wheels_of(workspace, cells, builder, again=again) if cells else ()
     if json:
         ui.emit_json([one.as_dict() for one in made])
         return
     if not made:
-        ui.say("no selected cell has a flavor with `build`: all take vLLM's wheel from an index")
+        ui.say("nothing to build: no selected cell has a flavor with `build`")
         return
     rows = [
-        [one.built.key[:12], "made" if one.fresh else "kept", one.built.wheel.sha256, str(one.path)]
-        for one in made
+        [one.built.key[:12], _result(one), one.built.wheel.sha256, str(one.path)] for one in made
     ]
-    ui.table("wheels", ["key", "", "sha256", "file"], rows)
+    ui.table("wheels", ["key", "result", "sha256", "file"], rows)
     for one in made:
         _show_patches(f"patches in {one.built.wheel.filename}", one.patches)
+
+
+def _result(made: Made) -> str:
+    return "built" if made.fresh else "unchanged"
 
 
 def _only(cells: Sequence[Cell]) -> Cell:
     if len(cells) == 1:
         return cells[0]
     names = ", ".join(cell.name for cell in cells) or "no cell with `build`"
+    what = f"--try needs exactly one cell, but this selects {names}"
     fix = "select one: imagefactory wheel --select CELL --try GLOB"
-    raise fail(InputError, "try-which", f"--try takes one cell, and this selects {names}", fix=fix)
+    raise fail(InputError, "try-which", what, fix=fix)
 
 
 def _show_patches(title: str, patches: tuple[dict[str, Any], ...]) -> None:
-    rows = [[patch["name"], patch["state"], ui.escape(patch["detail"])] for patch in patches]
-    ui.table(title, ["patch", "state", "seen"], rows)
+    rows = [[patch["name"], patch["state"], patch["detail"]] for patch in patches]
+    ui.table(title, ["patch", "state", "details"], rows)
 
 
 def _show_tried(tried: Tried, count: str, *, json: bool) -> None:
-    """The units and what is in them; raises CheckFailedError for those that do not compile."""
+    """Show the compiled units; raises CheckFailedError for those that do not compile."""
     if json:
         ui.emit_json({"units": tried.units, "patches": tried.patches})
     else:
@@ -112,14 +113,14 @@ def _show_tried(tried: Tried, count: str, *, json: bool) -> None:
             [
                 unit["unit"],
                 unit["target"],
-                "[red]failed[/]" if unit["error"] else "[green]compiled[/]",
+                ui.styled("failed", "red") if unit["error"] else ui.styled("compiled", "green"),
                 "ccache" if unit["cached"] else f"{unit['seconds']:.0f} s",
                 "" if unit["cached"] else f"{unit['memory'] / 2**30:.1f} GiB",
                 _code(unit["code"], count),
             ]
             for unit in tried.units
         ]
-        ui.table("units", ["unit", "target", "", "time", "memory", "machine code"], rows)
+        ui.table("units", ["unit", "target", "result", "time", "memory", "machine code"], rows)
         _show_patches("patches in their sources", tried.patches)
     failed = [unit for unit in tried.units if unit["error"]]
     if failed:
@@ -128,17 +129,15 @@ def _show_tried(tried: Tried, count: str, *, json: bool) -> None:
                 code="unit-failed",
                 where=unit["unit"],
                 what=f"for {unit['target']}: {unit['error']}",
-                fix="mend the patch, or choose another --target",
+                fix="fix the patch, or choose another --target",
             )
             for unit in failed
         )
 
 
 def _code(code: dict[str, dict[str, int]], count: str) -> str:
-    return ui.escape(
-        ", ".join(
-            f"{arch}: {row['instructions']} instructions"
-            + (f", {row['matching']} match {count}" if count else "")
-            for arch, row in code.items()
-        )
+    return ", ".join(
+        f"{arch}: {row['instructions']} instructions"
+        + (f", {row['matching']} match {count}" if count else "")
+        for arch, row in code.items()
     )

@@ -1,18 +1,10 @@
-"""Records which torch stands in a tree after each install layer. Standard library only: it runs in
-the builder.
-
-    python identity.py SITE_PACKAGES WANTED_VERSION OUT LAYER...
-
-The LAYERs are folders, from the bottom up; SITE_PACKAGES is below each of them. OUT becomes a JSON
-list of ``{"group", "torch": {"version", "cuda"} | null}``: the torch that stands once the layer of
-that name is on top of those before it. Exits 1 at the first where that is not exactly
-WANTED_VERSION, and names it.
+"""Finds which torch a tree of site-packages has, without running it. Standard library only: it runs
+in the builder, as part of belt.py.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,10 +17,7 @@ def torch_of(site: Path) -> dict[str, str | None] | None:
 
 
 def facts(text: str) -> dict[str, str | None]:
-    """``version`` and ``cuda`` that the text of a ``torch/version.py`` assigns.
-
-    Read without running it.
-    """
+    """``version`` and ``cuda`` that the text of a ``torch/version.py`` assigns."""
     found: dict[str, str | None] = {"version": None, "cuda": None}
     for node in ast.parse(text).body:
         targets = (
@@ -46,29 +35,18 @@ def facts(text: str) -> dict[str, str | None]:
     return found
 
 
-def main(site: Path, wanted: str, out: Path, layers: Sequence[Path]) -> int:
-    """Record and judge; see the module's text."""
+def after_each(layers: Sequence[tuple[str, Path]], wanted: str) -> list[dict[str, object]]:
+    """The torch in effect after each layer, as ``{"group", "torch"}``.
+
+    ``layers`` are names and site-packages, from the bottom up; a torch is ``{"version", "cuda"}``,
+    or None while no layer has one. Raises SystemExit at the first layer after which it is not
+    ``wanted``.
+    """
     rows: list[dict[str, object]] = []
-    stands = None
-    for layer in layers:
-        stands = torch_of(layer / site) or stands
-        rows.append({"group": layer.name, "torch": stands})
-        if stands is not None and stands["version"] != wanted:
-            print(
-                f"after layer {layer.name}: torch is {stands['version']}, the lock says {wanted}",
-                file=sys.stderr,
-            )
-            return 1
-    out.write_text(json.dumps(rows), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(
-        main(
-            Path(sys.argv[1]),
-            sys.argv[2],
-            Path(sys.argv[3]),
-            [Path(argument) for argument in sys.argv[4:]],
-        )
-    )
+    current = None
+    for name, site in layers:
+        current = torch_of(site) or current
+        rows.append({"group": name, "torch": current})
+        if current is not None and current["version"] != wanted:
+            sys.exit(f"after layer {name}: torch is {current['version']}, the lock says {wanted}")
+    return rows

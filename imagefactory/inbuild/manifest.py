@@ -1,48 +1,66 @@
-"""Writes ``manifest.json`` of an image and puts the proofs beside it. Standard library only: it
-runs in the builder.
+"""Makes the top layer of an image: its entrypoint, its manifest and its patches' proofs. Standard
+library only: it runs in the builder.
 
-    python manifest.py PLANNED LAYERS PATCHED DROPPED SERIES OUT
+    python -m factory.manifest
 
-PLANNED is what the plan knew; LAYERS, PATCHED and the files in DROPPED, one a layer, are what the
-build saw (identity.py, overlay.py, trim.py).
+/in contains the planned manifest and the entrypoint (image/), the series (patches/), and the
+reports of belt.py and patched.py (belt.json, patched.json).
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
+from typing import Any
+
+from .layer import OUT, set_dates
+
+IN = Path("/in")
+FOLDER = "opt/imagefactory"
 
 
-def main(
-    planned: Path, layers: Path, patched: Path, dropped: Path, series: Path, out: Path
-) -> None:
-    """Join the records, and copy every proof to ``OUT/proofs/<project>/<name>/proof.py``.
+def complete(planned: dict[str, Any], belt: dict[str, Any], patched: list[Any]) -> dict[str, Any]:
+    """The manifest: what was planned, and what the build recorded.
 
-    The manifest tells how much was dropped by which rule; ``OUT/dropped.json`` names every file.
+    It says how much each rule removed; dropped.json lists every file.
     """
-    manifest = json.loads(planned.read_text(encoding="utf-8"))
-    manifest["layers"] = json.loads(layers.read_text(encoding="utf-8"))
-    manifest["patches"] = json.loads(patched.read_text(encoding="utf-8"))
-    rows = [
-        {"layer": file.stem, **row}
-        for file in sorted(dropped.glob("*.json"))
-        for row in json.loads(file.read_text(encoding="utf-8"))
-    ]
-    manifest["dropped"] = [
+    dropped = [
         {**row, "files": len(row["files"]), "bytes": sum(size for _, size in row["files"])}
-        for row in rows
+        for row in belt["dropped"]
     ]
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "dropped.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    steps = json.loads((series / "series.json").read_text(encoding="utf-8"))
+    return {**planned, "layers": belt["layers"], "patches": patched, "dropped": dropped}
+
+
+def copy_proofs(patches: Path, out: Path) -> None:
+    """Copy every proof of the series in ``patches`` to ``<project>/<name>/proof.py`` in ``out``."""
+    steps = json.loads((patches / "series.json").read_text(encoding="utf-8"))
     for row in (row for row in steps if row.get("proof")):
-        proof = out / "proofs" / row["name"] / "proof.py"
+        proof = out / row["name"] / "proof.py"
         proof.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(series / row["proof"], proof)
+        shutil.copyfile(patches / row["proof"], proof)
+
+
+def main(folder: Path = IN, root: Path = OUT / "root") -> None:
+    """Write the layer to ``root``."""
+    names = ("image/manifest", "belt", "patched")
+    planned, belt, patched = (
+        json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names
+    )
+    out = root / FOLDER
+    out.mkdir(parents=True)
+    write(out / "manifest.json", complete(planned, belt, patched))
+    write(out / "dropped.json", belt["dropped"])
+    copy_proofs(folder / "patches", out / "proofs")
+    shutil.copyfile(folder / "image/entrypoint", out / "entrypoint")
+    (out / "entrypoint").chmod(0o755)
+    set_dates(root)
+
+
+def write(path: Path, value: object) -> None:
+    """Write JSON, indented for people."""
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:7]))
+    main()

@@ -1,11 +1,8 @@
-"""Takes out of an install layer what nobody uses at run time, and writes down what. Standard
-library only.
+"""Removes from an install layer what is never used at run time, and records it. Standard library
+only: it runs in the builder, as part of layer.py.
 
-    python trim.py SITE_PACKAGES OUT [CUDA_HOME]
-
-OUT becomes a JSON list of ``{"rule", "why", "files": [[path, bytes], ...]}``, a row for each rule
-that found something. Every RECORD is kept true. CUDA_HOME is where the image has compilers: those
-that wheels bring become links to them.
+The record is a list of ``{"rule", "why", "files": [[path, bytes], ...]}``, a row for each rule that
+found something. Every RECORD stays correct.
 """
 
 from __future__ import annotations
@@ -14,20 +11,17 @@ import ast
 import csv
 import filecmp
 import io
-import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Static libraries that kernels compiled at run time are linked with: by FlashInfer, numba and
-#: nvcc.
+#: Static libraries that FlashInfer, numba and nvcc link kernels with at run time.
 LINKED = ("libnvshmem_device.a", "libcudadevrt.a", "libcudart_static.a")
 COMPILERS = re.compile(
-    r"(?:^|/)(?:nvidia/cu\d+|backends/nvidia)/(?P<place>(?:nvvm/)?bin)/"
+    r"(?:^|/)(?:nvidia/cu\d+|backends/nvidia)/(?:nvvm/)?bin/"
     r"(?P<name>nvcc|ptxas|nvlink|cicc|cudafe\+\+|fatbinary)(?:-blackwell)?$"
 )
 _TEST_FILE = re.compile(r"(?:test_.*|.*_tests?|conftest)\.py")
@@ -38,9 +32,12 @@ _STRING = re.compile(rb"""["']((?:\w+\.)+tests?(?:\.\w+)*)["']""")
 
 @dataclass(frozen=True)
 class Layer:
-    """An install layer: its site-packages, the files in it (relative names).
+    """An install layer.
 
-    Where the image has compilers.
+    Attributes:
+        site: its site-packages.
+        files: the files in it, relative to ``site``.
+        cuda_home: where the image has compilers of its own; None without any.
     """
 
     site: Path
@@ -54,10 +51,8 @@ Row = dict[str, Any]
 
 
 def tests(layer: Layer) -> Found:
-    """Folders of tests, but those that a module outside of them imports or names.
-
-    NumPy and numba use theirs.
-    """
+    """Folders of tests, except those that a module outside of them imports or names."""
+    # NumPy and numba use theirs
     folders: dict[str, list[str]] = defaultdict(list)
     for name in layer.files:
         folder = _tests_folder(name)
@@ -77,15 +72,12 @@ def _is_test(name: str) -> bool:
 def _tests_folder(name: str) -> str | None:
     """The outermost folder of tests that ``name`` is in, below a package's own."""
     parts = name.split("/")[:-1]
-    place = next((i for i, part in enumerate(parts) if i and part in ("test", "tests")), None)
-    return "/".join(parts[: place + 1]) if place else None
+    depth = next((i for i, part in enumerate(parts) if i and part in ("test", "tests")), None)
+    return "/".join(parts[: depth + 1]) if depth else None
 
 
 def _imported(layer: Layer) -> set[str]:
-    """Modules with ``test`` or ``tests`` in their names that modules outside of tests use.
-
-    As paths.
-    """
+    """Modules with ``test`` or ``tests`` in their names that other modules use, as paths."""
     found: set[str] = set()
     for name in layer.files:
         if not name.endswith(".py") or _tests_folder(name):
@@ -100,10 +92,7 @@ def _imported(layer: Layer) -> set[str]:
 
 
 def _imports(data: bytes, package: list[str]) -> Iterator[str]:
-    """Every module or name that the source ``data`` of a module in ``package`` imports.
-
-    As a path.
-    """
+    """What the source ``data`` of a module in ``package`` imports: modules and names, as paths."""
     for node in ast.walk(ast.parse(data)):
         if isinstance(node, ast.Import):
             yield from (alias.name.replace(".", "/") for alias in node.names)
@@ -121,15 +110,12 @@ def static_libraries(layer: Layer) -> Found:
 
 
 def compilers(layer: Layer) -> Found:
-    """CUDA's compilers, where the image has its own set.
-
-    Several versions beside each other refuse to work together.
-    """
+    """CUDA's compilers, if the image has its own set: different versions do not mix."""
     for name in layer.files:
         match = COMPILERS.search(name) if layer.cuda_home else None
         if match and not (layer.site / name).is_symlink():
-            place = "nvvm/bin" if match["name"] == "cicc" else "bin"
-            yield name, f"{layer.cuda_home}/{place}/{match['name']}"
+            folder = "nvvm/bin" if match["name"] == "cicc" else "bin"
+            yield name, f"{layer.cuda_home}/{folder}/{match['name']}"
 
 
 def copies(layer: Layer) -> Found:
@@ -149,10 +135,7 @@ def copies(layer: Layer) -> Found:
 
 
 def leftovers(layer: Layer) -> Found:
-    """Compiled Python (made again at the first start.
-
-    And not in an image's layers) and wheels in wheels.
-    """
+    """Compiled Python, which the first start recreates, and wheels inside wheels."""
     for name in layer.files:
         if name.endswith((".pyc", ".pyo", ".whl")):
             yield name, None
@@ -168,7 +151,10 @@ RULES: tuple[tuple[str, Callable[[Layer], Found]], ...] = (
 
 
 def trim(site: Path, cuda_home: str | None) -> list[Row]:
-    """Apply all rules to ``site``; what each of them took out, with the bytes that it saved."""
+    """Apply all rules to ``site``; returns what each of them removed, with sizes.
+
+    ``cuda_home`` is where the image has compilers: those in wheels become links to them.
+    """
     names = tuple(
         sorted(
             p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_symlink() or p.is_file()
@@ -185,17 +171,14 @@ def trim(site: Path, cuda_home: str | None) -> list[Row]:
                 (site / name).symlink_to(target)
         fate |= found
         if found:
-            report.append({"rule": rule, "why": (find.__doc__ or "").strip(), "files": sizes})
-    _keep_records_true(site, fate)
+            report.append({"rule": rule, "why": find.__doc__ or "", "files": sizes})
+    _keep_records_correct(site, fate)
     _remove_empty(site, {(site / name).parent for name, target in fate.items() if target is None})
     return report
 
 
-def _keep_records_true(site: Path, fate: dict[str, str | None]) -> None:
-    """What is gone leaves its RECORD.
-
-    A link has no size there, as with any file that an installer made.
-    """
+def _keep_records_correct(site: Path, fate: dict[str, str | None]) -> None:
+    """Remove rows of removed files from RECORDs; links are listed there without hash and size."""
     for record in sorted(site.glob("*.dist-info/RECORD")) if fate else []:
         rows = [
             row
@@ -214,20 +197,7 @@ def _keep_records_true(site: Path, fate: dict[str, str | None]) -> None:
 
 def _remove_empty(site: Path, folders: set[Path]) -> None:
     for folder in sorted(folders, reverse=True):
-        place = folder
-        while place != site and place.is_dir() and not any(place.iterdir()):
-            place.rmdir()
-            place = place.parent
-
-
-def main(site: Path, out: Path, cuda_home: str | None = None) -> None:
-    """Trim, write the report and say what was saved."""
-    report = trim(site, cuda_home) if site.is_dir() else []
-    out.write_text(json.dumps(report) + "\n", encoding="utf-8")
-    for row in report:
-        size = sum(size for _, size in row["files"])
-        print(f"trim: {row['rule']}: {len(row['files'])} files, {size / 1e6:.1f} MB")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:4])
+        empty = folder
+        while empty != site and empty.is_dir() and not any(empty.iterdir()):
+            empty.rmdir()
+            empty = empty.parent

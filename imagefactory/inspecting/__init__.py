@@ -1,1 +1,1 @@
-"""Inspecting: what an image is made of, and what differs between two."""
+"""Inspecting: what an image contains, and how two images differ."""

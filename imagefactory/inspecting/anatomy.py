@@ -1,7 +1,4 @@
-"""What an image is made of, and what differs between two: told from labels, manifest and layers.
-
-Pure.
-"""
+"""What an image contains, and how two images differ, from labels, manifest and layers. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: What a layer is for, by a word of the step that made it.
+#: The purpose of a layer, by a word in the step that made it.
 STEPS = {"apt-get": "distribution packages", "venv": "Python environment", "WORKDIR": "folder"}
-#: The same for the layers that are copied from other stages, whose steps all look alike; by the
-#: manifest's names. A large wheel's layer has the wheel's own.
+#: The purpose of layers copied from other stages, whose steps all look alike, by their name in
+#: the manifest. The layer of a large wheel has the wheel's name.
 GROUPS = {
     "cuda-torch": "small wheels of CUDA and torch",
     "dependencies": "other dependencies",
@@ -23,10 +20,7 @@ LAST = ("forced torch, where it differed", "patches", "manifest and entrypoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer of an image.
-
-    Digest of its unpacked content, what it is for, unpacked size in bytes.
-    """
+    """One layer of an image: digest of its unpacked content, purpose, unpacked size in bytes."""
 
     digest: str
     purpose: str
@@ -35,7 +29,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """What one rule left out of one install layer: number of files and their bytes."""
+    """The number and bytes of the files that a rule removed from an install layer."""
 
     layer: str
     rule: str
@@ -45,20 +39,19 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
-    """What is known of one image.
+    """What an image contains.
 
     Attributes:
-        ref: the reference that was asked for.
+        ref: the reference by which it was looked up.
         digest: of the image.
         platform: OCI platform.
         labels: all labels.
-        env: the environment.
+        env: the environment variables.
         layers: from the bottom up.
-        packages: name -> version of every wheel in it; empty for an image that imagefactory did not
-            make.
-        hashes: name -> SHA-256 of every wheel in it.
+        packages: name -> version of every wheel in it; empty if imagefactory did not build it.
         patches: name -> state of every patch of its series.
-        dropped: what the wheels have and the image has not, for nobody uses it.
+        hashes: name -> SHA-256 of every wheel in it.
+        dropped: unused files of the wheels that were left out of the image.
     """
 
     ref: str
@@ -84,10 +77,7 @@ class Anatomy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that is different.
-
-    Its kind (``pin``, ``package``, ``patch``, ``setting``), its name, both sides.
-    """
+    """One difference: its kind (``pin``, ``package``, ``patch``, ``setting``), name and values."""
 
     kind: str
     name: str
@@ -97,12 +87,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What is different between two images.
+    """The difference between two images.
 
     Attributes:
-        changes: pins, packages, patches and settings that came, went or changed.
-        shared: layers of the second that the first has, bit for bit.
-        moved: layers of the second that somebody with the first does not have.
+        changes: pins, packages, patches and settings that were added, removed or changed.
+        shared: layers of the second image that the first has too.
+        moved: layers of the second image that the first does not have.
     """
 
     changes: tuple[Change, ...]
@@ -111,7 +101,7 @@ class Difference:
 
     @property
     def bytes_moved(self) -> int:
-        """Unpacked bytes of the layers that have to move."""
+        """Unpacked bytes of the layers that would have to be transferred."""
         return sum(layer.size for layer in self.moved)
 
     def as_dict(self) -> dict[str, Any]:
@@ -120,15 +110,15 @@ class Difference:
 
 
 def copies(manifest: Mapping[str, Any]) -> list[str]:
-    """What is copied into an image of imagefactory's, in order."""
+    """The purposes of the copied layers of an image that imagefactory built, in order."""
     groups = [GROUPS.get(layer["group"], layer["group"]) for layer in manifest.get("layers", ())]
     return [*(["compilers"] if manifest.get("toolchain") else []), *groups, *LAST] if groups else []
 
 
 def biggest(image: Anatomy, sizes: Mapping[str, int], most: int) -> list[tuple[str, str, int]]:
-    """The ``most`` biggest of an image's wheels: name, version, compressed bytes.
+    """The ``most`` largest wheels of an image: name, version, compressed bytes.
 
-    ``sizes`` goes by SHA-256.
+    ``sizes`` maps the SHA-256 of a wheel to its bytes.
     """
     known = [
         (name, image.packages[name], sizes[sha])
@@ -139,7 +129,7 @@ def biggest(image: Anatomy, sizes: Mapping[str, int], most: int) -> list[tuple[s
 
 
 def dropped_of(manifest: Mapping[str, Any]) -> tuple[Dropped, ...]:
-    """What was left out of an image of imagefactory's."""
+    """The files that were left out of an image that imagefactory built."""
     return tuple(
         Dropped(
             layer=GROUPS.get(row["layer"], row["layer"]),
@@ -154,35 +144,31 @@ def dropped_of(manifest: Mapping[str, Any]) -> tuple[Dropped, ...]:
 def layers_of(
     digests: Sequence[str], history: Sequence[tuple[str, int]], copied: Sequence[str] = ()
 ) -> tuple[Layer, ...]:
-    """Layers with what they are for; ``history`` is (what made it, bytes) from the bottom up,
-    layers only.
+    """Layers with their purposes.
 
-    ``copied`` names the copied layers in order. Where the counts do not match, as after a squash,
-    nothing is claimed.
+    ``history`` has (step, bytes) for each layer from the bottom up, ``copied`` the purposes of the
+    copied layers in order. Purposes are empty if the counts do not match, as after a squash.
     """
     if len(digests) != len(history):
         return tuple(Layer(digest=digest, purpose="", size=0) for digest in digests)
-    from_stages = sum(made.startswith("COPY") for made, _ in history)
+    from_stages = sum(step.startswith("COPY") for step, _ in history)
     names = iter(copied if from_stages == len(copied) else [""] * from_stages)
     return tuple(
         Layer(
             digest=digest,
-            purpose=next(names) if made.startswith("COPY") else _purpose(made),
+            purpose=next(names) if step.startswith("COPY") else _purpose(step),
             size=size,
         )
-        for digest, (made, size) in zip(digests, history, strict=True)
+        for digest, (step, size) in zip(digests, history, strict=True)
     )
 
 
-def _purpose(made: str) -> str:
-    return next((purpose for word, purpose in STEPS.items() if word in made), "base")
+def _purpose(step: str) -> str:
+    return next((purpose for word, purpose in STEPS.items() if word in step), "base")
 
 
 def compare(old: Anatomy, new: Anatomy, *, pin_prefix: str) -> Difference:
-    """What somebody who has ``old`` gets with ``new``.
-
-    ``pin_prefix`` begins the labels that are pins.
-    """
+    """The changes of an upgrade from ``old`` to ``new``; pins are labels with ``pin_prefix``."""
     pins = [
         {
             key.removeprefix(pin_prefix): value
@@ -197,11 +183,11 @@ def compare(old: Anatomy, new: Anatomy, *, pin_prefix: str) -> Difference:
         *_changes("patch", old.patches, new.patches),
         *_changes("setting", old.env, new.env),
     ]
-    had = {layer.digest for layer in old.layers}
+    existing = {layer.digest for layer in old.layers}
     return Difference(
         changes=tuple(changes),
-        shared=tuple(layer for layer in new.layers if layer.digest in had),
-        moved=tuple(layer for layer in new.layers if layer.digest not in had),
+        shared=tuple(layer for layer in new.layers if layer.digest in existing),
+        moved=tuple(layer for layer in new.layers if layer.digest not in existing),
     )
 
 

@@ -1,7 +1,4 @@
-"""The files of an image as an engine exports them, and what differs between two such trees.
-
-Pure but for the stream.
-"""
+"""Reads the files of an exported image, and compares two such trees. Pure but for the stream."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import IO
 
-#: What the engine itself puts into every container, with the date of that moment.
+#: What the engine adds to every container, with the current date.
 RUNTIME = frozenset(
     {
         ".dockerenv",
@@ -32,9 +29,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file: its kind, permission bits, owner, bytes, date (seconds), where a link leads.
+    """One file; ``size`` in bytes, ``date`` in seconds, ``link`` is a link's target.
 
-    SHA-256 of its content.
+    ``sha256`` is of the content, and empty for anything but regular files.
     """
 
     kind: str
@@ -48,9 +45,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A path that differs: what of it (``only in the first``, ``only in the second``, or fields).
+    """A path that differs, and both sizes.
 
-    And both sizes.
+    ``what`` is ``only in the first``, ``only in the second``, or the attributes that differ.
     """
 
     path: str
@@ -64,9 +61,9 @@ class FileChange:
 
 
 def read(stream: IO[bytes]) -> dict[str, Entry]:
-    """Every file of a tar stream by its path, but for what an engine adds to containers.
+    """Every file of a tar stream by path, except what an engine adds to every container.
 
-    Raises tarfile.TarError.
+    Raises tarfile.TarError if the stream is damaged.
     """
     found = {}
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -98,7 +95,7 @@ def _sha256(content: IO[bytes]) -> str:
 
 
 def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[FileChange]:
-    """What differs, by path; dates count."""
+    """The paths that differ, dates included."""
     changes = []
     for path in sorted({*old, *new}):
         before, after = old.get(path), new.get(path)
@@ -120,10 +117,7 @@ def _what(old: Entry | None, new: Entry | None) -> str:
 
 
 def fingerprint(tree: Mapping[str, Entry]) -> str:
-    """SHA-256 over paths, kinds, permissions, owners, links and contents.
-
-    Equal content, whatever its dates.
-    """
+    """SHA-256 over paths, kinds, permissions, owners, links and contents, but not dates."""
     lines = [
         f"{p}\0{e.kind}\0{e.mode}\0{e.owner}\0{e.link}\0{e.sha256}" for p, e in sorted(tree.items())
     ]

@@ -1,4 +1,4 @@
-"""The inspecting station: what an image in the engine is made of."""
+"""The inspecting station: reads what an image in the engine contains."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ MANIFEST = "/opt/imagefactory/manifest.json"
 
 
 def look(engine: Engine, ref: str) -> Anatomy:
-    """The anatomy of an image in the engine.
-
-    Raises CheckFailedError if there is none of that name.
-    """
+    """The anatomy of an image in the engine. Raises CheckFailedError if there is no such image."""
     image = engine.inspect_image(ref)
     manifest = _manifest(engine, ref) if f"{LABEL}.build-key" in image.labels else {}
     return Anatomy(

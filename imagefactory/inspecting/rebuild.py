@@ -1,4 +1,4 @@
-"""Builds an image once more from the same inputs, and compares it with the one that is there."""
+"""Rebuilds an image from the same inputs, and compares the result with the existing image."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ REPOSITORY = "imagefactory/rebuild"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """How a rebuild compares.
+    """The result of a rebuild.
 
     Attributes:
-        tag: the image that was built again.
+        tag: the image that was rebuilt.
         old: its digest.
-        new: the digest of what was made this time.
-        layers: of each layer that differs the place from the bottom (0 is the first) and both
-            digests, empty for none.
-        files: what differs file by file; None if nobody asked, or there was nothing to look for.
-        fingerprints: of the contents of both without their dates, if the files were compared.
+        new: the digest of the rebuilt image.
+        layers: the index (0 is the lowest) and both digests of each layer that differs; a digest
+            is empty if one image has no such layer.
+        files: the files that differ; None if they were not compared.
+        fingerprints: of both images' contents without dates, if the files were compared.
     """
 
     tag: str
@@ -46,7 +46,7 @@ class Rebuilt:
 
     @property
     def same(self) -> bool:
-        """Whether both have one digest."""
+        """Whether both images have the same digest."""
         return self.old == self.new
 
     def as_dict(self) -> dict[str, object]:
@@ -55,34 +55,34 @@ class Rebuilt:
 
 
 def cell_of(image: ImageInfo, cells: Sequence[Cell]) -> Cell:
-    """The cell that ``image`` was made for.
+    """The cell that ``image`` was built for.
 
-    Raises CheckFailedError if imagefactory did not make it, or no cell makes it any more.
+    Raises CheckFailedError if imagefactory did not build it, or its cell no longer exists.
     """
     name = image.labels.get(f"{LABEL}.cell")
     found = next((cell for cell in cells if cell.name == name), None)
     if found:
         return found
     if name:
-        what = f"{image.ref} is of the cell {name}, which the matrix does not have"
-        fix = "check out the revision that made it"
+        what = f"it was built for the cell {name}, which is not in the matrix"
+        fix = "check out the revision that it was built from"
     else:
-        what, fix = "it has no build key", "name an image that imagefactory made"
+        what, fix = "it has no build key", "name an image that imagefactory built"
     raise fail(CheckFailedError, "rebuild-no-cell", what, where=image.ref, fix=fix)
 
 
 def check_inputs(image: ImageInfo, plan: CellPlan) -> None:
-    """Raises CheckFailedError if ``image`` was made from other inputs than ``plan``."""
+    """Raise CheckFailedError if ``image`` was built from other inputs than ``plan``."""
     key = image.labels.get(f"{LABEL}.build-key", "")
     if plan.build_key != key:
         what = f"its inputs have changed: build key was {key[:12]}, is {plan.build_key[:12]}"
-        fix = "check out the revision that made it; or build, and compare with imagefactory diff"
+        fix = "check out the revision that it was built from; or build, then use imagefactory diff"
         raise fail(CheckFailedError, "rebuild-other-inputs", what, where=image.ref, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baking:
-    """What a rebuild is baked from; ``with_base`` runs the steps of the base again too."""
+    """What a rebuild is baked from; ``with_base`` also runs the steps of the base again."""
 
     contexts: Contexts
     bases: Bases
@@ -92,10 +92,10 @@ class Baking:
 def rebuild(
     engine: Engine, image: ImageInfo, plan: CellPlan, baking: Baking, *, files: bool
 ) -> Rebuilt:
-    """Build ``plan`` without any cache of its own steps, and compare it with ``image``.
+    """Build ``plan`` without build cache, and compare the result with ``image``.
 
     ``files`` compares file by file if the digests differ. Raises CheckFailedError if the build
-    fails; the image that it made is removed in any case.
+    fails. The rebuilt image is removed in any case.
     """
     tag = f"{REPOSITORY}:{plan.build_key[:12]}"
     with _built(engine, plan, tag, baking) as made:
@@ -109,7 +109,7 @@ def rebuild(
             tag=image.ref,
             old=image.digest,
             new=made.digest,
-            layers=tuple((place, old, new) for place, (old, new) in enumerate(pairs) if old != new),
+            layers=tuple((index, old, new) for index, (old, new) in enumerate(pairs) if old != new),
             files=changes,
             fingerprints=fingerprints,
         )
@@ -131,10 +131,8 @@ def _built(engine: Engine, plan: CellPlan, tag: str, baking: Baking) -> Iterator
 
 def _files(engine: Engine, old: str, new: str) -> tuple[tuple[FileChange, ...], tuple[str, str]]:
     before, after = trees(engine, (old, new))
-    return tuple(filetree.compare(before, after)), (
-        filetree.fingerprint(before),
-        filetree.fingerprint(after),
-    )
+    fingerprints = filetree.fingerprint(before), filetree.fingerprint(after)
+    return tuple(filetree.compare(before, after)), fingerprints
 
 
 def trees(engine: Engine, refs: Sequence[str]) -> list[dict[str, filetree.Entry]]:

@@ -1,4 +1,1 @@
-"""The lock station: ``wheels.lock`` decides which wheels an image gets.
-
-No resolver runs in a build.
-"""
+"""The lock station: ``wheels.lock`` decides which wheels an image gets; builds resolve nothing."""

@@ -1,7 +1,4 @@
-"""Adapter for git: the commit that a ref means, and its tree, submodules included.
-
-As one archive.
-"""
+"""Adapter for git: resolves a ref to a commit, and packs its tree and submodules as one archive."""
 
 from __future__ import annotations
 
@@ -12,31 +9,29 @@ from pathlib import Path
 from imagefactory.errors import SetupError, fail
 from imagefactory.system import archive, shell
 
-#: Never a question at a prompt that nobody reads.
+#: Never ask for credentials.
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ADVICE": "0"}
 
 
 def commit_of(repository: str, ref: str) -> str:
-    """The commit that ``ref`` means now, 40 hex digits.
+    """The commit that ``ref`` currently points to, as 40 hex digits.
 
     Raises SetupError if the repository has no such ref.
     """
     if re.fullmatch("[0-9a-f]{40}", ref):
         return ref
-    lines = _git(
-        "ls-remote", repository, f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"
-    ).splitlines()
+    names = (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}")
+    lines = _git("ls-remote", repository, *names).splitlines()
     found = {name: commit for commit, name in (line.split() for line in lines)}
-    for name in (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"):
+    for name in names:
         if name in found:
             return found[name]
-    fix = f"write a tag, a branch or a commit of it: git ls-remote {repository}"
+    fix = f"write one of its tags, branches or commits: git ls-remote {repository}"
     raise fail(SetupError, "no-such-ref", f"{repository} has no tag or branch {ref}", fix=fix)
 
 
 def pack(repository: str, commit: str, target: Path) -> None:
-    """Write the tree of ``commit`` to the tar file ``target``: the same bytes wherever and
-    whenever.
+    """Write the tree of ``commit`` to the tar file ``target``, reproducibly.
 
     Raises SetupError if the commit cannot be fetched.
     """
@@ -46,27 +41,16 @@ def pack(repository: str, commit: str, target: Path) -> None:
         _git("-C", str(tree), "fetch", "--quiet", "--depth", "1", repository, commit)
         _git("-C", str(tree), "-c", "core.autocrlf=false", "checkout", "--quiet", "FETCH_HEAD")
         if (tree / ".gitmodules").is_file():
-            _git(
-                "-C",
-                str(tree),
-                "submodule",
-                "--quiet",
-                "update",
-                "--init",
-                "--recursive",
-                "--depth",
-                "1",
-            )
+            options = ("--init", "--recursive", "--depth", "1")
+            _git("-C", str(tree), "submodule", "--quiet", "update", *options)
         archive.pack(tree, target)
 
 
 def _git(*arguments: str) -> str:
     done = shell.run(["git", *arguments], env=_ENVIRONMENT)
     if not done.ok:
-        said = (done.err or done.out).strip().splitlines()
-        what = (
-            f"git {arguments[0] if arguments[0] != '-C' else arguments[2]}: "
-            f"{said[-1] if said else 'failed'}"
-        )
+        command = arguments[2] if arguments[0] == "-C" else arguments[0]
+        output = (done.err or done.out).strip().splitlines()
+        what = f"git {command}: {output[-1] if output else 'failed'}"
         raise fail(SetupError, "git-failed", what, fix=f"run it by hand: {shell.show(done.argv)}")
     return done.out

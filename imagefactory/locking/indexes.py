@@ -1,12 +1,12 @@
-"""Where wheels can be had: simple indexes and local folders.
+"""Where wheels are available: simple indexes and local folders.
 
-A wheel is its hash; the place is only a place.
+A wheel is identified by its hash; it does not matter which of them serves it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,18 +26,18 @@ THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What one index says about one project; ``problem`` tells why nothing could be learnt."""
+    """One index's page for one project; ``problem`` says why it could not be read."""
 
     files: tuple[DistributionPackage, ...] = ()
     problem: str = ""
 
 
 def pages(index: str, projects: Iterable[str]) -> dict[str, Page]:
-    """The pages of ``projects`` at a simple index, fetched side by side.
+    """The pages of ``projects`` on a simple index, fetched in parallel.
 
-    Never raises for an index that is down.
+    An index that is down is reported in the pages, not raised.
     """
-    from pypi_simple import PyPISimple  # noqa: PLC0415 - a tenth of a second, at the start of every command else
+    from pypi_simple import PyPISimple  # noqa: PLC0415 - takes 100 ms, which few commands need
 
     with PyPISimple(index) as client, ThreadPoolExecutor(THREADS) as pool:
         names = list(dict.fromkeys(projects))
@@ -49,7 +49,7 @@ def _page(client: PyPISimple, name: str) -> Page:
     from pypi_simple import NoSuchProjectError  # noqa: PLC0415
 
     try:
-        page = web.patiently(lambda: client.get_project_page(name, timeout=web.SECONDS))
+        page = web.with_retries(lambda: client.get_project_page(name, timeout=web.TIMEOUT))
         return Page(files=tuple(page.packages))
     except NoSuchProjectError:
         return Page()
@@ -58,13 +58,13 @@ def _page(client: PyPISimple, name: str) -> Page:
 
 
 @lru_cache(maxsize=256)
-def _file_hash(path: Path, size: int, changed: int) -> str:  # noqa: ARG001 - size and time make the cache's key
+def _file_hash(path: Path, size: int, changed: int) -> str:  # noqa: ARG001 - part of the cache key
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def local(wheel: Wheel, folders: Sequence[Path]) -> Path | None:
-    """The file of exactly that hash in one of ``folders``, or None."""
+    """The wheel's file in one of ``folders``, if its hash matches; else None."""
     for folder in folders:
         path = folder / wheel.filename
         if path.is_file():
@@ -75,49 +75,49 @@ def local(wheel: Wheel, folders: Sequence[Path]) -> Path | None:
 
 
 def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
-    """A problem for every wheel that no place has.
+    """A problem for every wheel that is not available from any index, wheel folder or URL.
 
-    An index that is down matters only to a hash no other place has.
+    An index that is down matters only for wheels that are not found anywhere else.
     """
     wanted = {wheel.sha256: wheel for wheel in wheels}
-    named = [
-        wheel for wheel in wanted.values() if wheel.has_address and not web.answers(wheel.index)
-    ]
-    gone = [
+    unreachable = [
         Problem(
             code="wheel-unreachable",
             where=wheel.filename,
-            what=f"{wheel.index} does not answer",
-            fix="name another address in matrix.yaml, and run imagefactory lock",
+            what=f"{wheel.index} is not reachable",
+            fix="write another URL in matrix.yaml, and run imagefactory lock",
         )
-        for wheel in named
+        for wheel in wanted.values()
+        if wheel.has_address and not web.answers(wheel.index)
     ]
-    wanted = {sha: wheel for sha, wheel in wanted.items() if not wheel.has_address}
     left = {
-        sha: wheel for sha, wheel in wanted.items() if local(wheel, settings.find_links) is None
+        sha: wheel
+        for sha, wheel in wanted.items()
+        if not wheel.has_address and local(wheel, settings.find_links) is None
     }
     down: dict[str, str] = {}
     for index in settings.indexes:
         if not left:
             break
         found = pages(index, sorted({wheel.name for wheel in left.values()}))
-        troubles = [page.problem for page in found.values() if page.problem]
-        if troubles:
-            down[index] = troubles[0]
+        problems = [page.problem for page in found.values() if page.problem]
+        if problems:
+            down[index] = problems[0]
         served = {file.digests.get("sha256") for page in found.values() for file in page.files}
         left = {sha: wheel for sha, wheel in left.items() if sha not in served}
-    asked = ", ".join([*settings.indexes, *(str(folder) for folder in settings.find_links)])
-    note = "; ".join(f"{index} did not answer ({why})" for index, why in down.items())
-    return gone + [
-        Problem(
-            code="wheel-unreachable" if down else "wheel-gone",
-            where=wheel.filename,
-            what=f"no place has the hash {wheel.sha256[:16]} any more"
-            + (f"; {note}" if note else ""),
-            fix=(
-                f"asked: {asked}; name another with UV_INDEX or PIP_FIND_LINKS, or "
-                f"imagefactory lock -P {wheel.name}"
-            ),
-        )
-        for wheel in sorted(left.values(), key=lambda wheel: wheel.filename)
-    ]
+    not_found = sorted(left.values(), key=lambda wheel: wheel.filename)
+    return unreachable + [_not_found(wheel, down, settings) for wheel in not_found]
+
+
+def _not_found(wheel: Wheel, down: Mapping[str, str], settings: Settings) -> Problem:
+    searched = ", ".join([*settings.indexes, *map(str, settings.find_links)])
+    failed = "".join(f"; {index} did not answer ({why})" for index, why in down.items())
+    return Problem(
+        code="wheel-unreachable" if down else "wheel-gone",
+        where=wheel.filename,
+        what=f"not found on any index (sha256 {wheel.sha256[:16]}…){failed}",
+        fix=(
+            f"searched {searched}; add an index with UV_INDEX or a folder with PIP_FIND_LINKS, "
+            f"or lock another version: imagefactory lock -P {wheel.name}"
+        ),
+    )

@@ -1,4 +1,4 @@
-"""What ``wheels.lock`` holds."""
+"""The contents of ``wheels.lock``."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
 from imagefactory.system.platforms import Platform
 
 FIND_LINKS = "find-links"
-#: The ``index`` of a wheel that imagefactory made.
+#: The ``index`` of a wheel that imagefactory built.
 WHEELHOUSE = "wheelhouse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """A wheel is its hash; ``index`` only says where it was found when it was locked.
+    """A wheel, identified by its hash; ``index`` only records where it was found.
 
     Attributes:
         name: normalized project name (PEP 503).
         version: as in the wheel's file name.
-        filename: the wheel's file name; its tags are in it.
+        filename: the wheel's file name, which includes its tags.
         sha256: hex digest.
         size: bytes.
-        index: the simple index it was found at; ``find-links`` for a local folder (its path is the
-            machine's), ``wheelhouse`` for one that imagefactory made, the address for one that the
-            matrix names by it.
+        index: the simple index it was found on; ``find-links`` for a local folder (whose path
+            differs between machines), ``wheelhouse`` for a wheel that imagefactory built, or the
+            URL of a wheel that the matrix gives by URL.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Wheel:
 
     @property
     def tags(self) -> str:
-        """Its compatibility tags (PEP 425), compressed as in the file name."""
+        """Its compatibility tags (PEP 425), as in the file name."""
         return "-".join(self.filename.removesuffix(".whl").split("-")[-3:])
 
     @property
@@ -47,19 +47,20 @@ class Wheel:
 
     @property
     def is_built(self) -> bool:
-        """Whether imagefactory made it."""
+        """Whether imagefactory built it."""
         return self.index == WHEELHOUSE
 
     @property
     def has_address(self) -> bool:
-        """Whether the matrix names it by its address, so that no index has it."""
+        """Whether the matrix gives it by URL rather than from an index."""
         return self.index.endswith(".whl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBuild:
-    """What the locked torch is, read from ``torch/version.py`` inside the wheel (its METADATA does
-    not tell).
+    """The build of the locked torch, read from ``torch/version.py`` in the wheel.
+
+    The wheel's METADATA does not identify the build.
 
     Attributes:
         version: ``__version__``, such as ``2.11.0+cu130``.
@@ -72,7 +73,7 @@ class TorchBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedOverride:
-    """An override as recorded in the lock: what was replaced or dropped, and why."""
+    """An override as recorded in the lock: what is replaced or dropped, and why."""
 
     requirement: str
     drop: bool
@@ -81,10 +82,10 @@ class LockedOverride:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The full set of wheels for one request; ``name`` is for people, the request decides.
+    """The full set of wheels for one request; ``name`` is only a label.
 
-    ``created`` is the day (UTC, ``YYYY-MM-DD``) on which these wheels were first resolved: the date
-    of the images.
+    ``created`` is the day (UTC, ``YYYY-MM-DD``) on which these wheels were first resolved; images
+    take their date from it.
     """
 
     name: str
@@ -99,12 +100,12 @@ class Resolution:
     wheels: tuple[Wheel, ...]
 
     def __hash__(self) -> int:
-        # what is derived from a resolution is kept by it; hashing some 200 wheels each time took
-        # longer than deriving
+        # results derived from a resolution are cached by it; hashing all 200 wheels each time
+        # took longer than deriving them again
         return hash((self.name, self.created, len(self.wheels)))
 
     def answers(self, request: Request) -> bool:
-        """Whether this resolution was made for exactly ``request`` (reasons may be reworded)."""
+        """Whether this resolution is for exactly ``request``; the overrides' reasons may differ."""
         return (
             self.platform == request.platform
             and self.python == request.python
@@ -116,7 +117,7 @@ class Resolution:
         )
 
     def with_built(self, built: BuiltWheel) -> Resolution:
-        """The same with a wheel that was built in the place of the one that it replaces."""
+        """This resolution with the wheel that ``built`` replaces exchanged for it."""
         wheels = tuple(
             built.wheel if wheel.sha256 == built.replaces else wheel for wheel in self.wheels
         )
@@ -137,7 +138,7 @@ class LockedToolchain:
     wheels: tuple[Wheel, ...]
 
     def answers(self, toolchain: Toolchain, platform: Platform) -> bool:
-        """Whether these wheels were locked for exactly that."""
+        """Whether these wheels were locked for exactly this toolchain and platform."""
         return (self.name, self.platform, self.requirements) == (
             toolchain.name,
             platform,
@@ -147,11 +148,11 @@ class LockedToolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedSource:
-    """What wheels are made from, as one archive; fields as those of a wheel.
+    """Sources that wheels are built from, as one archive; fields as those of a wheel.
 
-    The sdist of a release has the project's name and version; the tree of a repository has the text
-    that the matrix names it by (``git+URL@ref``) for a name, its commit for a version, and
-    ``git+URL@COMMIT`` for an address.
+    A release's sdist has the project's name and version. The tree of a git repository has the text
+    from the matrix (``git+URL@ref``) as its name, the commit as its version, and
+    ``git+URL@COMMIT`` as its URL.
     """
 
     name: str
@@ -164,13 +165,13 @@ class LockedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltWheel:
-    """A wheel that imagefactory made.
+    """A wheel that imagefactory built.
 
     Attributes:
-        key: hash of everything that decides its content.
+        key: hash of everything that determines its content.
         platform: OCI platform that it is for.
-        replaces: SHA-256 of the wheel in the resolution that it is installed instead of.
-        wheel: the wheel; whoever builds the same key again gets the same bytes.
+        replaces: SHA-256 of the resolution's wheel that it replaces.
+        wheel: the wheel; building the same key again gives the same bytes.
     """
 
     key: str
@@ -181,7 +182,7 @@ class BuiltWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """A whole ``wheels.lock``: tool versions, date, resolutions and toolchains sorted by name."""
+    """A whole ``wheels.lock``; resolutions and toolchains are sorted by name."""
 
     created: str
     tools: tuple[tuple[str, str], ...]
@@ -191,19 +192,19 @@ class Lock:
     built: tuple[BuiltWheel, ...] = ()
 
     def source(self, name: str, version: str) -> LockedSource | None:
-        """The sdist of that release, or None."""
+        """The sdist of a release, or None."""
         return next((s for s in self.sources if (s.name, s.version) == (name, version)), None)
 
     def commit(self, text: str) -> LockedSource | None:
-        """The tree of the repository that the matrix names by ``text``, or None."""
+        """The sources of the git ref that the matrix writes as ``text``, or None."""
         return next((s for s in self.sources if s.name == text), None)
 
     def built_for(self, key: str) -> BuiltWheel | None:
-        """The wheel that was built for ``key``, or None."""
+        """The wheel built for ``key``, or None."""
         return next((built for built in self.built if built.key == key), None)
 
     def installable(self) -> Iterator[Resolution]:
-        """Every resolution, and every one with a wheel that was built in the place of its own."""
+        """Every resolution, and every variant of one with a built wheel in it."""
         for resolution in self.resolutions:
             yield resolution
             for built in self.built:
@@ -215,16 +216,14 @@ class Lock:
         return next((t for t in self.toolchains if (t.name, t.platform) == (name, platform)), None)
 
     def all_wheels(self) -> Iterator[Wheel]:
-        """Every wheel of every resolution and toolchain; shared ones come more than once."""
+        """Every wheel of every resolution and toolchain; shared ones appear more than once."""
         yield from (wheel for resolution in self.resolutions for wheel in resolution.wheels)
         yield from (wheel for toolchain in self.toolchains for wheel in toolchain.wheels)
 
     def find(self, request: Request) -> Resolution | None:
         """The resolution that answers ``request``, or None."""
-        return next(
-            (resolution for resolution in self.resolutions if resolution.answers(request)), None
-        )
+        return next((one for one in self.resolutions if one.answers(request)), None)
 
     def uncovered(self, cells: Iterable[Cell]) -> tuple[Cell, ...]:
-        """The cells that have no resolution here."""
+        """The cells that have no resolution in this lock."""
         return tuple(cell for cell in cells if self.find(request_of(cell)) is None)

@@ -1,4 +1,4 @@
-"""What a release asks for, by its own metadata, without downloading the release."""
+"""Reads a release's own requirements from its metadata, without downloading the release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def requires(name: str, version: str, settings: Settings) -> list[str] | None:
-    """The Requires-Dist lines of a wheel of ``name`` ``version``; None if no place could tell."""
+    """The Requires-Dist lines of a wheel of ``name`` ``version``; None if none is found."""
     for folder in settings.find_links:
         for path in sorted(folder.glob("*.whl")):
             if _is(path.name, name, version):
@@ -59,8 +59,8 @@ def _cached(index: str, file: DistributionPackage, folder: Path) -> list[str] | 
 
 
 def _fetch(index: str, file: DistributionPackage) -> str:
-    """PEP 658 metadata where the index has it, else the member of the wheel by ranged read."""
-    from pypi_simple import NoMetadataError, PyPISimple  # noqa: PLC0415 - a tenth of a second
+    """The METADATA file: from the index if it has PEP 658 metadata, else by ranged reads."""
+    from pypi_simple import NoMetadataError, PyPISimple  # noqa: PLC0415 - takes 100 ms
 
     try:
         with PyPISimple(index) as client:

@@ -1,4 +1,4 @@
-"""Locked wheels as the requirements file that an install layer reads. Pure."""
+"""Writes locked wheels as the requirements file of an install layer. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Adapter for uv, the only resolver there is.
-
-A request becomes a set of wheels, once, when the lock is made.
-"""
+"""Adapter for uv, the only resolver: turns a request into a set of wheels, at lock time only."""
 
 from __future__ import annotations
 
@@ -43,11 +40,9 @@ def resolve(
 ) -> dict[Wheel, str]:
     """Resolve ``request`` to wheels, each with the URL it was found at.
 
-    Versions of ``previous`` are kept where they can be, but for ``upgrade_packages``; ``refresh``
-    asks the indexes anew even for pages that uv has in its cache.
-
-    Raises CheckFailedError if there is no solution or no wheel for the target, SetupError if no
-    index answers.
+    Versions of ``previous`` are kept where possible, except for ``upgrade_packages``; ``refresh``
+    ignores index pages in uv's cache. Raises CheckFailedError if there is no solution or no wheel
+    for the target, SetupError if no index is reachable.
     """
     with tempfile.TemporaryDirectory(prefix="imagefactory-lock-") as name:
         folder = Path(name)
@@ -64,16 +59,17 @@ def resolve(
     with ThreadPoolExecutor(16) as pool, requests.Session() as session:
         sizes = list(pool.map(lambda entry: _size(session, entry[1]), chosen))
     return {
-        _wheel(p, e, n, settings.indexes): e["url"] for (p, e), n in zip(chosen, sizes, strict=True)
+        _wheel(package, entry, size, settings.indexes): entry["url"]
+        for (package, entry), size in zip(chosen, sizes, strict=True)
     }
 
 
 def _command(
     request: Request, settings: Settings, folder: Path, out: Path, upgrade_packages: Sequence[str]
 ) -> list[str]:
-    wanted, overrides = folder / "requirements.in", folder / "overrides.txt"
-    wanted.write_text("".join(f"{line}\n" for line in request.requirements), encoding="utf-8")
-    # a marker that never holds is how uv is told to leave a package out
+    requirements, overrides = folder / "requirements.in", folder / "overrides.txt"
+    requirements.write_text("".join(f"{line}\n" for line in request.requirements), encoding="utf-8")
+    # uv leaves a package out if its requirement has a marker that is never true
     lines = [
         f"{o.requirement}; sys_platform == 'never'" if o.drop else o.requirement
         for o in request.overrides
@@ -81,32 +77,16 @@ def _command(
     overrides.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     first, *more = settings.indexes
     return [
-        *(
-            uv.find_uv_bin(),
-            "pip",
-            "compile",
-            str(wanted),
-            "--override",
-            str(overrides),
-            "--output-file",
-            str(out),
-        ),
-        # any interpreter will do, for wheels only are read; looking for the target's own takes uv
-        # seconds
+        *(uv.find_uv_bin(), "pip", "compile", str(requirements)),
+        *("--override", str(overrides), "--output-file", str(out)),
+        # any interpreter will do, as only wheels are read; uv takes seconds to find the target's
         *("--python", sys.executable, "--python-version", request.python),
         *("--python-platform", uv_platform(request.platform, request.glibc)),
-        *(
-            "--format",
-            "pylock.toml",
-            "--only-binary",
-            ":all:",
-            "--no-header",
-            "--quiet",
-            "--no-config",
-        ),
+        *("--format", "pylock.toml", "--only-binary", ":all:"),
+        *("--no-header", "--quiet", "--no-config"),
         *("--default-index", first, "--index-strategy", "unsafe-best-match"),
         *(option for index in more for option in ("--index", index)),
-        *(option for place in settings.find_links for option in ("--find-links", str(place))),
+        *(option for links in settings.find_links for option in ("--find-links", str(links))),
         *(option for package in upgrade_packages for option in ("--upgrade-package", package)),
     ]
 
@@ -117,29 +97,26 @@ def _failure(request: Request, text: str) -> Exception:
         for line in text.splitlines()
         if line.strip() and not line.startswith("warning")
     ]
-    essence = " ".join(lines)[:900] or "uv said nothing"
+    essence = " ".join(lines)[:900] or "uv printed no error"
     shown = f"{', '.join(request.requirements)} for {request.platform}, Python {request.python}"
+    what = f"{shown}: {essence}"
     if _UNREACHABLE.search(text):
-        return fail(
-            SetupError,
-            "index-unreachable",
-            f"{shown}: {essence}",
-            fix="imagefactory doctor checks the indexes",
-        )
+        fix = "check the indexes: imagefactory doctor"
+        return fail(SetupError, "index-unreachable", what, fix=fix)
     fix = (
-        "if upstream's metadata is too narrow, add an override with its reason "
-        "to matrix.yaml; else change the pins"
+        "change the pins; or, if upstream's metadata is too strict, add an override with a reason "
+        "to matrix.yaml"
     )
     where = next((str(o.location) for o in request.overrides), None)
-    return fail(CheckFailedError, "lock-unsatisfiable", f"{shown}: {essence}", where=where, fix=fix)
+    return fail(CheckFailedError, "lock-unsatisfiable", what, where=where, fix=fix)
 
 
 def _best(
     package: dict[str, Any], tags: dict[Tag, int], request: Request
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     ranked = []
-    named = [package["archive"]] if "archive" in package else []
-    for entry in (*package.get("wheels", ()), *named):
+    by_url = [package["archive"]] if "archive" in package else []
+    for entry in (*package.get("wheels", ()), *by_url):
         ranks = [tags[tag] for tag in parse_wheel_filename(_filename(entry))[3] if tag in tags]
         if ranks:
             ranked.append((min(ranks), entry))
@@ -163,10 +140,10 @@ def _size(session: requests.Session, entry: dict[str, Any]) -> int:
     parts = urlsplit(entry["url"])
     if parts.scheme == "file":
         return Path(unquote(parts.path)).stat().st_size
-    told = web.patiently(
-        lambda: session.head(entry["url"], timeout=web.SECONDS, allow_redirects=True)
+    answer = web.with_retries(
+        lambda: session.head(entry["url"], timeout=web.TIMEOUT, allow_redirects=True)
     )
-    return int(told.headers.get("content-length", 0))
+    return int(answer.headers.get("content-length", 0))
 
 
 def _wheel(
@@ -179,27 +156,24 @@ def _wheel(
         filename=filename,
         sha256=entry["hashes"]["sha256"],
         size=size,
-        index=_place(package, entry, indexes),
+        index=_index(package, entry, indexes),
     )
 
 
-def _place(package: dict[str, Any], entry: dict[str, Any], indexes: Sequence[str]) -> str:
+def _index(package: dict[str, Any], entry: dict[str, Any], indexes: Sequence[str]) -> str:
     if "archive" in package:
         return str(entry["url"]).partition("#")[0]
     return FIND_LINKS if entry["url"].startswith("file:") else _index_of(entry["url"], indexes)
 
 
 def _index_of(url: str, indexes: Sequence[str]) -> str:
-    """The index with the file's host.
-
-    Indexes that keep files on another host (as PyPI does) are taken in order.
-    """
+    """The index on the file's host; the first index if none is, as PyPI serves files elsewhere."""
     host = urlsplit(url).hostname
     return next((index for index in indexes if urlsplit(index).hostname == host), indexes[0])
 
 
 def _as_pylock(previous: Resolution) -> str:
-    """A resolution in uv's own format, which uv reads as what to prefer."""
+    """The resolution in the lock format of uv, which prefers the versions in it."""
     packages = [
         {
             "name": wheel.name,

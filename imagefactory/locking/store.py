@@ -1,7 +1,4 @@
-"""Reads and writes ``wheels.lock``.
-
-TOML, in a fixed order, so that a change of one wheel is a change of its lines.
-"""
+"""Reads and writes ``wheels.lock``: TOML in a fixed order, so that diffs are minimal."""
 
 from __future__ import annotations
 
@@ -31,34 +28,23 @@ HEADER = """\
 # by `imagefactory wheel`, keyed by the hash of everything that decides its content.
 """
 _ADAPTER = TypeAdapter(Lock)
+_RESTORE = "restore it from version control, or remove it and run imagefactory lock"
 
 
 def read(path: Path) -> Lock:
-    """The lock. Raises InputError if there is none, or it is not one that this version wrote."""
+    """Read a lock. Raises InputError if it is missing, malformed or of another format."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise fail(
-            InputError,
-            "lock-missing",
-            f"there is no {path.name}",
-            where=str(path),
-            fix="imagefactory lock",
-        ) from None
+        what, fix = f"there is no {path.name}", "imagefactory lock"
+        raise fail(InputError, "lock-missing", what, where=str(path), fix=fix) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        fix = "take it from version control, or remove it and run imagefactory lock"
-        raise fail(
-            InputError, "lock-malformed", f"not TOML: {error}", where=str(path), fix=fix
-        ) from None
+        what = f"not valid TOML: {error}"
+        raise fail(InputError, "lock-malformed", what, where=str(path), fix=_RESTORE) from None
     if data.get("format") != FORMAT:
         what = f"its format is {data.get('format')!r}, this imagefactory reads {FORMAT}"
-        raise fail(
-            InputError,
-            "lock-format",
-            what,
-            where=f"{path}:1",
-            fix="remove it and run imagefactory lock",
-        )
+        fix = "remove it and run imagefactory lock"
+        raise fail(InputError, "lock-format", what, where=f"{path}:1", fix=fix)
     return _parse(data, path)
 
 
@@ -78,9 +64,8 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
         first = error.errors()[0]
         what = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
     except (KeyError, AttributeError, TypeError) as error:
-        what = f"{error} is missing or of another kind"
-    fix = "take it from version control, or remove it and run imagefactory lock"
-    raise fail(InputError, "lock-malformed", what, where=str(path), fix=fix)
+        what = f"{error} is missing or has the wrong type"
+    raise fail(InputError, "lock-malformed", what, where=str(path), fix=_RESTORE)
 
 
 def _resolution(row: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +75,7 @@ def _resolution(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _toolchain(row: dict[str, Any]) -> dict[str, Any]:
-    # tags are for readers: the file name decides
+    # tags are only for people; the file name has them too
     wheels = tuple(
         {key: value for key, value in wheel.items() if key != "tags"} for wheel in row["wheel"]
     )
@@ -103,9 +88,9 @@ def _built(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, lock: Lock, *, guards: Path) -> None:
-    """Write ``lock`` in one step; two writers wait for each other.
+    """Write ``lock`` atomically; concurrent writers wait for each other.
 
-    ``guards`` is a folder of this machine for the lock file that they wait for.
+    ``guards`` is a folder on this machine for the lock file that they wait for.
     """
     text = dumps(lock)
     guards.mkdir(parents=True, exist_ok=True)
@@ -117,7 +102,7 @@ def write(path: Path, lock: Lock, *, guards: Path) -> None:
 
 
 def dumps(lock: Lock) -> str:
-    """The text of a lock: sorted, so that equal locks are equal bytes."""
+    """The text of a lock, sorted so that equal locks give equal bytes."""
     data = {
         "format": FORMAT,
         "created": lock.created,
@@ -191,17 +176,11 @@ def _present(**fields: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def digest(part: Resolution | LockedToolchain) -> str:
-    """SHA-256 over what is installed.
-
-    Names, versions, file names and hashes, not where they came from.
-    """
+    """SHA-256 of what is installed: names, versions, file names and hashes, but not indexes."""
     lines = sorted(f"{w.name} {w.version} {w.filename} {w.sha256}" for w in part.wheels)
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def undated(lock: Lock) -> Lock:
-    """``lock`` without its date and tool versions.
-
-    For telling whether anything that matters changed.
-    """
+    """``lock`` without its date and tool versions, to see whether anything else changed."""
     return replace(lock, created="", tools=())

@@ -1,7 +1,4 @@
-"""What installers call the machines that images are for, and which wheels those machines take.
-
-Pure.
-"""
+"""Target platforms as installers name them, and the wheel tags that they accept. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +7,16 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from imagefactory.matrix.cell import Request
 from imagefactory.system.platforms import Platform
 
-#: The newest manylinux that uv 0.13 has a name for; a base with a newer glibc runs those wheels
-#: too.
+#: The newest manylinux that uv 0.13 knows; a base with a newer glibc runs those wheels too.
 NEWEST_MANYLINUX = 40
-#: NVIDIA's compiler wheels are for any Python 3 and for a glibc older than any that the bases have.
+#: NVIDIA's compiler wheels run on any Python 3, and on a glibc older than that of any base.
 COMPILER_PYTHON, COMPILER_GLIBC = "3.11", "2.28"
-#: The project whose wheels can be made from its sources.
+#: The project whose wheels can be built from source.
 BUILT = "vllm"
 
 
 def uv_platform(platform: Platform, glibc: str) -> str:
-    """uv's name of a target, such as ``aarch64-manylinux_2_39``.
-
-    The base's glibc is part of what may be installed.
-    """
+    """uv's name of a target platform with its base's glibc, such as ``aarch64-manylinux_2_39``."""
     return f"{platform.machine}-manylinux_2_{_minor(glibc)}"
 
 
@@ -32,17 +25,14 @@ def _minor(glibc: str) -> int:
 
 
 def target_tags(request: Request) -> list[Tag]:
-    """The wheel tags that the target takes, best first."""
+    """The wheel tags that the target accepts, best first."""
     arch, version = request.platform.machine, tuple(int(part) for part in request.python.split("."))
-    oldest = (
-        5 if arch == "x86_64" else 17
-    )  # PEP 600: manylinux1 is glibc 2.5; other architectures began with 2.17
-    platforms = [
-        f"manylinux_2_{minor}_{arch}" for minor in range(_minor(request.glibc), oldest - 1, -1)
-    ]
-    legacy = (
-        ("manylinux2014", "manylinux2010", "manylinux1") if arch == "x86_64" else ("manylinux2014",)
-    )
+    # PEP 600: manylinux1 is glibc 2.5; the other architectures start at 2.17
+    oldest, legacy = 17, ["manylinux2014"]
+    if arch == "x86_64":
+        oldest, legacy = 5, ["manylinux2014", "manylinux2010", "manylinux1"]
+    minors = range(_minor(request.glibc), oldest - 1, -1)
+    platforms = [f"manylinux_2_{minor}_{arch}" for minor in minors]
     platforms += [f"{name}_{arch}" for name in (*legacy, "linux")]
     interpreter = f"cp{version[0]}{version[1]}"
     return [

@@ -1,7 +1,4 @@
-"""Toolchains and sources in the lock.
-
-Resolved like anything else; toolchains get a prefix of their own.
-"""
+"""Locks toolchains, and the sources that wheels are built from."""
 
 from __future__ import annotations
 
@@ -19,17 +16,16 @@ from imagefactory.locking.tags import BUILT, COMPILER_GLIBC, COMPILER_PYTHON
 from imagefactory.matrix import origins
 from imagefactory.matrix.cell import Cell, Request, Toolchain
 from imagefactory.settings import Settings
-from imagefactory.system import ui
+from imagefactory.system import ui, web
 from imagefactory.system.platforms import Platform
 
 
-def compilers_of(
+def lock_toolchain(
     lock: Lock | None, toolchain: Toolchain, settings: Settings, *, upgrade: bool
 ) -> Iterator[LockedToolchain]:
-    """``toolchain`` for each of its platforms; what is unchanged comes from ``lock``, without any
-    network.
+    """Lock ``toolchain`` for each of its platforms; ``lock`` is reused where nothing changed.
 
-    Raises CheckFailedError if there is no solution, SetupError if no index answers.
+    Raises CheckFailedError if there is no solution, SetupError if no index is reachable.
     """
     for platform in toolchain.platforms:
         old = lock.toolchain(toolchain.name, platform) if lock else None
@@ -43,7 +39,7 @@ def compilers_of(
 def _resolved(
     toolchain: Toolchain, platform: Platform, settings: Settings, *, refresh: bool
 ) -> LockedToolchain:
-    asked = Request(
+    request = Request(
         platform=platform,
         python=COMPILER_PYTHON,
         glibc=COMPILER_GLIBC,
@@ -52,25 +48,23 @@ def _resolved(
         overrides=(),
     )
     try:
-        found = resolve.resolve(asked, settings, refresh=refresh)
+        found = resolve.resolve(request, settings, refresh=refresh)
     except FactoryError as error:
-        placed = [
-            replace(problem, where=problem.where or str(toolchain.location))
-            for problem in error.problems
-        ]
-        raise type(error)(placed) from None
+        location = str(toolchain.location)
+        problems = [replace(one, where=one.where or location) for one in error.problems]
+        raise type(error)(problems) from None
     wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
     return LockedToolchain(
         name=toolchain.name, platform=platform, requirements=toolchain.requirements, wheels=wheels
     )
 
 
-def sources_of(
+def lock_sources(
     lock: Lock | None, cells: Sequence[Cell], settings: Settings, *, upgrade: bool
 ) -> list[LockedSource]:
-    """What the wheels of ``cells`` are made from: sdists, and commits of repositories.
+    """Lock the sources of wheels that ``cells`` build: sdists, and commits of git repositories.
 
-    Raises SetupError if no index has the one, or the repository the other.
+    Raises SetupError if no index has the sdist, or the repository does not have the ref.
     """
     found: dict[tuple[str, str], LockedSource] = {}
     for cell in cells:
@@ -95,35 +89,33 @@ def sources_of(
 def _commit(text: str, settings: Settings) -> LockedSource:
     origin = origins.of(text)
     with (
-        ui.step(f"fetching {origin.place} at {origin.ref}"),
+        ui.step(f"fetching {origin.address} at {origin.ref}"),
         tempfile.TemporaryDirectory(prefix="imagefactory-") as tmp,
     ):
-        commit = gitref.commit_of(origin.place, origin.ref)
-        part = Path(tmp) / f"{PurePosixPath(origin.place).stem}-{commit[:12]}.tar"
-        gitref.pack(origin.place, commit, part)
+        commit = gitref.commit_of(origin.address, origin.ref)
+        part = Path(tmp) / f"{PurePosixPath(origin.address).stem}-{commit[:12]}.tar"
+        gitref.pack(origin.address, commit, part)
         sha = wheelhouse.sha_of(part)
-        wheelhouse.keep(wheelhouse.place(sha, part.name, settings), part)
+        wheelhouse.store(wheelhouse.path_of(sha, part.name, settings), part)
         return LockedSource(
             name=text,
             version=commit,
             filename=part.name,
             sha256=sha,
             size=part.stat().st_size,
-            url=f"git+{origin.place}@{commit}",
+            url=f"git+{origin.address}@{commit}",
         )
 
 
 def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
     for index in settings.indexes:
         for file in indexes.pages(index, [BUILT])[BUILT].files:
-            if (
-                file.package_type == "sdist"
-                and file.version == version
-                and "sha256" in file.digests
-            ):
-                size = file.size or int(
-                    requests.head(file.url, timeout=60).headers.get("content-length", 0)
-                )
+            is_sdist = file.package_type == "sdist" and "sha256" in file.digests
+            if is_sdist and file.version == version:
+                size = file.size
+                if not size:
+                    headers = requests.head(file.url, timeout=web.TIMEOUT).headers
+                    size = int(headers.get("content-length", 0))
                 return LockedSource(
                     name=BUILT,
                     version=version,
@@ -132,33 +124,21 @@ def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
                     size=size,
                     url=file.url.partition("#")[0],
                 )
-    what = f"no index has the sources of {BUILT} {version}"
-    raise fail(
-        SetupError,
-        "sources-unreachable",
-        what,
-        where=where,
-        fix="imagefactory doctor checks the indexes",
-    )
+    what = f"the sdist of {BUILT} {version} was not found on any index"
+    fix = "check the indexes: imagefactory doctor"
+    raise fail(SetupError, "sources-unreachable", what, where=where, fix=fix)
 
 
 def uncovered(lock: Lock, toolchains: Sequence[Toolchain]) -> Iterator[Problem]:
-    """A problem for each toolchain that the lock does not have as declared.
-
-    And each that nothing declares.
-    """
+    """A problem for each toolchain that is not locked as declared, or locked but not declared."""
     wanted = {(t.name, platform): t for t in toolchains for platform in t.platforms}
     for (name, platform), toolchain in wanted.items():
         locked = lock.toolchain(name, platform)
         if locked is None or not locked.answers(toolchain, platform):
-            what = f"wheels.lock has no {name} for {platform}"
-            yield Problem(
-                code="lock-uncovered",
-                where=str(toolchain.location),
-                what=what,
-                fix="imagefactory lock",
-            )
+            what = f"wheels.lock has no toolchain {name} for {platform}"
+            where = str(toolchain.location)
+            yield Problem(code="lock-uncovered", where=where, what=what, fix="imagefactory lock")
     for locked in lock.toolchains:
         if (locked.name, locked.platform) not in wanted:
-            what = f"nothing declares {locked.name} for {locked.platform} any more"
+            what = f"toolchain {locked.name} for {locked.platform} is no longer declared"
             yield Problem(code="lock-dead", where="wheels.lock", what=what, fix="imagefactory lock")

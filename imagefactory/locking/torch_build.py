@@ -1,7 +1,7 @@
-"""What a torch wheel really is.
+"""Identifies the build of a torch wheel.
 
-Its METADATA does not tell (torch 2.10.0 for aarch64 says ``2.10.0`` and is a CPU build);
-``torch/version.py`` inside it does, and ranged reads get that file without the wheel.
+METADATA is not enough (torch 2.10.0 for aarch64 says ``2.10.0``, but is a CPU build).
+``torch/version.py`` in the wheel is, and ranged reads fetch it without downloading the wheel.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from imagefactory.inbuild.identity import facts
 from imagefactory.locking.lock import TorchBuild, Wheel
 
 MEMBER = "torch/version.py"
+_OTHER_TORCH = "choose another torch version"
 
 
 def read(wheel: Wheel, url: str, folders: Sequence[Path]) -> TorchBuild:
-    """The torch that ``wheel`` holds, from a local folder that has it or by ranged reads of
-    ``url``.
+    """The build of a torch wheel, from a local folder that has it or by ranged reads of ``url``.
 
     Raises CheckFailedError if the wheel has no readable ``torch/version.py``, SetupError if it
-    cannot be reached.
+    cannot be downloaded.
     """
-    local = next(
-        (folder / wheel.filename for folder in folders if (folder / wheel.filename).is_file()), None
-    )
+    paths = [folder / wheel.filename for folder in folders]
+    local = next((path for path in paths if path.is_file()), None)
     try:
         if local is not None:
             with zipfile.ZipFile(local) as archive:
@@ -39,18 +38,17 @@ def read(wheel: Wheel, url: str, folders: Sequence[Path]) -> TorchBuild:
             text = _remote(url)
         found = facts(text)
     except (RemoteIOError, requests.RequestException, OSError) as error:
-        what = f"{wheel.filename} cannot be read: {error}"
-        raise fail(
-            SetupError, "torch-unreachable", what, fix="imagefactory doctor checks the indexes"
-        ) from None
+        what, fix = (
+            f"cannot read {wheel.filename}: {error}",
+            "check the indexes: imagefactory doctor",
+        )
+        raise fail(SetupError, "torch-unreachable", what, fix=fix) from None
     except (KeyError, SyntaxError, UnicodeDecodeError, zipfile.BadZipFile) as error:
-        what = f"{wheel.filename} does not say what torch it is: {error!r}"
-        raise fail(
-            CheckFailedError, "torch-unreadable", what, fix="choose another torch version"
-        ) from None
+        what = f"{wheel.filename} has no readable {MEMBER}: {error!r}"
+        raise fail(CheckFailedError, "torch-unreadable", what, fix=_OTHER_TORCH) from None
     if not found["version"]:
-        what = f"{wheel.filename}: {MEMBER} names no version"
-        raise fail(CheckFailedError, "torch-unreadable", what, fix="choose another torch version")
+        what = f"{wheel.filename}: {MEMBER} has no version"
+        raise fail(CheckFailedError, "torch-unreadable", what, fix=_OTHER_TORCH)
     return TorchBuild(version=found["version"], cuda=found["cuda"])
 
 
@@ -61,36 +59,28 @@ def _remote(url: str) -> str:
     return data.decode()
 
 
-def judge(build: TorchBuild, channel: str, *, where: str) -> Problem | None:
-    """What is wrong with installing ``build`` into a cell of ``channel``; None if nothing is."""
+def check(build: TorchBuild, channel: str, *, where: str) -> Problem | None:
+    """The problem with ``build`` in a cell of ``channel``; None if they match."""
     local = build.version.partition("+")[2]
+    locked = f"the locked torch is {build.version} (CUDA {build.cuda})"
     if channel == "cpu":
         if local == "cpu" and build.cuda is None:
             return None
-        what = (
-            f"the locked torch is {build.version} (CUDA {build.cuda}), and this is "
-            "a cell of channel cpu"
-        )
-        fix = (
-            "pin the +cpu build; on machines without it, set PIP_FIND_LINKS to a folder that has it"
-        )
+        what = f"{locked}, but this is a cell of channel cpu"
+        fix = "pin the +cpu build; if no index has it, set PIP_FIND_LINKS to a folder that does"
         return Problem(code="torch-not-cpu", where=where, what=what, fix=fix)
-    wanted = f"{channel[2:4]}.{channel[4:]}"
-    if local == channel and build.cuda == wanted:
+    if local == channel and build.cuda == f"{channel[2:4]}.{channel[4:]}":
         return None
     if build.cuda is None:
         what = (
-            f"the locked torch is {build.version}, a CPU build: vLLM's CUDA "
-            "extensions cannot load beside it"
+            f"the locked torch is {build.version}, a CPU build; "
+            "vLLM's CUDA extensions cannot be loaded with it"
         )
         fix = (
-            f"choose a torch that is published as a {channel} build for this "
-            "platform, or another vllm that pins one"
+            f"choose a torch that has a {channel} build for this platform, "
+            "or a vllm that pins such a torch"
         )
         return Problem(code="torch-cpu-build", where=where, what=what, fix=fix)
-    what = (
-        f"the locked torch is {build.version} (CUDA {build.cuda}), the cell "
-        f"declares channel {channel}"
-    )
-    fix = f'write channel: "{local}", or choose a torch that is a {channel} build'
+    what = f"{locked}, but the cell declares channel {channel}"
+    fix = f'write channel: "{local}", or choose a torch that has a {channel} build'
     return Problem(code="torch-other-channel", where=where, what=what, fix=fix)

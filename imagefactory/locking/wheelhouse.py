@@ -1,7 +1,4 @@
-"""Files by their hash, kept below the cache.
-
-What is at no index, and what imagefactory builds itself.
-"""
+"""A cache of files by hash: wheels given by URL, sources, and wheels that imagefactory built."""
 
 from __future__ import annotations
 
@@ -20,11 +17,12 @@ from imagefactory.system import ui, web
 
 
 def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
-    """The file with that hash, downloaded the first time; what was cut off is never taken for it.
+    """The file with the given hash, downloaded if it is not cached.
 
-    Raises SetupError if the address does not answer, or has another file by now.
+    An interrupted download leaves no file. Raises SetupError if ``url`` cannot be downloaded, or
+    its content has changed.
     """
-    target = place(sha256, filename, settings)
+    target = path_of(sha256, filename, settings)
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.parent.with_name(f"{sha256}.lock")):
         if not target.is_file():
@@ -38,69 +36,59 @@ def _download(url: str, sha256: str, target: Path) -> None:
         part = Path(folder) / target.name
         found = _pack(url, part) if url.startswith("git+") else _save(url, part)
         if found != sha256:
-            what = f"{url} is {found}, not {sha256}"
-            fix = (
-                "somebody replaced the file: ask who keeps it; or lock the new one by "
-                "its hash in matrix.yaml"
-            )
+            what = f"{url} has sha256 {found}, expected {sha256}"
+            fix = "the file was replaced: ask its owner, or put the new hash into matrix.yaml"
             raise fail(SetupError, "wheel-changed", what, fix=fix)
         part.rename(target)
 
 
 def _pack(url: str, path: Path) -> str:
-    """Fetch the commit of ``url`` (``git+REPOSITORY@COMMIT``) into an archive at ``path``.
-
-    Its SHA-256.
-    """
+    """Pack the commit of ``url`` (``git+REPOSITORY@COMMIT``) into ``path``; returns its SHA-256."""
     repository, _, commit = url.removeprefix("git+").rpartition("@")
     gitref.pack(repository, commit, path)
     return sha_of(path)
 
 
 def sha_of(path: Path) -> str:
-    """SHA-256 of a file, as hex."""
+    """SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _save(url: str, path: Path) -> str:
-    """Download ``url`` to ``path``; the SHA-256 of what came."""
+    """Download ``url`` to ``path``; returns its SHA-256."""
     with path.open("wb") as file:
         return web.download(url, file, code="wheel-unreachable")
 
 
-def place(sha256: str, filename: str, settings: Settings) -> Path:
-    """Where the file with that hash is kept, be it there or not."""
+def path_of(sha256: str, filename: str, settings: Settings) -> Path:
+    """The path of a cached file, whether it exists or not."""
     return settings.cache / "wheelhouse" / sha256 / filename
 
 
-def of(wheel: Wheel, settings: Settings) -> Path:
-    """The file of a wheel that is locked by its address, or that was built.
+def file_of(wheel: Wheel, settings: Settings) -> Path:
+    """The file of a wheel that is locked by URL, or that was built.
 
-    Raises SetupError if it cannot be had.
+    Raises SetupError if it is not available.
     """
     if wheel.is_built:
-        path = place(wheel.sha256, wheel.filename, settings)
+        path = path_of(wheel.sha256, wheel.filename, settings)
         if not path.is_file():
-            what = f"{wheel.filename} ({wheel.sha256[:16]}) was built elsewhere"
-            raise fail(
-                SetupError,
-                "wheel-not-here",
-                what,
-                fix="imagefactory wheel builds it here, to the same bytes",
-            )
+            what = f"{wheel.filename} ({wheel.sha256[:16]}) was built on another machine"
+            fix = "build it here, to the same bytes: imagefactory wheel"
+            raise fail(SetupError, "wheel-not-here", what, fix=fix)
         return path
     return fetch(wheel.index, wheel.sha256, wheel.filename, settings)
 
 
 def from_index(wheel: Wheel, settings: Settings) -> Path:
-    """The file of a locked wheel, from the first place that has its hash.
+    """The file of a locked wheel, from the first wheel folder or index that has its hash.
 
-    Raises SetupError if none has.
+    Raises SetupError if none does.
     """
-    here = indexes.local(wheel, settings.find_links)
-    if here:
-        return here
+    local = indexes.local(wheel, settings.find_links)
+    if local:
+        return local
     for index in settings.indexes:
         for file in indexes.pages(index, [wheel.name])[wheel.name].files:
             if file.digests.get("sha256") == wheel.sha256:
@@ -108,10 +96,10 @@ def from_index(wheel: Wheel, settings: Settings) -> Path:
     raise SetupError(indexes.missing([wheel], settings))
 
 
-def keep(path: Path, *files: Path) -> None:
-    """Put files beside each other where ``path`` is, which is the first of them and comes last.
+def store(path: Path, *files: Path) -> None:
+    """Copy ``files`` into the folder of ``path``, atomically.
 
-    There or not at all.
+    ``path`` is the copy of the first file. It is written last, so that if it exists, all do.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for file in reversed(files):

@@ -1,1 +1,1 @@
-"""The matrix: what images there are, as ``matrix.yaml`` declares them."""
+"""The matrix: the images to build, as ``matrix.yaml`` declares them."""

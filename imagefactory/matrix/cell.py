@@ -1,4 +1,4 @@
-"""What flows down the pipeline before anything is built: cells, and what a cell is made of."""
+"""Cells, and the declarations that they are made of."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from imagefactory.system.yamlfile import Location
 
 #: The axes of the matrix, in the order in which tables and names show them.
 AXES = ("flavor", "platform", "python", "cuda", "channel", "torch", "vllm", "flashinfer")
-#: The axes whose values are pins, that is, versions of something that ends up in the image.
+#: The axes whose values are pins: versions of something inside the image.
 PINS = ("vllm", "torch", "flashinfer", "cuda", "python")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A distribution that images stand on.
+    """A distribution that images are based on.
 
     Attributes:
         name: key in ``matrix.yaml``, such as ``trixie``.
-        image: reference in a registry, with its digest (``debian:trixie-slim@sha256:...``).
-        bootstrap: Debian suite from which the same base can be made where no registry answers; None
-            if it cannot be.
-        python: the distribution's own Python, as ``X.Y``; a cell on this base has this Python.
-        glibc: the distribution's glibc, as ``X.Y``: it bounds the manylinux tags a resolution may
-            use.
-        packages: Debian packages that the shared base layer adds for the flavors on it, sorted.
+        image: image reference, with a digest if it is pinned (``debian:trixie-slim@sha256:...``).
+        bootstrap: Debian suite to build the base from if no registry is reachable; None if the
+            base cannot be bootstrapped.
+        python: the distribution's own Python, as ``X.Y``; every cell on this base uses it.
+        glibc: the distribution's glibc, as ``X.Y``: it limits which manylinux wheels fit.
+        packages: Debian packages installed in the shared base layer, sorted.
     """
 
     name: str
@@ -47,13 +46,13 @@ def _name_in(requirement: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """A decision against upstream's metadata, with its reason.
+    """A decision that overrides upstream's metadata, with its reason.
 
     Attributes:
-        requirement: PEP 508 requirement that replaces what upstream asks for.
-        drop: the package is left out altogether (``requirement`` is then the bare name).
-        reason: why, in the words of the person who decided it.
-        source: where it stands.
+        requirement: PEP 508 requirement that replaces upstream's.
+        drop: whether the package is left out (``requirement`` is then the bare name).
+        reason: why, as written in ``matrix.yaml``.
+        location: where it is declared.
     """
 
     requirement: str
@@ -69,14 +68,15 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """A compiler set that lives in a prefix of its own: what proofs compile with, and what images
-    may carry for JIT.
+    """Compilers or build tools, installed into a prefix of their own.
+
+    Proofs compile with them, wheels are built with them, and images may include them for JIT.
 
     Attributes:
         name: key in ``matrix.yaml``, such as ``cuda13.0``.
         requirements: PEP 508 requirements of one consistent set, sorted.
         platforms: OCI platforms that it is locked for.
-        source: where it stands.
+        location: where it is declared.
     """
 
     name: str
@@ -87,18 +87,16 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceBuild:
-    """That a flavor's vLLM is a wheel made from its sources, with the flavor's patches in it.
+    """How a flavor's vLLM wheel is built from source, with the flavor's patches applied.
 
     Attributes:
-        binaries: where its compiled parts come from: ``official``, the wheel of the same release;
-            or ``compiled``: those of ``extensions`` are compiled, the others are official.
-        tools: name of the toolchain that holds setuptools and what else its build asks for.
-        source: where it stands.
-        ref: where vLLM's sources are in a git repository (``git+URL@ref``); None for the release's
-            sdist.
+        binaries: ``official`` takes all compiled parts from the release's own wheel; ``compiled``
+            compiles those of ``extensions`` and takes the others from that wheel.
+        tools: name of the toolchain with setuptools and the other build requirements.
+        location: where it is declared.
+        ref: git ref of vLLM's sources (``git+URL@ref``); None for the release's sdist.
         extensions: CMake targets of vLLM to compile.
-        sources: what vLLM's CMake needs beside them: name of its variable (``..._SRC_DIR``) ->
-            origin.
+        sources: further sources for vLLM's CMake build: variable (``..._SRC_DIR``) -> origin.
     """
 
     binaries: str
@@ -110,7 +108,7 @@ class SourceBuild:
 
     @property
     def compiles(self) -> bool:
-        """Whether a compiler runs: on the platform of the cell, for nothing is cross-compiled."""
+        """Whether a compiler runs; it runs on the cell's platform, without cross-compiling."""
         return self.binaries == "compiled"
 
 
@@ -121,18 +119,16 @@ class Flavor:
     Attributes:
         name: the value of the ``flavor`` axis.
         summary: one line for tables and labels.
-        base: the base that its images stand on.
+        base: the base of its images.
         requirements: PEP 508 requirements with ``{axis}`` placeholders.
         patches: patches of the series as ``project/name``, in order of application.
-        env: environment of the image.
-        serve_args: arguments that ``serve`` passes to vLLM unless the user's own arguments name the
-            same option.
-        driver: NVIDIA driver version that the machines of this flavor have; None for CPU flavors.
-        toolchain: name of the toolchain that its images carry for what is compiled at run time, or
-            None.
-        build: how its vLLM is built from its sources; None if it is taken from the index.
-        source: where it stands.
-        places: where each variable of ``env`` and each argument of ``serve_args`` stands.
+        env: environment variables of the image.
+        serve_args: default arguments of ``serve``; the user's own value for an option wins.
+        driver: NVIDIA driver version of this flavor's machines; None for CPU flavors.
+        toolchain: name of the toolchain that its images include for run-time compilation, or None.
+        location: where it is declared.
+        setting_locations: where each variable of ``env`` and argument of ``serve_args`` is set.
+        build: how its vLLM wheel is built from source; None if it comes from an index.
     """
 
     name: str
@@ -151,17 +147,16 @@ class Flavor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One point of the matrix: one image to make.
+    """One point of the matrix: one image to build.
 
     Attributes:
-        name: unique, from the axes; also the bake target's name, so ``[a-z0-9_-]`` only.
-        axes: axis -> value; an axis that means nothing for the flavor (``cuda`` for ``cpu``) is
-            absent.
-        sources: axis -> where its value was written.
+        name: unique, derived from the axes; also the bake target, so ``[a-z0-9_-]`` only.
+        axes: axis -> value; axes that do not apply (``cuda`` for ``cpu``) are absent.
+        locations: axis -> where its value is written.
         flavor: the resolved flavor.
         requirements: the flavor's requirements with this cell's values filled in.
         overrides: the overrides that apply to this cell.
-        tags: full image references, the first one is the cell's own.
+        tags: full image references; the first is the main one.
     """
 
     name: str
@@ -179,7 +174,7 @@ class Cell:
 
     @property
     def python(self) -> str:
-        """Python of the image, as ``X.Y``."""
+        """The image's Python version, as ``X.Y``."""
         return self.axes["python"]
 
     @property
@@ -189,17 +184,17 @@ class Cell:
 
     @property
     def vllm(self) -> str:
-        """The release of vLLM."""
+        """The vLLM release."""
         return self.axes["vllm"]
 
     @property
     def torch(self) -> str:
-        """The release of torch."""
+        """The torch release."""
         return self.axes["torch"]
 
     @property
     def tag(self) -> str:
-        """The cell's own image reference; ``tags`` has the others too."""
+        """The main image reference; ``tags`` has all of them."""
         return self.tags[0]
 
     @property
@@ -210,13 +205,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a resolution is asked for; cells with equal requests share one resolution.
+    """The input of a resolution; cells with equal requests share one resolution.
 
     Attributes:
         platform: OCI platform of the target.
-        python: ``X.Y`` of the target.
-        glibc: ``X.Y`` of the target's base.
-        channel: the torch channel that the resolved torch must be a build of.
+        python: the target's Python, ``X.Y``.
+        glibc: the glibc of the target's base, ``X.Y``.
+        channel: the PyTorch wheel channel that the resolved torch must belong to.
         requirements: PEP 508 requirements, sorted.
         overrides: replaced or dropped requirements, sorted by package.
     """

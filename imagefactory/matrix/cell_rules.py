@@ -1,4 +1,4 @@
-"""What must hold for every cell: versions, its base's Python, CUDA toolkit and driver. Pure."""
+"""Rules for cells: versions, the base's Python, CUDA toolkit and driver. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from imagefactory.system.platforms import Platform
 
 _SHORT = re.compile(r"\d+\.\d+")
 _CHANNEL = re.compile(r"cpu|cu\d{3}")
-#: First Linux driver for each CUDA toolkit.
+#: The oldest Linux driver for each CUDA toolkit.
 DRIVERS_FILE = Path(__file__).with_name("cuda_drivers.toml")
 
 
 @cache
 def drivers() -> Mapping[str, str]:
-    """CUDA toolkit (``13.0``) -> the first driver that runs all of it, oldest toolkit first."""
+    """CUDA toolkit (``13.0``) -> the oldest driver that fully supports it; oldest toolkit first."""
     found: dict[str, str] = tomllib.loads(DRIVERS_FILE.read_text(encoding="utf-8"))["drivers"]
     return found
 
 
 def of_cells(cells: Sequence[Cell]) -> Iterator[Problem]:
-    """Rules about every cell."""
+    """Check every cell against all rules."""
     for cell in cells:
         yield from _cell(cell)
 
@@ -38,98 +38,75 @@ def _cell(cell: Cell) -> Iterator[Problem]:
     axes = cell.axes
     if axes["platform"] not in set(Platform):
         yield _axis(cell, "platform", "unknown-platform", f"write one of {', '.join(Platform)}")
-    for axis in ("vllm", "torch", "flashinfer"):
-        if axis in axes and not is_version(axes[axis]):
-            yield _axis(cell, axis, "bad-version", "write a version as in PEP 440")
-        elif (
-            axis in axes and str(Version(axes[axis])) != axes[axis]
-        ):  # names, tags and hashes compare the text
-            yield _axis(
-                cell, axis, "bad-version", f'write it as indexes do: "{Version(axes[axis])}"'
-            )
-    for axis in ("python", "cuda"):
-        if axis in axes and not _SHORT.fullmatch(axes[axis]):
-            yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
+    yield from _versions(cell)
     base = cell.flavor.base
-    if axes["python"] != base.python:
-        fix = f'write "{base.python}", or choose a base with Python {axes["python"]}'
-        what = f"{cell.name}: Python {axes['python']}, but base {base.name} has {base.python}"
-        yield Problem(
-            code="matrix-python-of-base", where=str(cell.locations["python"]), what=what, fix=fix
-        )
-    if not _CHANNEL.fullmatch(axes["channel"]):
+    if cell.python != base.python:
+        what = f"Python is {cell.python}, but base {base.name} has {base.python}"
+        fix = f'write "{base.python}", or choose a base with Python {cell.python}'
+        yield _axis(cell, "python", "python-of-base", fix, what)
+    if not _CHANNEL.fullmatch(cell.channel):
         yield _axis(cell, "channel", "bad-channel", "write cpu, or cuNNN such as cu130")
         return
     yield from _cuda(cell)
 
 
-def _cuda(cell: Cell) -> Iterator[Problem]:
+def _versions(cell: Cell) -> Iterator[Problem]:
     axes = cell.axes
-    if axes["channel"] == "cpu":
+    for axis in ("vllm", "torch", "flashinfer"):
+        if axis not in axes:
+            continue
+        if not is_version(axes[axis]):
+            yield _axis(cell, axis, "bad-version", "write a PEP 440 version")
+        elif str(Version(axes[axis])) != axes[axis]:  # names, tags and hashes compare the text
+            fix = f'write the normalized form: "{Version(axes[axis])}"'
+            yield _axis(cell, axis, "bad-version", fix)
+    for axis in ("python", "cuda"):
+        if axis in axes and not _SHORT.fullmatch(axes[axis]):
+            yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
+
+
+def _cuda(cell: Cell) -> Iterator[Problem]:
+    axes, channel = cell.axes, cell.channel
+    if channel == "cpu":
         if "cuda" in axes:
-            yield _axis(
-                cell,
-                "cuda",
-                "cuda-on-cpu",
-                "a cell of channel cpu has no CUDA: remove `cuda` from it",
-            )
+            what = "a cell of channel cpu has no CUDA"
+            yield _axis(cell, "cuda", "cuda-on-cpu", "remove `cuda` from the cell", what)
         return
     if "cuda" not in axes:
-        fix = 'add `cuda: "13.0"` to the cell'
-        what = f"{cell.name}: channel {axes['channel']} needs a CUDA toolkit version"
-        yield Problem(
-            code="matrix-no-cuda", where=str(cell.locations["channel"]), what=what, fix=fix
-        )
+        what = f"channel {channel} needs a CUDA toolkit version"
+        yield _axis(cell, "channel", "no-cuda", 'add `cuda: "13.0"` to the cell', what)
         return
-    if axes["cuda"].partition(".")[0] != axes["channel"][2:4]:
-        fix = "toolkit and torch channel must be of one CUDA major version"
-        yield _axis(
-            cell,
-            "cuda",
-            "cuda-major",
-            fix,
-            f"toolkit {axes['cuda']} beside torch channel {axes['channel']}",
-        )
-    if not _SHORT.fullmatch(axes["cuda"]):
-        return
-    driver = cell.flavor.driver
-    needs = drivers().get(axes["cuda"])
+    if axes["cuda"].partition(".")[0] != channel[2:4]:
+        what = f"toolkit {axes['cuda']} does not match torch channel {channel}"
+        fix = "choose a toolkit and a torch channel of the same CUDA major version"
+        yield _axis(cell, "cuda", "cuda-major", fix, what)
+    if _SHORT.fullmatch(axes["cuda"]):
+        yield from _driver(cell)
+
+
+def _driver(cell: Cell) -> Iterator[Problem]:
+    flavor, toolkit = cell.flavor, cell.axes["cuda"]
+    driver, required = flavor.driver, drivers().get(toolkit)
     if driver is None:
-        what = (
-            f"flavor {cell.flavor.name} has CUDA cells, and declares no driver to "
-            "check their toolkits against"
-        )
-        fix = 'add `driver:` to the flavor: what nvidia-smi says on its machines, such as "580.95"'
-        yield Problem(code="matrix-no-driver", where=str(cell.flavor.location), what=what, fix=fix)
-    if needs is None:
-        fix = (
-            f"write one of {', '.join(drivers())}, or add the toolkit with its source "
-            "to matrix/rules.py"
-        )
-        yield _axis(
-            cell,
-            "cuda",
-            "unknown-toolkit",
-            fix,
-            f"the driver that CUDA {axes['cuda']} needs is not known here",
-        )
-    elif driver is not None and is_version(driver) and Version(needs) > Version(driver):
-        what = (
-            f"{cell.name}: CUDA {axes['cuda']} needs driver {needs}, the machines "
-            f"of {cell.flavor.name} have {driver}"
-        )
-        runs = [
-            toolkit for toolkit, least in drivers().items() if Version(least) <= Version(driver)
-        ]
-        lower = f'write cuda: "{runs[-1]}"' if runs else "choose an older toolkit"
-        fix = f"{lower}, or declare a newer `driver` ({cell.flavor.location})"
-        yield Problem(
-            code="matrix-driver-too-old", where=str(cell.locations["cuda"]), what=what, fix=fix
-        )
+        what = f"flavor {flavor.name} has CUDA cells but declares no driver"
+        fix = 'add `driver:` with the version that nvidia-smi shows there, such as "580.95"'
+        yield Problem(code="matrix-no-driver", where=str(flavor.location), what=what, fix=fix)
+    if required is None:
+        what = f"the driver required by CUDA {toolkit} is unknown"
+        fix = f"write one of {', '.join(drivers())}, or add {toolkit} to matrix/{DRIVERS_FILE.name}"
+        yield _axis(cell, "cuda", "unknown-toolkit", fix, what)
+    elif driver is not None and is_version(driver) and Version(required) > Version(driver):
+        supported = [name for name, oldest in drivers().items() if _runs(driver, oldest)]
+        older = f'write cuda: "{supported[-1]}"' if supported else "choose an older toolkit"
+        what = f"CUDA {toolkit} needs driver {required}, but flavor {flavor.name} declares {driver}"
+        fix = f"{older}, or declare a newer `driver` ({flavor.location})"
+        yield _axis(cell, "cuda", "driver-too-old", fix, what)
+
+
+def _runs(driver: str, oldest: str) -> bool:
+    return Version(oldest) <= Version(driver)
 
 
 def _axis(cell: Cell, axis: str, code: str, fix: str, what: str = "") -> Problem:
-    text = what or f"{axis} is {cell.axes[axis]!r}"
-    return Problem(
-        code=f"matrix-{code}", where=str(cell.locations[axis]), what=f"{cell.name}: {text}", fix=fix
-    )
+    what = f"{cell.name}: {what or f'{axis} is {cell.axes[axis]!r}'}"
+    return Problem(code=f"matrix-{code}", where=str(cell.locations[axis]), what=what, fix=fix)

@@ -1,4 +1,4 @@
-"""From axes, zipped rows, includes and excludes to cells. Pure."""
+"""Expands axes, zipped rows, includes and excludes into cells. Pure."""
 
 from __future__ import annotations
 
@@ -27,49 +27,48 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of an axis and where it was written."""
+    """A value of an axis, and where it is written."""
 
     text: str
     location: Location
 
 
 Point = dict[str, Value]
-Taken = tuple[dict[str, str], str, Location]
+Removed = tuple[dict[str, str], str, Location]
 
 
 def points(
     file: MatrixFile, positions: Positions
-) -> tuple[list[Point], list[Taken], list[Problem]]:
-    """All points, those that were taken out, and what is wrong with the expansion."""
+) -> tuple[list[Point], list[Removed], list[Problem]]:
+    """Expand to points; also return the excluded ones, and problems of the expansion."""
     defaults = {
-        a: Value(v, positions.locate(("defaults", a), "defaults")) for a, v in file.defaults.items()
+        axis: Value(text, positions.locate(("defaults", axis), "defaults"))
+        for axis, text in file.defaults.items()
     }
     found = [{**defaults, **point} for point in _product(file, positions)]
     problems: list[Problem] = []
     known = {frozenset(texts(point).items()) for point in found}
     for number, row in enumerate(file.include):
-        point = {
-            a: Value(v, positions.locate(("include", number, a), "include")) for a, v in row.items()
+        own = {
+            axis: Value(text, positions.locate(("include", number, axis), "include"))
+            for axis, text in row.items()
         }
-        point = {**{a: v for a, v in defaults.items() if a not in row}, **point}
-        own = frozenset(texts(point).items())
-        if own in known:
+        point = {**{axis: value for axis, value in defaults.items() if axis not in row}, **own}
+        values = frozenset(texts(point).items())
+        if values in known:
             where = str(positions.locate(("include", number)))
-            what = "this include is a cell that the matrix has already"
-            problems.append(
-                Problem(code="matrix-same-cell", where=where, what=what, fix="remove it")
-            )
-        known.add(own)
+            what, fix = "the matrix already has this cell", "remove it"
+            problems.append(Problem(code="matrix-same-cell", where=where, what=what, fix=fix))
+        known.add(values)
         found.append(point)
-    kept, taken, dead = _exclude(file, found, positions)
-    problems += dead
+    kept, removed, unused = _exclude(file, found, positions)
+    problems += unused
     if not kept and not problems:
-        what = "the matrix has no cell" + (" left after `exclude`" if taken else "")
-        fix = "give `axes`, `zip` or `include` at least one value"
-        problems.append(
-            Problem(code="matrix-empty", where=f"{positions.file}:1", what=what, fix=fix)
-        )
-    return kept, taken, problems
+        what = "the matrix has no cells" + (" left after `exclude`" if removed else "")
+        fix = "add at least one value to `axes`, `zip` or `include`"
+        where = f"{positions.file}:1"
+        problems.append(Problem(code="matrix-empty", where=where, what=what, fix=fix))
+    return kept, removed, problems
 
 
 def _product(file: MatrixFile, positions: Positions) -> Iterator[Point]:
@@ -83,14 +82,13 @@ def _product(file: MatrixFile, positions: Positions) -> Iterator[Point]:
         for axis, values in file.axes.items()
     ]
     for number, group in enumerate(file.zip):
-        length = min(
-            map(len, group.values()), default=0
-        )  # rows of unequal length are told by the rules
+        # the rules report columns of unequal length
+        length = min(map(len, group.values()), default=0)
         lists.append(
             [
                 {
-                    a: Value(values[i], positions.locate(("zip", number, a, i), "zip"))
-                    for a, values in group.items()
+                    axis: Value(values[i], positions.locate(("zip", number, axis, i), "zip"))
+                    for axis, values in group.items()
                 }
                 for i in range(length)
             ]
@@ -101,31 +99,22 @@ def _product(file: MatrixFile, positions: Positions) -> Iterator[Point]:
 
 def _exclude(
     file: MatrixFile, found: Sequence[Point], positions: Positions
-) -> tuple[list[Point], list[Taken], list[Problem]]:
-    kept, taken, dead = list(found), [], []
+) -> tuple[list[Point], list[Removed], list[Problem]]:
+    kept, removed, unused = list(found), [], []
     for number, entry in enumerate(file.exclude):
-        hit = [point for point in kept if matches(entry.when, texts(point))]
+        matching = [point for point in kept if matches(entry.when, texts(point))]
         location = positions.locate(("exclude", number), "exclude")
-        if not hit:
-            what = "this exclude matches no cell"
-            dead.append(
-                Problem(
-                    code="matrix-dead-exclude",
-                    where=str(location),
-                    what=what,
-                    fix="remove it, or mend `when`",
-                )
-            )
+        if not matching:
+            what, fix = "this exclude matches no cell", "remove it, or fix its `when`"
+            where = str(location)
+            unused.append(Problem(code="matrix-dead-exclude", where=where, what=what, fix=fix))
         kept = [point for point in kept if not matches(entry.when, texts(point))]
-        taken += [(texts(point), entry.reason, location) for point in hit]
-    return kept, taken, dead
+        removed += [(texts(point), entry.reason, location) for point in matching]
+    return kept, removed, unused
 
 
 def matches(when: Mapping[str, str | list[str]], axes: Mapping[str, str]) -> bool:
-    """Whether ``axes`` has, for every axis of ``when``.
-
-    The value or one of the values named there.
-    """
+    """Whether ``axes`` has, for every axis of ``when``, the given value or one of several."""
     return all(
         axes.get(axis) in ([values] if isinstance(values, str) else values)
         for axis, values in when.items()
@@ -133,14 +122,14 @@ def matches(when: Mapping[str, str | list[str]], axes: Mapping[str, str]) -> boo
 
 
 def texts(point: Point) -> dict[str, str]:
-    """The point without where its values were written."""
+    """The values of ``point``, without their locations."""
     return {axis: value.text for axis, value in point.items()}
 
 
 def cells(
     file: MatrixFile, found: Sequence[Point], positions: Positions
 ) -> tuple[list[Cell], list[Problem]]:
-    """The cells of ``found``, and what is wrong with their names, templates and tags."""
+    """The cells of ``found``, and problems with their names, templates and tags."""
     used = {point["flavor"].text for point in found}
     flavors = {name: _flavor(file, name, positions) for name in sorted(used)}
     made, problems = [], []
@@ -177,10 +166,7 @@ def cells(
 
 
 class _Filler:
-    """Fills ``{axis}`` placeholders with a cell's values.
-
-    And collects the ones that mean nothing.
-    """
+    """Fills ``{axis}`` placeholders with a cell's values, and collects unknown ones as problems."""
 
     def __init__(self, axes: Mapping[str, str], where: Location) -> None:
         self.axes, self.where = axes, where
@@ -188,15 +174,14 @@ class _Filler:
 
     def fill(self, template: str, loc: Loc, positions: Positions) -> str:
         def value(found: re.Match[str]) -> str:
-            if found[1] not in self.axes:
-                what = f"{template!r}: the cell of {self.where} has no value for {{{found[1]}}}"
-                fix = f"use one of {', '.join(sorted(self.axes))}"
-                where = str(positions.locate(loc))
-                self.problems.append(
-                    Problem(code="matrix-unknown-placeholder", where=where, what=what, fix=fix)
-                )
-                return "0"
-            return self.axes[found[1]]
+            if found[1] in self.axes:
+                return self.axes[found[1]]
+            where = str(positions.locate(loc))
+            what = f"{template!r}: the cell at {self.where} has no value for {{{found[1]}}}"
+            fix = f"use one of {', '.join(sorted(self.axes))}"
+            unknown = Problem(code="matrix-unknown-placeholder", where=where, what=what, fix=fix)
+            self.problems.append(unknown)
+            return "0"
 
         return _PLACEHOLDER.sub(value, template)
 
@@ -270,31 +255,26 @@ def _tag_problems(made: Sequence[Cell], positions: Positions) -> Iterator[Proble
     for cell in made:
         other = names.setdefault(cell.name, cell)
         if other is not cell:
-            what = (
-                f"two cells are named {cell.name} ({other.locations['vllm']} and "
-                f"{cell.locations['vllm']})"
-            )
-            fix = "let them differ in an axis, or remove one"
-            yield Problem(
-                code="matrix-same-cell", where=str(cell.locations["vllm"]), what=what, fix=fix
-            )
+            where = str(cell.locations["vllm"])
+            what = f"two cells are named {cell.name} ({other.locations['vllm']} and {where})"
+            fix = "change an axis of one of them, or remove one"
+            yield Problem(code="matrix-same-cell", where=where, what=what, fix=fix)
             continue
         for tag in cell.tags:
             if not _TAG.fullmatch(tag.rpartition(":")[2]):
-                fix = "use letters, digits, . _ - (128 at most)"
-                yield Problem(
-                    code="matrix-bad-tag", where=line, what=f"{tag} is no image reference", fix=fix
-                )
+                what = f"{tag} is not a valid image reference"
+                fix = "use up to 128 letters, digits and . _ - after the colon"
+                yield Problem(code="matrix-bad-tag", where=line, what=what, fix=fix)
             first = tags.setdefault(tag, cell)
             if first is not cell:
-                differ = [a for a in AXES if first.axes.get(a) != cell.axes.get(a)]
-                what = f"{first.name} and {cell.name} would both be {tag}"
-                fix = f"add {' or '.join('{' + a + '}' for a in differ)} to the template"
+                differing = [a for a in AXES if first.axes.get(a) != cell.axes.get(a)]
+                what = f"{first.name} and {cell.name} would share the tag {tag}"
+                fix = f"add {' or '.join(f'{{{axis}}}' for axis in differing)} to the template"
                 yield Problem(code="matrix-same-tag", where=line, what=what, fix=fix)
 
 
 def toolchains(file: MatrixFile, positions: Positions) -> tuple[Toolchain, ...]:
-    """The compiler sets that the file declares."""
+    """The toolchains that the file declares."""
     return tuple(
         Toolchain(
             name=name,

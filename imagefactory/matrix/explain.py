@@ -1,4 +1,4 @@
-"""Where every value of a cell comes from. Pure."""
+"""Explains where every value of a cell is set. Pure."""
 
 from __future__ import annotations
 

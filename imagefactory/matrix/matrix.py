@@ -1,4 +1,4 @@
-"""The matrix station: ``matrix.yaml``, the file that a person edits, becomes cells. Pure."""
+"""The matrix station: reads ``matrix.yaml``, the file that users edit, into cells. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagefactory.system.yamlfile import Location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excluded:
-    """A point that was taken out of the matrix, and why."""
+    """A point that ``exclude`` removed from the matrix, and the reason."""
 
     axes: tuple[tuple[str, str], ...]
     reason: str
@@ -28,10 +28,10 @@ class Matrix:
 
     Attributes:
         path: the file.
-        repository: what image references begin with.
+        repository: the repository part of image references.
         cells: in the order of the file.
-        excluded: the points that ``exclude`` took out.
-        toolchains: the compiler sets, in the order of the file.
+        excluded: the points that ``exclude`` removed.
+        toolchains: in the order of the file.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Matrix:
 
 
 def load(path: Path) -> Matrix:
-    """Read, expand and judge a matrix file.
+    """Read, expand and validate a matrix file.
 
     Raises InputError with all of its problems, each with its line.
     """
@@ -50,18 +50,17 @@ def load(path: Path) -> Matrix:
     if file is None:
         raise InputError(yamlfile.in_file_order(problems))
     problems += rules.of_file(file, positions)
-    points, taken, more = expand.points(file, positions)
+    points, removed, more = expand.points(file, positions)
     problems += [*more, *rules.of_points(file, points, positions)]
-    # a point that cannot become a cell has been told of; the others are judged in the same run
-    cells, more = expand.cells(
-        file, [point for point in points if rules.is_whole(file, point)], positions
-    )
+    # incomplete points have been reported by now; the complete ones are validated in the same run
+    complete = [point for point in points if rules.is_complete(file, point)]
+    cells, more = expand.cells(file, complete, positions)
     problems += [*more, *cell_rules.of_cells(cells)]
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
     excluded = tuple(
-        Excluded(axes=tuple(axes.items()), reason=why, location=location)
-        for axes, why, location in taken
+        Excluded(axes=tuple(axes.items()), reason=reason, location=location)
+        for axes, reason, location in removed
     )
     return Matrix(
         path=path,

@@ -1,4 +1,4 @@
-"""Where the source trees of a build come from, as the matrix writes it. Pure."""
+"""Parses where the source trees of a build come from, as written in the matrix. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """How a source tree is had."""
+    """How a source tree is obtained."""
 
     GIT = "git"
     ARCHIVE = "archive"
@@ -17,35 +17,35 @@ class Kind(StrEnum):
 
 
 _GIT = re.compile(
-    r"git\+(?P<place>(?:https?|ssh|file)://[^#\s]*/[^#\s]+)@(?P<ref>[A-Za-z0-9._/-]+)"
+    r"git\+(?P<address>(?:https?|ssh|file)://[^#\s]*/[^#\s]+)@(?P<ref>[A-Za-z0-9._/-]+)"
 )
 _ARCHIVE = re.compile(
-    r"(?P<place>https?://[^#\s]+\.(?:tar|tar\.gz|tgz|tar\.xz|zip))#sha256=(?P<ref>[0-9a-f]{64})"
+    r"(?P<address>https?://[^#\s]+\.(?:tar|tar\.gz|tgz|tar\.xz|zip))#sha256=(?P<ref>[0-9a-f]{64})"
 )
-_WHEEL = re.compile(r"wheel:(?P<place>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<inside>[^\s]+)")
-_FOLDER = re.compile(r"(?P<place>\.{0,2}/[^\s#]*)")
+_WHEEL = re.compile(r"wheel:(?P<address>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<inside>[^\s]+)")
+_FOLDER = re.compile(r"(?P<address>\.{0,2}/[^\s#]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """One of them, taken apart.
+    """Where a source tree comes from.
 
     Attributes:
-        kind: how it is had.
-        place: repository, address, name of a locked wheel, or folder (below the project if it is
-            relative).
+        kind: how it is obtained.
+        address: URL of a repository or archive, name of a locked wheel, or path of a folder
+            (relative to the project).
         ref: branch, tag or commit of a repository; SHA-256 of an archive; else empty.
         inside: the folder inside a wheel; else empty.
     """
 
     kind: Kind
-    place: str
+    address: str
     ref: str = ""
     inside: str = ""
 
 
 def parse(text: str) -> Origin | None:
-    """``text`` taken apart, or None if it is none of the four kinds."""
+    """Parse ``text``; None if it is none of the four kinds."""
     patterns = {Kind.GIT: _GIT, Kind.ARCHIVE: _ARCHIVE, Kind.WHEEL: _WHEEL, Kind.FOLDER: _FOLDER}
     for kind, pattern in patterns.items():
         found = pattern.fullmatch(text)
@@ -55,7 +55,7 @@ def parse(text: str) -> Origin | None:
 
 
 def of(text: str) -> Origin:
-    """``text`` taken apart; the matrix has been checked. Raises ValueError if it has not."""
+    """Parse ``text`` from a validated matrix. Raises ValueError if it is none of the kinds."""
     found = parse(text)
     if found is None:
         raise ValueError(text)

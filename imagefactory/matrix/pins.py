@@ -1,4 +1,4 @@
-"""Compares what a cell pins with what upstream's own metadata asks for. Pure."""
+"""Compares a cell's pins with the requirements in upstream's own metadata. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from imagefactory.matrix.cell import Cell
 
 
 def pin_conflicts(cell: Cell, requires: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
-    """Pins of ``cell`` that contradict upstream's own metadata without an override that says so.
+    """Report pins of ``cell`` that contradict upstream's metadata and have no override.
 
-    ``requires`` is, by normalized distribution name (``vllm``), the Requires-Dist lines of the
-    cell's version of it.
+    ``requires`` maps a normalized distribution name (``vllm``) to the Requires-Dist lines of the
+    version that the cell pins.
     """
     pinned = _pinned(cell)
     allowed = {canonicalize_name(override.package) for override in cell.overrides}
@@ -36,20 +36,18 @@ def pin_conflicts(cell: Cell, requires: Mapping[str, Sequence[str]]) -> Iterator
             axis, version = pinned[name]
             if not asked.specifier.contains(Version(version), prereleases=True):
                 what = (
-                    f"{owner} {cell.axes['vllm']} requires {asked.name}{asked.specifier}, "
+                    f"{owner} {cell.vllm} requires {asked.name}{asked.specifier}, "
                     f"and {version} is pinned"
                 )
                 exact = ", ".join(s.version for s in asked.specifier if s.operator == "==")
-                fix = f"add an override for {name} with its reason" + (
-                    f', or write "{exact}"' if exact else ""
-                )
-                yield Problem(
-                    code="matrix-pin-conflict", where=str(cell.locations[axis]), what=what, fix=fix
-                )
+                alternative = f', or write "{exact}"' if exact else ""
+                fix = f"add an override for {name} with a reason{alternative}"
+                where = str(cell.locations[axis])
+                yield Problem(code="matrix-pin-conflict", where=where, what=what, fix=fix)
 
 
 def _pinned(cell: Cell) -> dict[str, tuple[str, str]]:
-    """Package -> (axis, version) for every requirement that an axis pins."""
+    """Package -> (axis, version), for every requirement that an axis pins."""
     found: dict[str, tuple[str, str]] = {}
     for template, text in zip(cell.flavor.requirements, cell.requirements, strict=True):
         axis = re.search(r"==\{([a-z]+)\}", template)

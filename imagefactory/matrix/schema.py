@@ -1,4 +1,4 @@
-"""The shape of ``matrix.yaml``; its JSON Schema, for editors, is made from here."""
+"""The schema of ``matrix.yaml``; the JSON Schema for editors is generated from it."""
 
 from __future__ import annotations
 
@@ -9,54 +9,58 @@ from pydantic import Field
 from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
-# [host[:port]/]path, as in image references: a colon elsewhere would begin a tag
+# [host[:port]/]path, as in image references; any other colon would start a tag
 _REPOSITORY = r"^(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*$"
 When = dict[str, Text | list[Text]]
 
 
 class BaseEntry(Strict):
-    """A distribution that images stand on."""
+    """A distribution that images are based on."""
 
     image: Annotated[
-        Text, Field(description="reference in a registry; by digest if it must never move")
+        Text, Field(description="image reference; add a digest if it must never change")
     ]
     bootstrap: Annotated[
-        Text | None, Field(description="Debian suite to make it from where no registry answers")
+        Text | None,
+        Field(description="Debian suite to build it from if no registry is reachable"),
     ] = None
     python: Annotated[
         Text, Field(description="the distribution's own Python, X.Y", pattern=r"^3\.\d+$")
     ]
     glibc: Annotated[Text, Field(description="the distribution's glibc, X.Y", pattern=r"^2\.\d+$")]
-    packages: Annotated[list[Text], Field(description="Debian packages that every image on it has")]
+    packages: Annotated[
+        list[Text], Field(description="Debian packages to install in every image on this base")
+    ]
 
 
 class BuildEntry(Strict):
-    """A wheel of vLLM from the release's sources, with the flavor's patches in it."""
+    """A vLLM wheel built from source, with the flavor's patches applied."""
 
     binaries: Annotated[
         Literal["official", "compiled"],
         Field(
             description=(
-                "compiled parts: those of the release's own wheel, or `extensions` compiled anew"
+                "take compiled parts from the release's own wheel, or compile `extensions`"
             )
         ),
     ]
     tools: Annotated[
         Text,
-        Field(description="a key of `toolchains`: setuptools and what else its build asks for"),
+        Field(description="a key of `toolchains`: setuptools and the other build requirements"),
     ]
     ref: Annotated[
         Text | None,
-        Field(description="git+https://host/repository@ref to take instead of the release's sdist"),
+        Field(description="git+https://host/repository@ref to use instead of the release's sdist"),
     ] = None
     extensions: Annotated[
-        list[Text], Field(description="CMake targets to compile; the others are official")
+        list[Text],
+        Field(description="CMake targets to compile; the others come from the release's wheel"),
     ] = []
     sources: Annotated[
         dict[Text, Text],
         Field(
             description=(
-                "NAME_SRC_DIR of vLLM's CMake: git+URL@ref, URL#sha256=, "
+                "variable of vLLM's CMake files (NAME_SRC_DIR) -> git+URL@ref, URL#sha256=, "
                 "wheel:NAME/path, or a folder"
             )
         ),
@@ -74,61 +78,62 @@ class FlavorEntry(Strict):
     patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
     env: dict[str, Text] = {}
     serve_args: Annotated[
-        list[Text], Field(description="what `serve` passes to vLLM by default")
+        list[Text], Field(description="default arguments that `serve` passes to vLLM")
     ] = []
     toolchain: Annotated[
-        Text | None, Field(description="a key of `toolchains`, for what compiles at run time")
+        Text | None, Field(description="a key of `toolchains`, for compilation at run time")
     ] = None
-    build: Annotated[BuildEntry | None, Field(description="make vLLM's wheel from its sources")] = (
-        None
-    )
+    build: Annotated[BuildEntry | None, Field(description="build vLLM's wheel from source")] = None
     driver: Annotated[
-        Text | None, Field(description="NVIDIA driver of the machines, such as 580.95")
+        Text | None,
+        Field(description="NVIDIA driver version of the target machines, such as 580.95"),
     ] = None
 
 
 class ToolchainEntry(Strict):
-    """A compiler set in a prefix of its own, from one consistent set of wheels."""
+    """Compilers or build tools in a prefix of their own, from one consistent set of wheels."""
 
     requirements: Annotated[list[Text], Field(min_length=1, description="PEP 508, exact versions")]
     platforms: Annotated[list[Literal["linux/amd64", "linux/arm64"]], Field(min_length=1)]
 
 
 class ExcludeEntry(Strict):
-    """Points to take out of the matrix."""
+    """Points to remove from the matrix."""
 
     when: Annotated[When, Field(min_length=1)]
     reason: Text
 
 
 class OverrideEntry(Strict):
-    """A decision against upstream's metadata: replace a requirement, or drop a package."""
+    """A decision that overrides upstream's metadata: replace a requirement, or drop a package."""
 
     requirement: Annotated[Text | None, Field(description="PEP 508, with {axis} placeholders")] = (
         None
     )
-    drop: Annotated[Text | None, Field(description="package that is left out altogether")] = None
+    drop: Annotated[Text | None, Field(description="name of a package to leave out")] = None
     when: When = {}
     reason: Text
 
 
 class MatrixFile(Strict):
-    """matrix.yaml: what images exist."""
+    """matrix.yaml: the images to build."""
 
     version: Literal[1]
     repository: Annotated[Text, Field(pattern=_REPOSITORY)]
     tags: Annotated[
-        list[Text], Field(min_length=1, description="templates; the first one is the cell's own")
+        list[Text],
+        Field(min_length=1, description="templates; the first one gives the main image reference"),
     ]
     bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
     toolchains: Annotated[
-        dict[str, ToolchainEntry], Field(description="compilers for proofs and for JIT")
+        dict[str, ToolchainEntry],
+        Field(description="compilers and build tools, for proofs, wheels and JIT"),
     ] = {}
     defaults: dict[str, Text] = {}
     axes: dict[str, list[Text]] = {}
     zip: Annotated[
-        list[dict[str, list[Text]]], Field(description="axes that move together, row by row")
+        list[dict[str, list[Text]]], Field(description="axes that vary together, row by row")
     ] = []
     include: list[dict[str, Text]] = []
     exclude: list[ExcludeEntry] = []
@@ -136,10 +141,7 @@ class MatrixFile(Strict):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of ``matrix.yaml`` (draft 2020-12).
-
-    As published in ``docs/matrix.schema.json``.
-    """
+    """The JSON Schema of ``matrix.yaml`` (draft 2020-12), published in docs/matrix.schema.json."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **MatrixFile.model_json_schema(),

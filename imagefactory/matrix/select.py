@@ -1,52 +1,152 @@
-"""``--select``: which cells a command is about. Pure."""
+"""``--select``: which cells a command is about. Pure.
+
+The grammar, loosest binding first::
+
+    selection    = alternative { "or" alternative }
+    alternative  = factor { [ "and" ] factor }
+    factor       = { "not" } term
+    term         = NAME | AXIS "=" VALUE { "," VALUE }
+
+A space means ``and``. NAME and VALUE are globs; a NAME is compared with the cell's name, a VALUE
+with the cell's value of that axis, which is empty where the cell has none. There are no
+parentheses: several selections (``--select`` given more than once) are joined by ``or`` as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.matrix.cell import AXES, Cell
 
+GRAMMAR = (
+    "write names or globs (gb10-*) and axis=value[,value] terms (vllm=0.3*); a space means `and`, "
+    "which binds tighter than `or`; `not` before a term excludes what it matches"
+)
+#: Cells that an error lists at most.
+LISTED = 30
+#: What other query languages have, and this one does not.
+_FOREIGN = re.compile(r"[()&|]|==|!=|^!")
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    text: str
+    negated: bool
+
+    @property
+    def axis(self) -> str | None:
+        """The axis of an ``axis=value`` term; None for a name."""
+        axis, equals, _ = self.text.partition("=")
+        return axis if equals else None
+
+    def holds(self, cell: Cell) -> bool:
+        """Whether it matches ``cell``, negation included."""
+        return self._matches(cell) != self.negated
+
+    def _matches(self, cell: Cell) -> bool:
+        axis, equals, values = self.text.partition("=")
+        if not equals:
+            return fnmatchcase(cell.name, self.text)
+        return any(fnmatchcase(cell.axes.get(axis, ""), value) for value in values.split(","))
+
+
+#: Alternatives, each with the terms that must all hold.
+_Parsed = list[list[_Term]]
+
 
 def select(cells: Sequence[Cell], expressions: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells that any of ``expressions`` names; all of them if there is none.
+    """The cells that any of ``expressions`` matches, in their order; all of them if there is none.
 
-    An expression is one or more terms with spaces between them, all of which must hold: a glob on
-    the cell's name, or ``axis=value`` with globs separated by commas. Raises InputError for an
-    unknown axis, or if nothing is selected.
+    Raises InputError for a wrong expression, an unknown axis, or if nothing is selected.
     """
     if not expressions:
         return tuple(cells)
-    problems = [problem for expression in expressions for problem in _unknown(expression)]
+    parsed = [_parse(expression) for expression in expressions]
+    terms = [term for one in parsed for alternative in one for term in alternative]
+    problems = list(dict.fromkeys(problem for term in terms for problem in _mistakes(term)))
     if problems:
         raise InputError(problems)
-    found = tuple(
-        cell for cell in cells if any(_holds(cell, expression) for expression in expressions)
-    )
+    found = tuple(cell for cell in cells if any(_selects(one, cell) for one in parsed))
     if not found:
-        names = ", ".join(cell.name for cell in cells)
-        what = f"--select {' '.join(repr(e) for e in expressions)} names no cell"
-        raise InputError(Problem(code="select-nothing", what=what, fix=f"there are: {names}"))
+        raise InputError(_nothing(cells, expressions, terms))
     return found
 
 
-def _unknown(expression: str) -> list[Problem]:
-    axes = [term.partition("=")[0] for term in expression.split() if "=" in term]
-    fix = f"write one of {', '.join(AXES)}"
-    return [
-        Problem(code="select-axis", what=f"there is no axis {a!r}", fix=fix)
-        for a in axes
-        if a not in AXES
-    ]
+def _selects(parsed: _Parsed, cell: Cell) -> bool:
+    return any(
+        bool(alternative) and all(term.holds(cell) for term in alternative)
+        for alternative in parsed
+    )
 
 
-def _holds(cell: Cell, expression: str) -> bool:
-    return bool(expression.split()) and all(_term(cell, term) for term in expression.split())
+def _parse(expression: str) -> _Parsed:
+    """The terms of ``expression``. Raises InputError if an operator lacks one of its operands."""
+    alternatives: _Parsed = [[]]
+    negated, waiting = False, ""
+    for word in expression.split():
+        operator = word.lower()
+        if operator == "not":
+            negated, waiting = not negated, word
+        elif operator in {"and", "or"}:
+            if waiting or not alternatives[-1]:
+                raise _wrong(expression, f"nothing to join before {word!r}")
+            waiting = word
+            if operator == "or":
+                alternatives.append([])
+        else:
+            alternatives[-1].append(_Term(word, negated))
+            negated, waiting = False, ""
+    if waiting:
+        raise _wrong(expression, f"nothing follows {waiting!r}")
+    return alternatives
 
 
-def _term(cell: Cell, term: str) -> bool:
-    axis, equals, values = term.partition("=")
-    if not equals:
-        return fnmatchcase(cell.name, term)
-    return any(fnmatchcase(cell.axes.get(axis, ""), value) for value in values.split(","))
+def _wrong(expression: str, reason: str) -> InputError:
+    what = f"cannot read the selection {expression!r}: {reason}"
+    return InputError(Problem(code="select-syntax", what=what, fix=GRAMMAR))
+
+
+def _mistakes(term: _Term) -> Iterator[Problem]:
+    foreign = _FOREIGN.search(term.text)
+    values = term.text.partition("=")[2].split(",")
+    if foreign:
+        raise _wrong(term.text, f"{foreign.group()!r} is not part of the grammar")
+    if len(values) > 1 and "" in values:
+        raise _wrong(term.text, "a value between commas is empty (no spaces around a comma)")
+    if term.axis is not None and term.axis not in AXES:
+        near = difflib.get_close_matches(term.axis, AXES, n=1)
+        hint = f"did you mean {near[0]}={term.text.partition('=')[2]}? " if near else ""
+        yield Problem(
+            code="select-axis",
+            what=f"there is no axis {term.axis!r}",
+            fix=f"{hint}The axes are {', '.join(AXES)}",
+        )
+
+
+def _nothing(cells: Sequence[Cell], expressions: Sequence[str], terms: Sequence[_Term]) -> Problem:
+    names = [cell.name for cell in cells]
+    more = len(names) - LISTED
+    listed = [*names[:LISTED], *([f"and {more} more"] if more > 0 else [])]
+    return Problem(
+        code="select-nothing",
+        what=f"{' or '.join(repr(one) for one in expressions)} matches no cell",
+        fix=next((hint for term in terms for hint in _hints(term, cells)), GRAMMAR),
+        detail="\n".join(["the cells are:", *(f"  {name}" for name in listed)]),
+    )
+
+
+def _hints(term: _Term, cells: Sequence[Cell]) -> Iterator[str]:
+    """What to write instead of a term that matches no cell by itself."""
+    if term.negated or any(term.holds(cell) for cell in cells):
+        return
+    if term.axis is None:
+        near = difflib.get_close_matches(term.text, [cell.name for cell in cells], n=1, cutoff=0.8)
+        yield from (f"did you mean {name}?" for name in near)
+        return
+    values = dict.fromkeys(value for cell in cells if (value := cell.axes.get(term.axis)))
+    yield f"{term.axis} is one of {', '.join(values)}" if values else f"no cell has {term.axis}"

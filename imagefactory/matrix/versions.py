@@ -1,4 +1,4 @@
-"""Versions of packages and drivers, as the matrix writes them. Pure."""
+"""Versions of packages and drivers in the matrix. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from packaging.version import InvalidVersion, Version
 
 
 def is_version(text: str) -> bool:
-    """Whether ``text`` is a version as in PEP 440."""
+    """Whether ``text`` is a valid PEP 440 version."""
     try:
         Version(text)
     except InvalidVersion:

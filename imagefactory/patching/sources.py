@@ -191,7 +191,7 @@ def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> 
         return _of_file(project, cell.axes[project], file, commit.sha256, settings)
     if wheel and wheel.has_address:
         return _of_file(
-            project, cell.axes[project], wheelhouse.of(wheel, settings), wheel.sha256, settings
+            project, cell.axes[project], wheelhouse.file_of(wheel, settings), wheel.sha256, settings
         )
     return fetch(project, cell.axes[project], settings)
 

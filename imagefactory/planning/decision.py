@@ -1,4 +1,4 @@
-"""What is to be done for each plan, by what the engine has already. Pure."""
+"""Decides which plans to build, from the images that the engine already has. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Decision:
 def decide(
     plans: Sequence[CellPlan], images: Mapping[str, ImageInfo] | None
 ) -> tuple[Decision, ...]:
-    """A decision for each plan; ``images`` are the engine's by reference, None without one."""
+    """Decide for each plan; ``images`` are the engine's, by reference; None without an engine."""
     return tuple(_decide(plan, images) for plan in plans)
 
 
@@ -58,9 +58,9 @@ def _decide(plan: CellPlan, images: Mapping[str, ImageInfo] | None) -> Decision:
 
 def _reason_to_build(plan: CellPlan, images: Mapping[str, ImageInfo] | None) -> str:
     if images is None:
-        return "no engine answers, so nothing is known to be built"
+        return "no engine answers, so existing images are unknown"
     if plan.base.origin == "unresolved":
-        return f"base {plan.base.base.image} is not here yet"
+        return f"base {plan.base.base.image} is not available yet"
     image = images.get(plan.cell.tag)
     if image is None:
         return f"no image {plan.cell.tag}"

@@ -1,4 +1,4 @@
-"""The planning station: cells become plans, in which everything that decides an image is fixed."""
+"""The planning station: turns cells into plans, which fix everything that determines an image."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Bases = Mapping[tuple[str, Platform], BaseImage]
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What plans are made from, as it was read from the user's files.
+    """What plans are made from, as read from the user's files.
 
     Attributes:
         matrix: the whole matrix.
         lock: the whole lock.
         patches: every patch, by name.
         templates: folder of the Dockerfile templates.
-        settings: where sources are cached, and which indexes have them.
+        settings: the machine's folders and indexes.
     """
 
     matrix: Matrix
@@ -44,12 +44,12 @@ class Inputs:
 
     @property
     def uv_version(self) -> str:
-        """The uv that unpacks wheels in a build."""
+        """Version of the uv that unpacks wheels in a build."""
         return version("uv")
 
 
 def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan, ...]:
-    """A plan for each cell. Raises InputError with the problems of all of them at once."""
+    """Plan each cell. Raises InputError with the problems of all cells at once."""
     plans: list[CellPlan] = []
     problems: list[Problem] = []
     for cell in cells:
@@ -64,9 +64,9 @@ def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan,
 
 
 def plan_wheel(cell: Cell, inputs: Inputs, trial: Trial | None = None) -> WheelPlan | None:
-    """The wheel of vLLM to make for ``cell``; None if it takes all wheels from indexes.
+    """Plan the vLLM wheel to build for ``cell``; None if all of its wheels come from indexes.
 
-    Raises InputError if the lock has no resolution, sources or tools for it.
+    Raises InputError if the lock lacks its resolution, sources or build tools.
     """
     if cell.flavor.build is None:
         return None
@@ -117,13 +117,13 @@ def _plan_wheel(
 def _with_own_wheel(
     cell: Cell, resolution: Resolution, series: Sequence[Step], inputs: Inputs
 ) -> Resolution:
-    """``resolution`` with the cell's own wheel of vLLM, if it has one."""
+    """``resolution`` with the vLLM wheel that is built for the cell, if there is one."""
     wanted = _plan_wheel(cell, resolution, series, inputs)
     if wanted is None:
         return resolution
     built = inputs.lock.built_for(wanted.key)
     if built is None:
-        what = f"the wheel of vLLM {cell.vllm} for {cell.name} has not been made from these patches"
+        what = f"{cell.name} needs a wheel of vLLM {cell.vllm} that has not been built"
         fix = f"imagefactory wheel --select {cell.name}"
         where = str(cell.locations["vllm"])
         raise fail(InputError, "wheel-not-made", what, where=where, fix=fix)
@@ -131,28 +131,28 @@ def _with_own_wheel(
 
 
 def _toolchain(cell: Cell, inputs: Inputs) -> LockedToolchain | None:
-    """The compilers that images of the cell's flavor carry."""
+    """The toolchain that images of the cell's flavor include."""
     name = cell.flavor.toolchain
     if name is None:
         return None
     declared = next(one for one in inputs.matrix.toolchains if one.name == name)
     locked = inputs.lock.toolchain(name, cell.platform)
     if locked is None or not locked.answers(declared, cell.platform):
-        what = f"wheels.lock has no {name} for {cell.platform}, which {cell.name} carries"
-        fix = f"add {cell.platform} to its `platforms`, or run imagefactory lock"
+        what = f"{cell.name} needs toolchain {name}, which is not locked for {cell.platform}"
+        fix = f"add {cell.platform} to its `platforms` if missing, then run imagefactory lock"
         where = str(declared.location)
         raise fail(InputError, "lock-uncovered", what, where=where, fix=fix)
     return locked
 
 
 def _ignored_settings(plans: Sequence[CellPlan], inputs: Inputs) -> Iterator[Problem]:
-    """Settings of flavors that the cell's vLLM would ignore or refuse.
+    """Report settings of flavors that the cell's vLLM would ignore or reject.
 
     Sources are fetched only for cells whose flavor sets anything.
     """
     known: dict[tuple[str, str], vllm_settings.VllmSettings | None] = {}
     for one in plans:
-        if not vllm_settings.asked(one.cell):
+        if not vllm_settings.settings_of(one.cell):
             continue
         key = one.cell.flavor.name, one.cell.vllm
         if key not in known:

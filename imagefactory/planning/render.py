@@ -7,8 +7,7 @@ instruction; a bare ``{{ value }}`` is an error of the template.
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ import jinja2
 from imagefactory.errors import InputError, fail
 from imagefactory.matrix.cell import Base
 
-SITE = "opt/venv/lib/python{python}/site-packages"
+#: Columns of a rendered line: what a reviewer sees without scrolling.
+WIDTH = 120
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+_PLAIN = re.compile(r"[A-Za-z0-9._+:/@=~-]+")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:/@=~-]*")
 
 
@@ -47,10 +48,12 @@ def word(text: str) -> Safe:
 
 @lru_cache(maxsize=4096)
 def quote(text: str) -> Safe:
-    """A value in double quotes for ENV and LABEL.
+    """A value for ENV and LABEL: in double quotes unless it is plain.
 
-    Backslash, quote and ``$`` escaped, control characters refused.
+    Backslash, quote and ``$`` are escaped, control characters are refused.
     """
+    if _PLAIN.fullmatch(text):
+        return Safe(text)
     if _CONTROL.search(text):
         raise fail(
             InputError,
@@ -61,29 +64,30 @@ def quote(text: str) -> Safe:
     return Safe('"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"')
 
 
-def safe_command(argv: Sequence[str]) -> Safe:
-    """A command line for RUN, each argument quoted for the shell.
+def fill(text: str, command: bool = False) -> Safe:
+    """The lines of ``text`` as one instruction, filled up to ``WIDTH`` columns and continued.
 
-    None may break the line or be a variable.
+    The first line begins the instruction; with ``command``, the last line ends it. The others may
+    change their order to use the space. No line is split, so a quoted value stays whole.
     """
-    for argument in argv:
-        quote(argument)
-        if "$" in argument or "\\" in argument:
-            raise fail(
-                InputError,
-                "render-unsafe-value",
-                f"{argument!r} holds $ or a backslash",
-                fix="leave them out",
-            )
-    return Safe(shlex.join(argv))
+    first, *waiting = filter(None, (line.strip() for line in text.split("\n")))
+    rows, last = [first], [waiting.pop()] if command else []
+    while units := waiting or last:
+        more = len(waiting) + len(last) > 1
+        room = WIDTH - len(rows[-1]) - len(" ") - (len(" \\") if more else 0)
+        fits = next((unit for unit in units if len(unit) <= room), None)
+        if fits:
+            rows[-1] += f" {fits}"
+        else:
+            rows.append(f"    {units[0]}")
+        units.remove(fits or units[0])
+    return Safe(" \\\n".join(rows) + "\n")
 
 
 def _only_safe(value: object) -> str:
     if isinstance(value, Safe):
         return value
-    raise TypeError(
-        f"template writes {value!r} without a filter: use | word, | quote or | safe_command"
-    )
+    raise TypeError(f"template writes {value!r} without a filter: use | word or | quote")
 
 
 @lru_cache(maxsize=8)
@@ -98,7 +102,7 @@ def environment(templates: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - Dockerfiles, not HTML; `finalize` is the guard
     )
-    env.filters.update(word=word, quote=quote, safe_command=safe_command)
+    env.filters.update(word=word, quote=quote, fill=fill)
     return env
 
 

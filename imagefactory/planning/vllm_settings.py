@@ -1,7 +1,7 @@
-"""The settings that a release of vLLM knows: variables and options, read from its own sources.
+"""The variables and options that a release of vLLM supports, read from its own sources.
 
-A release silently ignores a variable that it does not know; four that people rely on were removed
-in 0.24 and 0.29.
+A release silently ignores variables that it does not know; four popular ones were removed in 0.24
+and 0.29.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from imagefactory.patching.patch import Step
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 
-#: Variables of other programs (torch, CUDA, the container runtime) are not vLLM's to know.
-OURS = "VLLM_"
+#: Other variables belong to other programs (torch, CUDA, the container runtime).
+PREFIX = "VLLM_"
 _OPTION = re.compile(r"""["'](--[a-z][a-z0-9-]*)["']""")
 _READ = re.compile(
     r"""(?:environ(?:\.get|\.pop|\.setdefault)?|getenv)\s*[(\[]\s*["'](VLLM_[A-Z0-9_]+)["']"""
@@ -38,11 +38,8 @@ class VllmSettings:
     options: frozenset[str]
 
     def knows(self, setting: str) -> bool:
-        """Whether the release takes ``setting``.
-
-        A variable or an option as it is written on the command line.
-        """
-        if setting.startswith(OURS):
+        """Whether the release supports ``setting``: a variable, or an option with any value."""
+        if setting.startswith(PREFIX):
             return setting in self.variables
         name = option_name(setting)
         return name in self.options or (
@@ -51,14 +48,14 @@ class VllmSettings:
 
 
 def of_cell(cell: Cell, lock: Lock, settings: Settings) -> VllmSettings | None:
-    """What the vLLM of ``cell`` knows; None, with a warning, if no index has its sources.
+    """The settings of the cell's vLLM; None, with a warning, if its sources are not available.
 
     Results are cached by the hash of the sources.
     """
     try:
         tree = sources.of_cell("vllm", cell, lock, settings)
     except SetupError as error:
-        ui.warn(f"settings are not checked against vLLM {cell.vllm}: {error.problems[0].what}")
+        ui.warn(f"settings not checked against vLLM {cell.vllm}: {error.problems[0].what}")
         return None
     cached = settings.cache / "vllm-settings" / f"{tree.sha256}.json"
     try:
@@ -75,7 +72,7 @@ def of_cell(cell: Cell, lock: Lock, settings: Settings) -> VllmSettings | None:
 
 
 def read(root: Path) -> VllmSettings:
-    """The settings of the release whose sources are at ``root``."""
+    """Read the settings of the release whose sources are in ``root``."""
     variables = set(_declared_variables(root / "vllm" / "envs.py"))
     for path in sorted((root / "vllm").rglob("*.py")):
         variables |= set(_READ.findall(path.read_text(encoding="utf-8", errors="replace")))
@@ -90,25 +87,20 @@ def read(root: Path) -> VllmSettings:
 
 
 def _declared_variables(path: Path) -> Iterator[str]:
-    """The keys of ``environment_variables``, the table that vLLM looks its variables up in."""
+    """The keys of ``environment_variables``, the table of vLLM's variables."""
     if not path.is_file():
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Dict):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(
-            isinstance(target, ast.Name) and target.id == "environment_variables"
-            for target in targets
-        ):
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if "environment_variables" in names:
             yield from (str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
 
 
 def _options(text: str) -> Iterator[str]:
-    """Options that are written out.
-
-    And those that are made from the fields of an ``...Args`` class.
-    """
+    """Options written as literals, and those derived from the fields of an ``...Args`` class."""
     yield from _OPTION.findall(text)
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Args"):
@@ -123,41 +115,32 @@ def option_name(argument: str) -> str:
     return argument.partition("=")[0].partition(".")[0].replace("_", "-")
 
 
-def asked(cell: Cell) -> list[str]:
-    """The settings of a cell's flavor that vLLM itself must know."""
+def settings_of(cell: Cell) -> list[str]:
+    """The settings of a cell's flavor that vLLM itself must support."""
     options = [text for text in cell.flavor.serve_args if text.startswith("--")]
-    return [*(name for name in cell.flavor.env if name.startswith(OURS)), *options]
+    return [*(name for name in cell.flavor.env if name.startswith(PREFIX)), *options]
 
 
 def unknown_settings(cell: Cell, known: VllmSettings, series: Sequence[Step]) -> Iterator[Problem]:
-    """A problem for each setting that the cell's vLLM would ignore or refuse.
+    """A problem for each setting that the cell's vLLM would ignore or reject.
 
-    What the series adds counts as known.
+    Settings that the patches of ``series`` add are known too.
     """
+    flavor, release = cell.flavor, f"vLLM {cell.vllm}"
     added = _added(series)
-    for setting in asked(cell):
-        name = setting if setting.startswith(OURS) else option_name(setting)
+    for setting in settings_of(cell):
+        name = setting if setting.startswith(PREFIX) else option_name(setting)
         if known.knows(setting) or name in added:
             continue
-        near = difflib.get_close_matches(
-            name, sorted(known.variables | known.options), n=1, cutoff=0.8
-        )
-        release = f"vLLM {cell.axes['vllm']}"
-        what = (
-            f"flavor {cell.flavor.name} sets {name}, which {release} does not know: "
-            "it would be ignored"
-        )
         if name.startswith("--"):
-            what = (
-                f"flavor {cell.flavor.name} passes {name}, which {release} does not "
-                "take: it would not start"
-            )
-        fix = (
-            f"{release} has {near[0]}"
-            if near
-            else "take it out, or make a flavor for the releases that know it"
-        )
-        where = str(cell.flavor.setting_locations.get(setting, cell.flavor.location))
+            what = f"{release} does not know {name} of flavor {flavor.name} and would not start"
+        else:
+            what = f"{release} does not know {name} of flavor {flavor.name} and would ignore it"
+        names = sorted(known.variables | known.options)
+        similar = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        fix = "remove it, or add a flavor for the releases that support it"
+        fix = f"{release} has {similar[0]}" if similar else fix
+        where = str(flavor.setting_locations.get(setting, flavor.location))
         yield Problem(code="setting-dead", where=where, what=what, fix=fix)
 
 

@@ -17,15 +17,11 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.matrix import origins
 from imagefactory.matrix.cell import Cell, SourceBuild
 from imagefactory.patching.patch import Step
-from imagefactory.planning import cell_plan, render
+from imagefactory.planning import context, render
 from imagefactory.planning.layers import CUDA_TORCH, group_of
 from imagefactory.system import archive
 from imagefactory.system.platforms import Platform
 
-PROGRAMS = {
-    "official": ("overlay.py", "sources.py", "wheelmaker.py"),
-    "compiled": ("compiler.py", "overlay.py", "sources.py", "cuda_home.py", "wheelmaker.py"),
-}
 #: The tools are Python only where nothing is compiled: one set serves every build platform, and a
 #: key does not depend on where it is built.
 TOOLS_PLATFORM = Platform.AMD64
@@ -143,7 +139,6 @@ def compose(
         "version": cell.vllm,
         "platform": cell.platform,
         "arch": cell.platform.arch,
-        "install": _install(),
         "official": official.filename,
         "torch": resolution.torch.version,
         "cuda": resolution.torch.cuda or "none",
@@ -152,11 +147,8 @@ def compose(
     }
     name = "compiled.Dockerfile.j2" if build.compiles else "wheel.Dockerfile.j2"
     files = {
-        **cell_plan.patch_files(steps),
-        **{
-            f"factory/{program}": (cell_plan.INBUILD / program).read_bytes()
-            for program in PROGRAMS[build.binaries]
-        },
+        **context.patch_files(steps),
+        **context.program_files(build.binaries),
         "requirements/tools.txt": requirements_txt(tools.wheels).encode(),
         "sources.json": _json(
             {part.name: {"file": part.file, "inside": part.inside} for part in parts}
@@ -168,10 +160,10 @@ def compose(
         official.sha256,
         uv_version,
         [part.sha256 for part in parts],
-        {k: cell_plan.sha(v) for k, v in files.items()},
+        {k: context.sha(v) for k, v in files.items()},
     ]
     return WheelPlan(
-        key=cell_plan.key_of(decides),
+        key=context.key_of(decides),
         platform=cell.platform,
         version=cell.vllm,
         compiles=build.compiles,
@@ -180,20 +172,6 @@ def compose(
         parts=parts,
         files=files,
     )
-
-
-def _install() -> list[str]:
-    return [
-        *("uv", "pip", "install", "--python", "/opt/venv/bin/python"),
-        *(
-            "--only-binary",
-            ":all:",
-            "--no-deps",
-            "--require-hashes",
-            "--index-strategy",
-            "unsafe-best-match",
-        ),
-    ]
 
 
 def _compiler_files(
@@ -245,7 +223,7 @@ def _part(
     asked = origins.of(text)
     found: LockedSource | Wheel | Path | None
     if asked.kind is origins.Kind.FOLDER:
-        found = project / asked.place
+        found = project / asked.address
         if not found.is_dir():
             what, fix = (
                 f"{name}: there is no folder {found}",
@@ -260,13 +238,13 @@ def _part(
             origin=found,
         )
     if asked.kind is origins.Kind.WHEEL:
-        found = resolution.wheel(asked.place)
+        found = resolution.wheel(asked.address)
     elif asked.kind is origins.Kind.GIT:
         found = lock.commit(text)
     else:
-        file = asked.place.rpartition("/")[2]
+        file = asked.address.rpartition("/")[2]
         found = LockedSource(
-            name=text, version="", filename=file, sha256=asked.ref, size=0, url=asked.place
+            name=text, version="", filename=file, sha256=asked.ref, size=0, url=asked.address
         )
     if found is None:
         raise _uncovered(build, f"{text} ({name})")

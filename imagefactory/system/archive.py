@@ -1,7 +1,4 @@
-"""Packs folders into archives, the same bytes each time.
-
-And unpacks archives that programs of ours wrote.
-"""
+"""Packs folders into reproducible tar archives, and unpacks archives safely."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
 
-#: 1980-01-01, the date of every file in an archive of ours.
+#: 1980-01-01, the date of every file in the archives that we write.
 EPOCH = 315532800
 
 
 def unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Every regular file of ``archive`` below ``folder``; links and devices are left out.
+    """Write the regular files of ``archive`` below ``folder``; skip links and devices.
 
-    By hand, for tarfile's own filters are younger than Debian 12's Python. Raises ValueError for a
-    name that leads out.
+    tarfile's own filters are newer than Debian 12's Python. Raises ValueError for a name that
+    leads out of ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for member in archive:
@@ -35,11 +32,10 @@ def unpack(archive: tarfile.TarFile, folder: Path) -> None:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Write the files of ``folder`` to the tar file ``target``, below ``src/``: equal trees are
-    equal bytes.
+    """Pack ``folder`` into the tar file ``target``, below ``src/``; equal trees give equal bytes.
 
-    Names are sorted, dates and owners are alike, of the modes only "may be run" counts; git's own
-    files stay out.
+    Names are sorted, dates and owners are fixed, and only the executable bit of a mode is kept;
+    git's own files are left out.
     """
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):
@@ -47,10 +43,8 @@ def pack(folder: Path, target: Path) -> None:
             if ".git" in name.parts or (path.is_dir() and not path.is_symlink()):
                 continue
             member = tarfile.TarInfo(f"src/{name.as_posix()}")
-            member.mtime, member.mode = (
-                EPOCH,
-                0o755 if path.stat(follow_symlinks=False).st_mode & 0o100 else 0o644,
-            )
+            executable = path.stat(follow_symlinks=False).st_mode & 0o100
+            member.mtime, member.mode = EPOCH, 0o755 if executable else 0o644
             if path.is_symlink():
                 member.type, member.linkname = tarfile.SYMTYPE, str(path.readlink())
                 archive.addfile(member)
@@ -61,7 +55,7 @@ def pack(folder: Path, target: Path) -> None:
 
 
 def sha_of_folder(folder: Path) -> str:
-    """SHA-256 of what ``pack`` makes of ``folder``, as hex."""
+    """SHA-256 of the archive that ``pack`` makes from ``folder``, in hex."""
     with tempfile.NamedTemporaryFile() as file:
         pack(folder, Path(file.name))
         return hashlib.file_digest(file, "sha256").hexdigest()

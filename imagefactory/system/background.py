@@ -1,4 +1,4 @@
-"""Work that goes on while something else is done: asking the engine takes as long as planning."""
+"""Runs work in the background; asking the engine takes as long as planning does."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ Result = TypeVar("Result")
 def in_background(
     function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Future[Result]:
-    """Start ``function`` in a thread; ``result()`` of what is returned waits for it.
-
-    What the function raises is raised there.
-    """
+    """Start ``function`` in a thread; the future's ``result()`` waits, and raises its errors."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(function, *args, **kwargs)

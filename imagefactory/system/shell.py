@@ -1,14 +1,14 @@
 """The one gateway to other programs.
 
-It shows what it runs and turns a missing program into a clear error.
+It shows what it runs in short, logs it in full, and turns a missing program into a clear error.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,12 @@ from typing import IO
 
 from imagefactory.errors import FactoryError, SetupError, fail
 from imagefactory.system import ui
+from imagefactory.system.commandline import CommandLog, short, show
+
+__all__ = ["LOG", "Completed", "pipe", "run", "show", "stop", "stream"]
+
+#: The log of commands; ``cli.main`` opens it, for where it is depends on the environment.
+LOG = CommandLog()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +40,6 @@ class Completed:
         return self.code == 0
 
 
-def show(argv: Sequence[str]) -> str:
-    """``argv`` as a line that can be pasted into a shell."""
-    return shlex.join(argv)
-
-
 def run(
     argv: Sequence[str],
     *,
@@ -49,14 +50,17 @@ def run(
     quiet: bool = False,
     join: bool = False,
 ) -> Completed:
-    """Run ``argv`` to its end and return what it wrote; the exit code is the caller's to judge.
+    """Run ``argv`` to its end and return what it wrote; the caller judges the exit code.
 
     ``env`` is added to this process's environment. ``quiet`` leaves the command out of the progress
-    lines (for look-ups that happen often); ``join`` puts standard error into ``out``, in order.
-    Raises SetupError if the program does not exist or does not end within ``timeout`` seconds.
+    lines (for look-ups that happen often), not out of the log; ``join`` puts standard error into
+    ``out``, in order. Raises SetupError if the program does not exist or does not end within
+    ``timeout`` seconds.
     """
     if not quiet:
-        ui.command(show(argv))
+        ui.command(short(argv))
+    LOG.write(argv)
+    began = time.monotonic()
     try:
         done = subprocess.run(
             list(argv),
@@ -76,9 +80,10 @@ def run(
         raise fail(
             SetupError,
             "command-timeout",
-            f"no end after {timeout:.0f} s: {show(argv)}",
+            f"did not end within {timeout:.0f} s: {show(argv)}",
             fix="run it by hand to see why",
         ) from None
+    _log_end(argv, done.returncode, began)
     return Completed(argv=tuple(argv), code=done.returncode, out=done.stdout, err=done.stderr or "")
 
 
@@ -88,10 +93,12 @@ def stream(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run ``argv`` with its output as text lines on ``process.stdout`` (standard error joined in).
 
-    On any way out the program is gone: it is asked to stop (SIGINT, which BuildKit's clients answer
-    by cancelling the build), then, ten seconds later, killed.
+    However the block ends, the program ends too: it gets SIGINT (BuildKit's clients then cancel the
+    build) and, ten seconds later, SIGKILL. Raises SetupError if the program does not exist.
     """
-    ui.command(show(argv))
+    ui.command(short(argv))
+    LOG.write(argv)
+    began = time.monotonic()
     try:
         process = subprocess.Popen(
             list(argv),
@@ -110,32 +117,38 @@ def stream(
         yield process
     finally:
         stop(process)
+        _log_end(argv, process.returncode, began)
 
 
 @contextmanager
-def pipe(argv: Sequence[str]) -> Iterator[IO[bytes]]:
-    """Run ``argv`` with its output as a stream of bytes.
+def pipe(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[IO[bytes]]:
+    """Run ``argv`` with its output as a stream of bytes; ``env`` is as for ``run``.
 
-    Raises SetupError if it fails while it is read to the end.
+    Raises SetupError if it does not exist, or fails while it is read to the end.
     """
-    ui.command(show(argv))
+    ui.command(short(argv))
+    LOG.write(argv)
+    began = time.monotonic()
     with tempfile.TemporaryFile() as said:
         try:
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
+                list(argv),
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
             )
         except FileNotFoundError:
             raise _missing(argv[0]) from None
         with process:
             try:
                 yield _readable(process.stdout)
-                while _readable(process.stdout).read(
-                    1 << 20
-                ):  # what comes after the part that the reader wanted
-                    pass
+                while _readable(process.stdout).read(1 << 20):
+                    pass  # what comes after the part that the reader wanted
             except BaseException:
                 process.kill()
                 raise
+        _log_end(argv, process.returncode, began)
         if process.returncode:
             said.seek(0)
             text = said.read().decode(errors="replace").strip()
@@ -147,6 +160,25 @@ def pipe(argv: Sequence[str]) -> Iterator[IO[bytes]]:
             )
 
 
+def attach(
+    argv: Sequence[str], connection: int, *, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Run ``argv`` in the background with a file descriptor as its standard input and output.
+
+    The process is the caller's to end; ``env`` is as for ``run``.
+    """
+    try:
+        return subprocess.Popen(
+            list(argv),
+            env={**os.environ, **(env or {})},
+            stdin=connection,
+            stdout=connection,
+            stderr=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise _missing(argv[0]) from None
+
+
 def _readable(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
         raise ValueError("the process was started without a pipe")
@@ -154,7 +186,7 @@ def _readable(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def stop(process: subprocess.Popen[str], grace: float = 10.0) -> None:
-    """End ``process`` and close its pipe; nothing happens to one that has ended."""
+    """End ``process``, if it has not ended, and close its pipe."""
     if process.poll() is None:
         process.send_signal(2)
         try:
@@ -165,6 +197,10 @@ def stop(process: subprocess.Popen[str], grace: float = 10.0) -> None:
     pipe: IO[str] | None = process.stdout
     if pipe is not None:
         pipe.close()
+
+
+def _log_end(argv: Sequence[str], code: int | None, began: float) -> None:
+    LOG.write(argv, f"exit {code} after {time.monotonic() - began:.1f} s")
 
 
 def _missing(program: str) -> FactoryError:

@@ -1,7 +1,20 @@
-"""What a person sees: results on standard output, progress and commands on standard error.
+"""What a person or a program sees: results on standard output, all else on standard error.
 
-rich decides what a terminal can show, honours ``NO_COLOR`` and writes plain lines into pipes and CI
-logs.
+Three rules hold for everything that is printed here:
+
+* A ``str`` is data and is printed as it is: markup, emoji codes and terminal escapes in it mean
+  nothing. What has a style is made with ``styled``.
+* On a terminal lines and tables fit its width; in a pipe or a CI log there are no boxes, no colours
+  and no wrapped values. rich decides which it is, and honours ``NO_COLOR``.
+* With ``--json`` standard output holds exactly one JSON document. A command hands its result to
+  ``emit_json``; ``finish`` writes it when the command has ended. If the command fails:
+
+  - without a result, the document is ``{"errors": [...], "exit_code": n}``;
+  - with an object as its result, those two keys are added to it;
+  - with a list as its result, the list keeps its shape: its rows say what failed.
+
+  Standard error has the errors as text in every case. An error has the keys ``code``, ``what``,
+  ``where``, ``fix`` and ``detail``.
 """
 
 from __future__ import annotations
@@ -10,63 +23,87 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from imagefactory.errors import FactoryError
+from imagefactory.system import tables
+from imagefactory.system.text import Part, join, safe, shorten, styled
 
 __all__ = [
+    "Part",
     "command",
     "emit_json",
     "err",
     "escape",
     "failure",
+    "finish",
+    "line",
     "out",
+    "safe",
     "say",
+    "shorten",
     "size",
     "step",
+    "styled",
     "table",
     "warn",
 ]
 
-#: Columns where no terminal says how many there are: CI logs scroll sideways, folded digests cannot
-#: be copied.
+#: Columns of what is not a terminal and does not say: CI logs scroll sideways.
 WIDE = None if "COLUMNS" in os.environ or sys.stdout.isatty() else 160
+#: Columns that a terminal is assumed to have at least.
+LEAST = 80
 
-out = Console(highlight=False, soft_wrap=True, width=WIDE)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, emoji=False, soft_wrap=True, width=WIDE)
+err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+
+#: The result of the command that is running, until ``finish`` writes it.
+_results: list[object] = []
+
+
+def line(*parts: Part) -> None:
+    """One line of a result on standard output."""
+    out.print(join(*parts))
 
 
 def say(text: str) -> None:
     """One progress line."""
-    err.print(escape(text))
+    err.print(join(text))
 
 
-def command(line: str) -> None:
-    """A program that is about to run, as a person could type it."""
-    err.print(f"[dim]$ {escape(line)}[/dim]")
+def command(shown: str) -> None:
+    """A program that is about to run, in short; the log of commands has all of it."""
+    err.print(styled(f"$ {shown}", "dim"))
 
 
 def warn(text: str) -> None:
     """Something that a person should know and that stops nothing."""
-    err.print(f"[yellow]warning:[/yellow] {escape(text)}")
+    err.print(join(styled("warning:", "yellow"), f" {text}"))
 
 
 def failure(error: FactoryError) -> None:
-    """All problems of ``error``, one after the other."""
+    """All problems of ``error``, one after the other.
+
+    On a terminal what is wrong is wrapped between words. What to do is not: it may be a command, to
+    be copied as one line.
+    """
     for problem in error.problems:
-        where = f"[bold]{escape(problem.where)}:[/bold] " if problem.where else ""
-        err.print(f"[red]error:[/red] {where}{escape(problem.what)} [dim]\\[{problem.code}][/dim]")
-        for line in problem.detail.splitlines():
-            err.print(f"  [dim]{escape(line)}[/dim]")
+        where = (styled(f"{problem.where}:", "bold"), " ") if problem.where else ()
+        code = styled(f" [{problem.code}]", "dim")
+        what = join(styled("error:", "red"), " ", *where, problem.what, code)
+        for part in tables.wrap(what, err.width) if err.file.isatty() else [what]:
+            err.print(part)
+        for text in problem.detail.splitlines():
+            err.print(styled(f"  {text}", "dim"))
         if problem.fix:
-            err.print(f"  [green]fix:[/green] {escape(problem.fix)}")
+            err.print(join("  ", styled("fix:", "green"), f" {problem.fix}"))
     if len(error.problems) > 1:
-        err.print(f"[red]{len(error.problems)} errors[/red]")
+        err.print(styled(f"{len(error.problems)} errors", "red"))
 
 
 def size(number: int) -> str:
@@ -77,19 +114,43 @@ def size(number: int) -> str:
 
 
 def emit_json(value: object) -> None:
-    """``value`` as JSON on standard output, the same bytes on a terminal and in a pipe."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    """Take ``value`` as the result of the command; ``finish`` writes it.
+
+    Raises ValueError for a second result: there is one document on standard output.
+    """
+    if _results:
+        raise ValueError("a command has one result")
+    _results.append(value)
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on standard output; cells may carry rich markup."""
-    grid = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        grid.add_column(column, overflow="fold")
-    for row in rows:
-        grid.add_row(*row)
-    out.print(grid, soft_wrap=False)
+def finish(error: FactoryError | None = None, exit_code: int = 0, *, wanted: bool = True) -> None:
+    """Write the JSON document of the command that has ended: its result, its errors, or both.
+
+    ``wanted`` is whether ``--json`` was on the command line. Non-ASCII characters are escaped, so
+    that the bytes are the same on every terminal and in a pipe.
+    """
+    value = _results.pop() if _results else None
+    failed = error is not None and wanted
+    if error is not None and failed and (value is None or isinstance(value, dict)):
+        errors = [problem.as_dict() for problem in error.problems]
+        value = {**(value or {}), "errors": errors, "exit_code": exit_code}
+    if value is not None:
+        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+        sys.stdout.flush()
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Part]]) -> None:
+    """A table on standard output, under ``title`` if that is not empty.
+
+    A ``str`` cell is data, a cell with a style is made with ``styled``. On a terminal the table
+    fits its width (80 columns at least); in a pipe a row is one line, with two spaces or more
+    between its values.
+    """
+    if title:
+        out.print(styled(title, "bold"))
+    width = max(out.width, LEAST) if out.file.isatty() else None
+    for shown in tables.layout(columns, rows, width=width):
+        out.print(shown)
 
 
 @contextmanager
@@ -97,7 +158,7 @@ def step(text: str) -> Iterator[None]:
     """A long step: a spinner on a terminal, a line before and after elsewhere."""
     began = time.monotonic()
     if err.is_terminal:
-        with err.status(escape(text)):
+        with err.status(Text(safe(text))):
             yield
     else:
         say(f"{text} ...")

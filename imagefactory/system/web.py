@@ -1,7 +1,6 @@
-"""The gateway to servers: what is asked of them is asked again when a connection breaks.
+"""HTTP requests, retried when a connection breaks.
 
-Its libraries take a twentieth of a second to load, which a command that asks no server does not
-spend.
+The HTTP libraries take 50 ms to load, so they are imported only when a request is made.
 """
 
 from __future__ import annotations
@@ -13,26 +12,25 @@ from typing import IO, TypeVar
 from imagefactory.errors import SetupError, fail
 
 CHUNK = 1 << 20
-SECONDS = 60
+#: Seconds.
+TIMEOUT = 60
 Answer = TypeVar("Answer")
 
 
-def patiently(ask: Callable[[], Answer]) -> Answer:
-    """What ``ask`` returns, asked up to three times if the connection breaks.
-
-    On the way or half through.
-    """
-    import requests  # noqa: PLC0415 - as the module says
+def with_retries(request: Callable[[], Answer]) -> Answer:
+    """Call ``request``, up to three times if the connection fails or breaks halfway."""
+    import requests  # noqa: PLC0415 - see the module's docstring
     import stamina  # noqa: PLC0415
 
+    stamina.instrumentation.set_on_retry_hooks([])  # by default it logs its own event names
     broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-    return stamina.retry(on=broken, attempts=3)(ask)()
+    return stamina.retry(on=broken, attempts=3)(request)()
 
 
 def download(url: str, file: IO[bytes], *, code: str) -> str:
-    """Write what ``url`` is into ``file``, from its start; the SHA-256 of it.
+    """Download ``url`` into ``file``, and return the content's SHA-256 in hex.
 
-    Raises SetupError, as ``code``.
+    A retry starts over. Raises SetupError with ``code`` if it fails.
     """
     import requests  # noqa: PLC0415
 
@@ -40,7 +38,7 @@ def download(url: str, file: IO[bytes], *, code: str) -> str:
         digest = hashlib.sha256()
         file.seek(0)
         file.truncate()
-        with requests.get(url, stream=True, timeout=SECONDS) as answer:
+        with requests.get(url, stream=True, timeout=TIMEOUT) as answer:
             answer.raise_for_status()
             for chunk in answer.iter_content(CHUNK):
                 digest.update(chunk)
@@ -48,17 +46,17 @@ def download(url: str, file: IO[bytes], *, code: str) -> str:
         return digest.hexdigest()
 
     try:
-        return patiently(save)
+        return with_retries(save)
     except requests.RequestException as error:
-        fix = "check the address and the network: imagefactory doctor"
+        fix = "check the URL and the network: imagefactory doctor"
         raise fail(SetupError, code, f"{url}: {error}", fix=fix) from None
 
 
 def answers(url: str) -> bool:
-    """Whether there is anything at ``url``."""
+    """Whether a HEAD request to ``url`` succeeds."""
     import requests  # noqa: PLC0415
 
     try:
-        return requests.head(url, timeout=SECONDS, allow_redirects=True).ok
+        return requests.head(url, timeout=TIMEOUT, allow_redirects=True).ok
     except requests.RequestException:
         return False

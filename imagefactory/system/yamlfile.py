@@ -1,8 +1,7 @@
-"""Reads a YAML file into a pydantic model; every error has its line, and all errors are shown at
-once.
+"""Reads a YAML file into a pydantic class, and reports all errors at once, each with its line.
 
-PyYAML's node tree is used rather than its loader: it keeps positions, and the loader would keep the
-last of two equal keys and read ``2.10`` as 2.1 without a word.
+PyYAML's node tree is used instead of its loader: the tree keeps positions, while the loader would
+silently keep the last of two equal keys and read ``2.10`` as 2.1.
 """
 
 from __future__ import annotations
@@ -15,31 +14,28 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from imagefactory.errors import InputError, Problem
+from imagefactory.errors import InputError, Problem, fail
 
 Loc = tuple[str | int, ...]
-Model = TypeVar("Model", bound="Strict")
-_PLAIN = {
+Schema = TypeVar("Schema", bound="Strict")
+_NOT_STRINGS = {
     "tag:yaml.org,2002:float": "a number",
     "tag:yaml.org,2002:int": "a number",
-    "tag:yaml.org,2002:bool": "a truth value",
-    "tag:yaml.org,2002:null": "nothing",
+    "tag:yaml.org,2002:bool": "a boolean",
+    "tag:yaml.org,2002:null": "null",
     "tag:yaml.org,2002:timestamp": "a date",
 }
 
 
 class Strict(BaseModel):
-    """A mapping of a YAML file: unknown keys and values of another type are errors."""
+    """A mapping in a YAML file; unknown keys and values of the wrong type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where a value was written.
-
-    File, line (1-based) and the section, such as ``zip`` or ``defaults``.
-    """
+    """Where a value is written: file, line (from 1) and section, such as ``zip``."""
 
     file: str
     line: int
@@ -51,21 +47,21 @@ class Location:
 
 @dataclass(slots=True)
 class Positions:
-    """Where every value of a file stands."""
+    """The line, and the text as written, of every value in a file."""
 
     file: str
     lines: dict[Loc, int] = field(default_factory=dict)
     raw: dict[Loc, str] = field(default_factory=dict)
 
     def line(self, loc: Loc) -> int:
-        """Line of the value at ``loc``, or of the nearest value around it."""
+        """Line of the value at ``loc``, or of the innermost value that encloses it."""
         for end in range(len(loc), -1, -1):
             if loc[:end] in self.lines:
                 return self.lines[loc[:end]]
         return 1
 
     def rename(self, loc: Loc, key: str) -> None:
-        """Lets the places at and below ``loc`` be found by ``key`` too."""
+        """Make the positions at and below ``loc`` available under ``key`` as well."""
         for old in [old for old in self.lines if old[: len(loc)] == loc]:
             new = (*loc[:-1], key, *old[len(loc) :])
             self.lines[new] = self.lines[old]
@@ -78,66 +74,56 @@ class Positions:
 
 
 def read(
-    path: Path, model: type[Model], *, prefix: str, shown: str = ""
-) -> tuple[Model, Positions]:
-    """The file as ``model``, and its positions.
+    path: Path, schema: type[Schema], *, prefix: str, shown: str = ""
+) -> tuple[Schema, Positions]:
+    """Read the file as ``schema``, with the positions of its values.
 
-    ``prefix`` begins the codes of its problems, such as ``matrix``; ``shown`` is how a person is
-    told the file's name.
-
-    Raises InputError with every problem of syntax, keys and types.
+    ``prefix`` starts the codes of its problems, such as ``matrix``; ``shown`` is the file's name
+    in messages, if not ``path``. Raises InputError with every problem of syntax, keys and types.
     """
-    parsed, positions, problems = examine(path, model, prefix=prefix, shown=shown)
+    parsed, positions, problems = examine(path, schema, prefix=prefix, shown=shown)
     if parsed is None or problems:
         raise InputError(in_file_order(problems))
     return parsed, positions
 
 
 def examine(
-    path: Path, model: type[Model], *, prefix: str, shown: str = ""
-) -> tuple[Model | None, Positions, list[Problem]]:
-    """Like ``read``, but problems of keys and types are returned, for a caller that has more rules
-    to check.
+    path: Path, schema: type[Schema], *, prefix: str, shown: str = ""
+) -> tuple[Schema | None, Positions, list[Problem]]:
+    """Like ``read``, but return problems of keys and types, for callers with more rules to check.
 
-    Where the problems leave no doubt what was meant (a number for a text, a key too many), there is
-    a model as well.
-
-    Raises InputError if the file is not YAML.
+    If every mistake can be repaired (a number for a string, an extra key), the parsed file is
+    returned along with the problems; otherwise None. Raises InputError if the file is not YAML.
     """
     positions = Positions(shown or str(path))
     problems: list[Problem] = []
     try:
         data = _plain(_compose(path, positions, prefix), (), positions, problems, prefix)
     except RecursionError:
-        what, fix = (
-            "nested too deeply, or an anchor holds itself",
-            "write the values out, without such nesting",
-        )
+        what = "nested too deeply, or an anchor contains itself"
+        fix = "write the values out, without such nesting"
         raise InputError(
             Problem(code=f"{prefix}-syntax", where=positions.file, what=what, fix=fix)
         ) from None
-    for _ in range(2):  # a key that is mended may hold mistakes of its own
+    for _ in range(2):  # the value of a repaired key may have mistakes of its own
         try:
-            return model.model_validate(data), positions, problems
+            return schema.model_validate(data), positions, problems
         except ValidationError as error:
             found = _located(error, positions)
-        known = _known_keys(model)
-        told = [_explain(detail, loc, positions, known, prefix) for loc, detail in found]
-        problems += [problem for problem in told if problem not in problems]
+        known = _known_keys(schema)
+        new = [_explain(detail, loc, positions, known, prefix) for loc, detail in found]
+        problems += [problem for problem in new if problem not in problems]
         for loc, detail in found:
-            _mend(data, loc, detail["type"], positions, known)
+            _repair(data, loc, detail["type"], positions, known)
     return None, positions, problems
 
 
 def _located(error: ValidationError, positions: Positions) -> list[tuple[Loc, Any]]:
-    """The errors with their places in the file.
-
-    One a place, though pydantic tells one for each kind of a union.
-    """
+    """The errors by position; pydantic's one error per member of a union is reduced to one."""
     found: dict[Loc, Any] = {}
     for detail in error.errors():
         loc: Loc = ()
-        for part in detail["loc"]:  # the parts that are not in the file name kinds of a union
+        for part in detail["loc"]:  # parts that are not in the file name members of a union
             loc = (*loc, part) if (*loc, part) in positions.lines else loc
         if detail["type"] == "missing":
             loc = (*loc, detail["loc"][-1])
@@ -146,23 +132,22 @@ def _located(error: ValidationError, positions: Positions) -> list[tuple[Loc, An
     return [(loc, detail) for loc, detail in found.items() if loc not in inner]
 
 
-def _mend(data: Any, loc: Loc, kind: str, positions: Positions, known: set[str]) -> None:
-    """Reads ``data`` at ``loc`` as it was meant, if that is plain.
-
-    So that one mistake is not told as many.
-    """
+def _repair(data: Any, loc: Loc, kind: str, positions: Positions, known: set[str]) -> None:
+    """Correct ``data`` at ``loc`` if the intent is clear, so that one mistake causes one error."""
     for part in loc[:-1]:
         data = data[part]
     if kind == "extra_forbidden":
-        value, meant = data.pop(loc[-1]), _meant(loc, known)
-        if meant and meant not in data:
-            data[meant] = value
-            positions.rename(loc, meant)
+        value, key = data.pop(loc[-1]), _closest_key(loc, known)
+        if key and key not in data:
+            data[key] = value
+            positions.rename(loc, key)
     elif kind == "string_type" and loc in positions.raw:
         data[loc[-1]] = positions.raw[loc]
 
 
 def in_file_order(problems: list[Problem]) -> list[Problem]:
+    """Sort problems by their line."""
+
     def line(problem: Problem) -> int:
         return int((problem.where or ":0").rpartition(":")[2])
 
@@ -170,9 +155,9 @@ def in_file_order(problems: list[Problem]) -> list[Problem]:
 
 
 def _parse(text: str) -> yaml.Node | None:
-    """libyaml where PyYAML has it, ten times as fast.
+    """Parse with libyaml if PyYAML has it, which is ten times as fast.
 
-    PyYAML's own parser tells better what is wrong with a file.
+    For errors PyYAML's own parser runs again, as its messages are better.
     """
     try:
         return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -184,46 +169,26 @@ def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
     try:
         root = _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        fix = "run in the project's folder, or name the file"
-        raise InputError(
-            Problem(code=f"{prefix}-missing", what=f"there is no file {path}", fix=fix)
-        ) from None
+        what, fix = f"there is no file {path}", "run in the project's folder, or name the file"
+        raise fail(InputError, f"{prefix}-missing", what, fix=fix) from None
     except UnicodeDecodeError as error:
-        what = f"the file is not UTF-8 (byte {error.start})"
+        what, where = f"the file is not UTF-8 (byte {error.start})", positions.file
         fix = "save it as UTF-8"
-        raise InputError(
-            Problem(code=f"{prefix}-encoding", where=positions.file, what=what, fix=fix)
-        ) from None
+        raise fail(InputError, f"{prefix}-encoding", what, where=where, fix=fix) from None
     except OSError as error:
-        what = f"{path} cannot be read: {error.strerror}"
-        raise InputError(
-            Problem(code=f"{prefix}-missing", what=what, fix="name a readable file")
-        ) from None
+        what, fix = f"{path} cannot be read: {error.strerror}", "name a readable file"
+        raise fail(InputError, f"{prefix}-missing", what, fix=fix) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        what = f"not valid YAML: {error.problem or error.context}"
         where = f"{positions.file}:{mark.line + 1 if mark else 1}"
-        what = f"not YAML: {error.problem or error.context}"
-        raise InputError(
-            Problem(code=f"{prefix}-syntax", where=where, what=what, fix="mend the line")
-        ) from None
+        raise fail(InputError, f"{prefix}-syntax", what, where=where, fix="fix the line") from None
     except yaml.YAMLError as error:
-        raise InputError(
-            Problem(
-                code=f"{prefix}-syntax",
-                where=positions.file,
-                what=f"not YAML: {error}",
-                fix="mend the file",
-            )
-        ) from None
+        what, where = f"not valid YAML: {error}", positions.file
+        raise fail(InputError, f"{prefix}-syntax", what, where=where, fix="fix the file") from None
     if root is None:
-        raise InputError(
-            Problem(
-                code=f"{prefix}-empty",
-                where=f"{positions.file}:1",
-                what="the file is empty",
-                fix="see docs/",
-            )
-        )
+        what, where = "the file is empty", f"{positions.file}:1"
+        raise fail(InputError, f"{prefix}-empty", what, where=where, fix="see docs/")
     return root
 
 
@@ -243,12 +208,9 @@ def _plain(
         return int(node.value)
     if node.tag == "tag:yaml.org,2002:bool":
         return node.value.lower() in ("true", "yes", "on")
-    if node.tag in _PLAIN:
-        problems.append(
-            _not_text(
-                node.value, _PLAIN[node.tag], f"{positions.file}:{positions.line(loc)}", prefix
-            )
-        )
+    if node.tag in _NOT_STRINGS:
+        where = f"{positions.file}:{positions.line(loc)}"
+        problems.append(_not_a_string(node.value, _NOT_STRINGS[node.tag], where, prefix))
     return node.value
 
 
@@ -259,38 +221,35 @@ def _mapping(
     for key_node, value_node in node.value:
         key, line = str(key_node.value), key_node.start_mark.line + 1
         if key in found:
-            what = f"{key!r} stands twice, first on line {positions.line((*loc, key))}"
             where = f"{positions.file}:{line}"
-            problems.append(
-                Problem(
-                    code=f"{prefix}-duplicate-key", where=where, what=what, fix="keep one of them"
-                )
-            )
+            what = f"duplicate key {key!r}, first set on line {positions.line((*loc, key))}"
+            fix = "keep one of them"
+            duplicate = Problem(code=f"{prefix}-duplicate-key", where=where, what=what, fix=fix)
+            problems.append(duplicate)
             continue
         positions.lines[*loc, key] = line
         found[key] = _plain(value_node, (*loc, key), positions, problems, prefix)
     return found
 
 
-def _not_text(raw: str, kind: str, where: str, prefix: str) -> Problem:
-    shown = raw or "(nothing)"
+def _not_a_string(raw: str, kind: str, where: str, prefix: str) -> Problem:
     return Problem(
         code=f"{prefix}-not-text",
         where=where,
-        what=f"YAML reads {shown} as {kind}, and a text is meant here",
+        what=f"expected a string, but YAML reads {raw or 'an empty value'} as {kind}",
         fix=f'write "{raw}" in quotes' if raw else "write a value",
     )
 
 
-def _known_keys(model: type[BaseModel]) -> set[str]:
+def _known_keys(schema: type[BaseModel]) -> set[str]:
     keys: set[str] = set()
-    schema = model.model_json_schema()
-    for part in (schema, *schema.get("$defs", {}).values()):
+    whole = schema.model_json_schema()
+    for part in (whole, *whole.get("$defs", {}).values()):
         keys |= set(part.get("properties", {}))
     return keys
 
 
-def _meant(loc: Loc, known: set[str]) -> str | None:
+def _closest_key(loc: Loc, known: set[str]) -> str | None:
     return next(iter(difflib.get_close_matches(str(loc[-1]), sorted(known), n=1)), None)
 
 
@@ -299,22 +258,17 @@ def _explain(detail: Any, loc: Loc, positions: Positions, known: set[str], prefi
     path = ".".join(str(part) for part in loc) or "the file"
     kind = detail["type"]
     if kind == "extra_forbidden":
-        meant = _meant(loc, known)
-        fix = f"write {meant!r}" if meant else "remove it; docs/matrix.md lists what there is"
-        return Problem(
-            code=f"{prefix}-unknown-key", where=where, what=f"there is no key {path!r}", fix=fix
-        )
+        key = _closest_key(loc, known)
+        what = f"there is no key {path!r}"
+        fix = f"write {key!r}" if key else "remove it; see docs/ for the keys"
+        return Problem(code=f"{prefix}-unknown-key", where=where, what=what, fix=fix)
     if kind == "missing":
-        what = f"{path!r} is missing"
-        return Problem(
-            code=f"{prefix}-missing-key", where=where, what=what, fix=f"add {loc[-1]!r} here"
-        )
+        what, fix = f"{path!r} is missing", f"add {loc[-1]!r} here"
+        return Problem(code=f"{prefix}-missing-key", where=where, what=what, fix=fix)
     if kind == "string_type" and loc in positions.raw:
-        return _not_text(positions.raw[loc], "a number or truth value", where, prefix)
-    given = positions.raw.get(loc)
-    what = f"{path!r}: {detail['msg'].removeprefix('Value error, ')}" + (
-        f" (it is {given!r})" if given else ""
-    )
-    return Problem(
-        code=f"{prefix}-wrong-value", where=where, what=what, fix="write a value of that kind"
-    )
+        return _not_a_string(positions.raw[loc], "a number or boolean", where, prefix)
+    written = positions.raw.get(loc)
+    what = f"{path!r}: {detail['msg'].removeprefix('Value error, ')}"
+    what += f" (it is {written!r})" if written else ""
+    fix = "write a value of that kind"
+    return Problem(code=f"{prefix}-wrong-value", where=where, what=what, fix=fix)

@@ -1,1 +1,1 @@
-"""Upkeep of the machine: what takes room, and what is missing."""
+"""Upkeep of the machine: what uses disk space, and what is missing."""

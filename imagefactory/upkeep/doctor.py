@@ -1,4 +1,4 @@
-"""What this machine offers, and what to do about what it lacks."""
+"""Checks what this machine offers for building, and how to fix what it lacks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
 GIB = 1024**3
-#: A CUDA cell is about 10 GB unpacked, and a build holds it in up to three forms.
+#: A CUDA cell is about 10 GB unpacked, and a build stores it in up to three forms.
 ROOM_FOR_A_CELL = 35 * GIB
 
 
 class Health(StrEnum):
-    """How a finding is to be read; only BAD makes doctor exit with 3."""
+    """The severity of a finding; only BAD makes doctor exit with 3."""
 
     GOOD = "good"
     NOTE = "note"
@@ -32,7 +32,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at, what was seen, and the remedy if it is not good."""
+    """The result of one check, and the remedy if it is not good."""
 
     name: str
     health: Health
@@ -45,12 +45,12 @@ class Finding:
 
 
 def examine(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
-    """Look at everything; never raises for what it finds."""
+    """Run all checks; problems are returned, not raised."""
     try:
         engine: Engine | None = Engine.connect(environ, settings.state)
     except SetupError:
         engine = None
-    looks: list[Callable[[], list[Finding]]] = [
+    checks: list[Callable[[], list[Finding]]] = [
         lambda: _engine(engine),
         lambda: _emulation(engine),
         lambda: _disk(engine, settings),
@@ -58,7 +58,7 @@ def examine(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
         lambda: _wheel_folders(settings),
         _gpu,
     ]
-    return [finding for look in looks for finding in look()]
+    return [finding for check in checks for finding in check()]
 
 
 def _engine(engine: Engine | None) -> list[Finding]:
@@ -68,7 +68,7 @@ def _engine(engine: Engine | None) -> list[Finding]:
                 name="engine",
                 health=Health.BAD,
                 seen="no container engine answers",
-                remedy="start Docker, or bring up a private one: scripts/engine up",
+                remedy="start Docker, or a private engine: scripts/engine up",
             )
         ]
     server, buildx = engine.version
@@ -88,14 +88,8 @@ def _emulation(engine: Engine | None) -> list[Finding]:
         else Finding(
             name=f"runs {platform}",
             health=Health.NOTE,
-            seen=(
-                "not on this machine: such a base can be made and such an image "
-                "verified only elsewhere"
-            ),
-            remedy=(
-                "scripts/engine up registers QEMU; elsewhere: apt-get install "
-                "qemu-user-static binfmt-support"
-            ),
+            seen="not on this machine, so bases cannot be bootstrapped and images not verified",
+            remedy="scripts/engine up registers QEMU; or install qemu-user-static binfmt-support",
         )
         for platform in Platform
     ]
@@ -109,10 +103,7 @@ def _disk(engine: Engine | None, settings: Settings) -> list[Finding]:
     seen = f"{free / GIB:.0f} GiB free at {root}"
     if free >= ROOM_FOR_A_CELL:
         return [Finding(name="disk", health=Health.GOOD, seen=seen)]
-    remedy = (
-        f"a CUDA cell wants {ROOM_FOR_A_CELL / GIB:.0f} GiB while it is built: "
-        "docker buildx prune, docker image prune"
-    )
+    remedy = f"building a CUDA cell takes {ROOM_FOR_A_CELL / GIB:.0f} GiB: imagefactory prune"
     return [Finding(name="disk", health=Health.NOTE, seen=seen, remedy=remedy)]
 
 
@@ -129,7 +120,7 @@ def _indexes(settings: Settings) -> list[Finding]:
             problem = type(error).__name__
         shown = index.rpartition("@")[2]
         if problem:
-            remedy = "check the network and SSL_CERT_FILE; UV_DEFAULT_INDEX names another index"
+            remedy = "check the network and SSL_CERT_FILE, or set UV_DEFAULT_INDEX to another index"
             findings.append(
                 Finding(name="index", health=Health.BAD, seen=f"{shown}: {problem}", remedy=remedy)
             )
@@ -164,8 +155,8 @@ def _gpu() -> list[Finding]:
             Finding(
                 name="gpu",
                 health=Health.NOTE,
-                seen=f"no NVIDIA driver answers on this {os.uname().machine} machine",
-                remedy="none needed to build; checks that need a GPU are reported as skipped",
+                seen=f"no NVIDIA driver on this {os.uname().machine} machine",
+                remedy="not needed to build; checks that need a GPU are skipped",
             )
         ]
     return [

@@ -1,7 +1,7 @@
-"""What can go to make room, and why: told before anything is touched. Pure.
+"""Plans what to remove to free disk space, with the reasons, before anything is removed. Pure.
 
-An image is imagefactory's only if it has both the label and a name in the matrix's repository: an
-image that somebody made from one of ours inherits the label, and a name can be given to anything.
+An image belongs to imagefactory only if it has both the label and a name in the matrix's
+repository: images derived from ours inherit the label, and any image can be given the name.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from enum import StrEnum
 from pathlib import Path
 
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.system.cache_records import CacheRecord
-from imagefactory.system.engine import ImageInfo
+from imagefactory.system.engine import CacheRecord, ImageInfo
 
-#: Words in the description of a build-cache record that only steps of imagefactory's Dockerfiles
-#: have.
-OURS = ("/imagefactory-wheels-", "/factory/", "factory /factory", "--date=@315532800")
+#: Text in the descriptions of build-cache records that only imagefactory's Dockerfiles cause.
+OURS = (
+    "/imagefactory-wheels-",
+    "python3 -m factory.",
+    "/factory/",
+    "factory /factory",
+    "--date=@315532800",
+)
 
 
 class Kind(StrEnum):
-    """What an item is."""
+    """The kind of an item."""
 
     IMAGE = "image"
     BASE = "base"
@@ -31,9 +35,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One thing that may go.
+    """An item that can be removed; ``size`` in bytes, as far as it is known.
 
-    An image's name, the id of a cache record, or a path; bytes as far as they are known.
+    ``name`` is an image reference, the id of a cache record, or a path.
     """
 
     kind: Kind
@@ -48,7 +52,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """A plan: what goes, and what was looked at and stays, each with the reason."""
+    """A plan: the items to remove, and those that are kept, each with the reason."""
 
     items: tuple[Item, ...]
     kept: tuple[Item, ...]
@@ -63,10 +67,10 @@ def images(
     verified: Collection[str],
     everything: bool,
 ) -> Pruning:
-    """Judge images by their names.
+    """Decide which images to remove; ``found`` has them by reference.
 
-    ``wanted`` is, by tag, the build key of every cell; ``used`` the digests of images that
-    containers were made from; ``verified`` the digests with a receipt that passed.
+    ``wanted`` is the build key of every cell by tag, ``used`` the digests of images that have
+    containers, ``verified`` the digests with a receipt that passed.
     """
     items: list[Item] = []
     kept: list[Item] = []
@@ -76,11 +80,9 @@ def images(
             continue
         why = _why(ref, image, wanted, everything=everything)
         shown = f"{why}; its digest was verified" if why and image.digest in verified else why
-        size = 0 if image.digest in seen else image.size  # a further name takes no room
+        size = 0 if image.digest in seen else image.size  # another name uses no space
         seen.add(image.digest)
-        item = Item(
-            kind=Kind.IMAGE, name=ref, size=size, why=shown or "the matrix's own, as it is now"
-        )
+        item = Item(kind=Kind.IMAGE, name=ref, size=size, why=shown or "up to date")
         if why and image.digest in used:
             kept.append(Item(kind=Kind.IMAGE, name=ref, size=size, why="a container uses it"))
         else:
@@ -92,19 +94,19 @@ def _why(ref: str, image: ImageInfo, wanted: Mapping[str, str], *, everything: b
     if ref not in wanted:
         return "no cell of the matrix has this name"
     if image.labels[f"{LABEL}.build-key"] != wanted[ref]:
-        return "made from older inputs than the matrix has now"
-    return "all were asked for" if everything else ""
+        return "outdated: its inputs have changed"
+    return "--all was given" if everything else ""
 
 
 def cache(records: Sequence[CacheRecord], *, private: bool) -> Pruning:
-    """Judge build-cache records: all of a private engine's, else those that steps of ours made."""
+    """Decide which build-cache records to remove: all of a private engine's, else only ours."""
     ours: list[Item] = []
     others: list[Item] = []
     for record in records:
         if not record.reclaimable:
             continue
         mine = private or any(word in record.description for word in OURS)
-        why = "made again by the next build" if mine else "not known to be imagefactory's"
+        why = "recreated by the next build" if mine else "not known to be imagefactory's"
         item = Item(kind=Kind.CACHE, name=record.id, size=record.size, why=why)
         (ours if mine else others).append(item)
     return Pruning(items=tuple(ours), kept=tuple(others))

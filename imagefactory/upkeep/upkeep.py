@@ -1,4 +1,4 @@
-"""The upkeep station: what takes room on this machine and can be made again, and its removal."""
+"""The upkeep station: finds what uses disk space and can be recreated, and removes it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from imagefactory.upkeep.prune import Item, Kind, Pruning
 from imagefactory.verifying import receipt
 
 BOOTSTRAPPED = "imagefactory/bootstrap"
-#: Below the cache folder: what only a next build needs.
-REMAKABLE = (
+#: Folders below the cache folder whose content is recreated when needed.
+RECREATABLE = (
     "build",
     "metadata",
     "proofs",
@@ -38,9 +38,9 @@ def survey(
     everything: bool,
     build_cache: bool,
 ) -> Pruning:
-    """What can go, and what was looked at and is kept; ``plans`` are those of all cells.
+    """Find what can be removed, and what is kept; ``plans`` are those of all cells.
 
-    ``everything`` includes what the matrix has now, ``build_cache`` BuildKit's cache.
+    ``everything`` includes what is up to date, ``build_cache`` BuildKit's cache.
     """
     images = _images(engine, plans, inputs, everything=everything)
     records = engine.cache_records() if build_cache else []
@@ -54,7 +54,7 @@ def survey(
 
 
 def remove(items: Sequence[Item], engine: Engine) -> tuple[list[Problem], int]:
-    """Remove ``items``; what could not be removed, and the bytes that are free now and were not."""
+    """Remove ``items``; returns the problems, and the number of bytes that were freed."""
     before = disk.free(engine.data_root)
     failed = _remove(items, engine)
     now = disk.free(engine.data_root)
@@ -80,7 +80,7 @@ def _images(
 
 def _bases(engine: Engine) -> list[Item]:
     found = engine.find_images(engine.names(BOOTSTRAPPED))
-    why = "made again from the distribution's archive"
+    why = "recreated from the distribution's archive"
     return [
         Item(kind=Kind.BASE, name=ref, size=image.size, why=why)
         for ref, image in sorted(found.items())
@@ -88,9 +88,9 @@ def _bases(engine: Engine) -> list[Item]:
 
 
 def _all_folders(settings: Settings) -> list[Item]:
-    roots = [settings.cache / name for name in REMAKABLE]
+    roots = [settings.cache / name for name in RECREATABLE]
     sizes = {root: _size(root) for root in roots if root.is_dir()}
-    why = "made or downloaded again when it is needed"
+    why = "recreated or downloaded again when needed"
     return list(prune.folders(settings.cache, (), why, sizes))
 
 
@@ -98,11 +98,11 @@ def _stale_folders(plans: Sequence[CellPlan], inputs: Inputs) -> list[Item]:
     contexts, house = (inputs.settings.cache / name for name in ("build", "wheelhouse"))
     cells = {plan.cell.name for plan in plans}
     sizes = {path: _size(path) for path in _folders(contexts) if not _is_stage(path.name)}
-    why = "build context of a cell that the matrix does not have"
-    gone = prune.folders(contexts, cells, why, sizes)
+    why = "build context of a cell that is not in the matrix"
+    stale = prune.folders(contexts, cells, why, sizes)
     files = {path: _size(path) for path in _folders(house)}
     locked = _hashes(inputs.lock)
-    return [*gone, *prune.folders(house, locked, "a file that the lock does not name", files)]
+    return [*stale, *prune.folders(house, locked, "file that is not in the lock", files)]
 
 
 def _folders(root: Path) -> list[Path]:
@@ -115,7 +115,7 @@ def _hashes(lock: Lock) -> set[str]:
 
 
 def _is_stage(name: str) -> bool:
-    """Whether a build context is a base's or a wheel's, which no cell has the name of."""
+    """Whether a build context belongs to a base or a wheel instead of a cell."""
     return name.startswith(("base-", "builder-", "wheel-"))
 
 
@@ -137,11 +137,8 @@ def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
             elif item.kind is Kind.FOLDER:
                 shutil.rmtree(item.name)
         except (FactoryError, OSError) as error:
-            failed.append(
-                Problem(
-                    code="prune-failed", where=item.name, what=str(error), fix="remove it by hand"
-                )
-            )
+            what, fix = str(error), "remove it by hand"
+            failed.append(Problem(code="prune-failed", where=item.name, what=what, fix=fix))
     if records:
         engine.forget_cache(records)
     return failed

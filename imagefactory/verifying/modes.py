@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from imagefactory.verifying.ports import Engine, ImageInfo
+from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying.subject import Ran
 
 #: A value that does not survive careless quoting.

@@ -1,6 +1,6 @@
-"""Receipts: what was built and which checks held, keyed by image digest.
+"""Receipts: what was built and which checks passed, keyed by image digest.
 
-Only what has one may move.
+Only an image with a receipt that passes may move.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(StrEnum):
-    """How a check ended. Only PASS is a success.
-
-    SKIP always says why and is never counted as one.
-    """
+    """How a check ended. Only PASS is a success; a SKIP always has a reason."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -124,7 +121,7 @@ def problems(receipts: Sequence[Receipt]) -> list[Problem]:
             code="check-failed",
             where=one.tag,
             what=f"{check.name}: {check.detail}",
-            fix="see docs/verify.md",
+            fix="'imagefactory verify --checks' lists what every check asserts",
         )
         for one in receipts
         for check in one.checks

@@ -1,11 +1,9 @@
-"""The registry of checks. A check is a small function in ``imagefactory.verify.checks``.
-
-Adding one is writing one.
-"""
+"""The registry of checks: finds them in ``imagefactory.verifying.checks`` and judges with them."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,15 +16,14 @@ from imagefactory.verifying.subject import Subject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a check says.
+    """What a check concludes.
 
     Attributes:
         outcome: how it ended.
         detail: what was seen; for a failure also what was expected; for a skip why.
-        excused: a skip that does not hold the image back, because it is not this image's or this
-            machine's to pass.
-            Other skips of a required check do: what could have been known and is not, is not
-                proven.
+        excused: a skip that does not hold the image back, because the check does not apply to this
+            image or cannot run on this machine. Other skips of a required check do hold it back:
+            what could have been observed and was not is not proven.
         seconds: how long the observation took.
     """
 
@@ -37,75 +34,124 @@ class Verdict:
 
 
 def passed(detail: str, *, seconds: float = 0.0) -> Verdict:
-    """The check holds."""
+    """The check passes."""
     return Verdict(outcome=Outcome.PASS, detail=detail, seconds=seconds)
 
 
 def failed(detail: str, *, seconds: float = 0.0) -> Verdict:
-    """The check does not hold."""
+    """The check fails."""
     return Verdict(outcome=Outcome.FAIL, detail=detail, seconds=seconds)
 
 
 def unknown(reason: str) -> Verdict:
-    """The check could not be made although it should have been."""
+    """The check could not run although it should have."""
     return Verdict(outcome=Outcome.SKIP, detail=reason)
 
 
 def excused(reason: str, *, seconds: float = 0.0) -> Verdict:
-    """The check cannot be made on this image or on this machine.
+    """The check does not apply to this image, or cannot run on this machine.
 
     It is never counted as a success.
     """
     return Verdict(outcome=Outcome.SKIP, detail=reason, excused=True, seconds=seconds)
 
 
+def count(number: int, noun: str) -> str:
+    """``1 file``, ``2 files``: for the details of verdicts."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 Check = Callable[[Subject], Verdict]
-Need = Literal["facts", "lock", "server"]
+#: What a check needs before it can run: ``facts``, those of its theme's own probe; ``manifest``,
+#: what the build recorded in the image; ``lock``, the locked wheels; ``server``, a run of vLLM.
+Need = Literal["facts", "manifest", "lock", "server"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A check with what the decorator said about it."""
+    """A check with what the decorator says about it."""
 
     name: str
     required: bool
     needs: tuple[Need, ...]
     function: Check
 
+    @property
+    def theme(self) -> str:
+        """The folder that the check is in."""
+        return self.function.__module__.split(".")[-2]
 
-_registered: dict[str, Registered] = {}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A check as users see it.
+
+    Attributes:
+        name: the check's name in receipts.
+        theme: the theme that it belongs to.
+        required: whether a failure keeps the image from moving.
+        needs: what has to be there for it to run.
+        text: what it asserts and what it fails for, as plain sentences.
+    """
+
+    name: str
+    theme: str
+    required: bool
+    needs: tuple[Need, ...]
+    text: str
 
 
 def check(
     name: str, *, required: bool = True, needs: Need | tuple[Need, ...] = ()
-) -> Callable[[Check], Check]:
-    """Register the decorated function as the check ``name``.
+) -> Callable[[Check], Registered]:
+    """Make the decorated function the check ``name``.
 
     It is called only when what it needs is there.
     """
 
-    def register(function: Check) -> Check:
-        if name in _registered:
-            raise ValueError(f"two checks are named {name}")
+    def register(function: Check) -> Registered:
         wanted = (needs,) if isinstance(needs, str) else needs
-        _registered[name] = Registered(
-            name=name, required=required, needs=wanted, function=function
-        )
-        return function
+        return Registered(name=name, required=required, needs=wanted, function=function)
 
     return register
 
 
+def themes() -> tuple[str, ...]:
+    """Every folder of checks, in the order of ``checks.ORDER``; others follow by name."""
+    order = {theme: number for number, theme in enumerate(checks.ORDER)}
+    found = (module.name for module in pkgutil.iter_modules(checks.__path__) if module.ispkg)
+    return tuple(sorted(found, key=lambda theme: (order.get(theme, len(order)), theme)))
+
+
 def all_checks() -> tuple[Registered, ...]:
-    """Every check, in the order of ``checks.ORDER`` and, within a file, as written."""
-    for module in pkgutil.iter_modules(checks.__path__):
-        importlib.import_module(f"{checks.__name__}.{module.name}")
-    themes = {theme: place for place, theme in enumerate(checks.ORDER)}
+    """Every check: theme by theme and, within a theme, as written.
 
-    def place(entry: Registered) -> int:
-        return themes.get(entry.function.__module__.rpartition(".")[2], len(themes))
+    Raises ValueError if two checks have the same name.
+    """
+    found: dict[str, Registered] = {}
+    for theme in themes():
+        module = importlib.import_module(f"{checks.__name__}.{theme}.check")
+        for entry in vars(module).values():
+            if not isinstance(entry, Registered):
+                continue
+            if entry.name in found:
+                raise ValueError(f"two checks are named {entry.name}")
+            found[entry.name] = entry
+    return tuple(found.values())
 
-    return tuple(sorted(_registered.values(), key=place))
+
+def describe() -> tuple[Description, ...]:
+    """Every check with its documentation, in the order of results."""
+    return tuple(
+        Description(
+            name=entry.name,
+            theme=entry.theme,
+            required=entry.required,
+            needs=entry.needs,
+            text=" ".join((inspect.getdoc(entry.function) or "").split()),
+        )
+        for entry in all_checks()
+    )
 
 
 def judge(subject: Subject) -> tuple[CheckResult, ...]:
@@ -114,10 +160,10 @@ def judge(subject: Subject) -> tuple[CheckResult, ...]:
 
 
 def _result(entry: Registered, subject: Subject) -> CheckResult:
-    missing = (_missing(need, subject) for need in entry.needs)
-    verdict = next((found for found in missing if found is not None), None) or entry.function(
-        subject
-    )
+    try:
+        verdict = _unmet(entry, subject) or entry.function(subject)
+    except Exception as error:  # noqa: BLE001 - a report of another shape than expected proves nothing
+        verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
     return CheckResult(
         name=entry.name,
         outcome=verdict.outcome,
@@ -127,15 +173,32 @@ def _result(entry: Registered, subject: Subject) -> CheckResult:
     )
 
 
-def _missing(need: Need, subject: Subject) -> Verdict | None:
-    """Why ``need`` is not there, as the verdict on a check that has it; None if it is there."""
-    if need == "facts" and subject.probed.facts is None:
-        return unknown("the probe reported nothing")
+def _unmet(entry: Registered, subject: Subject) -> Verdict | None:
+    """The verdict on a check for which something that it needs is missing; None if nothing is."""
+    missing = (_missing(need, entry.theme, subject) for need in entry.needs)
+    return next((verdict for verdict in missing if verdict is not None), None)
+
+
+def _missing(need: Need, theme: str, subject: Subject) -> Verdict | None:
+    if need in ("facts", "manifest"):
+        return _unreported(need, theme, subject)
     if need == "lock" and subject.resolution is None:
         return failed(
-            "wheels.lock has no resolution of the digest in the label: the image "
-            "was made from another lock"
+            "wheels.lock has no resolution with the digest in the image's label: the image was "
+            "made from another lock"
         )
     if need == "server" and subject.server is None:
-        return excused("needs a GPU: a CUDA image cannot serve here")
+        return excused("needs a GPU: a CUDA image cannot serve on this machine")
+    return None
+
+
+def _unreported(need: Need, theme: str, subject: Subject) -> Verdict | None:
+    if subject.probed.report is None:
+        return unknown("the probe reported nothing")
+    if need == "facts" and theme in subject.errors:
+        return failed(f"its probe failed: {subject.errors[theme]}")
+    if need == "facts" and theme not in subject.facts:
+        return failed(f"the probe reported no facts about {theme}")
+    if need == "manifest" and not subject.manifest:
+        return failed("the image has no manifest that can be read")
     return None

@@ -1,7 +1,4 @@
-"""Runs a vLLM server in the image on the tiny model, asks it what it should know.
-
-And asks it to stop.
-"""
+"""Runs a vLLM server in the image with the tiny model, asks it questions, and stops it."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from typing import Any
 import requests
 
 from imagefactory.system import ui
+from imagefactory.system.engine import Engine, ImageInfo, RunningContainer
 from imagefactory.verifying import tiny_model
-from imagefactory.verifying.ports import Engine, ImageInfo, RunningContainer
 
 MODEL_FOLDER = "/opt/imagefactory-smoke-model"
 MODEL_NAME = "capitals"
@@ -38,10 +35,7 @@ LOG_LINES = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait, in seconds.
-
-    For the start, for one answer, for the end, between two looks.
-    """
+    """How long to wait, in seconds: for the start, one answer, the end, and between two polls."""
 
     start: float = 600
     answer: float = 60
@@ -51,7 +45,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the server said to one question.
+    """The server's answer to one question.
 
     Attributes:
         kind: ``completion``, ``chat`` or ``stream``.
@@ -88,15 +82,15 @@ class ServerRun:
     """One life of the server.
 
     Attributes:
-        fault: why it did not get healthy; empty if it did. Nothing below was observed if it is set,
-            but for the log.
-        start_seconds: how long it took to get healthy, or to be given up.
+        fault: why it did not become healthy; empty if it did. If it is set, nothing below was
+            observed but the log.
+        start_seconds: how long it took to become healthy, or until that was given up.
         models: what ``/v1/models`` lists.
-        models_error: what it said instead.
-        answers: what it said to the questions.
-        exit_code: how it ended when it was asked to.
+        models_error: what it answered instead of a list.
+        answers: its answers to the questions.
+        exit_code: how it ended after SIGTERM.
         stop_seconds: how long that took.
-        log_tail: the last lines that it wrote.
+        log_tail: the last lines of its log.
     """
 
     fault: str
@@ -110,7 +104,10 @@ class ServerRun:
 
 
 def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patience) -> ServerRun:
-    """Serve the tiny model (written to ``folder``) from ``image`` and see what comes of it."""
+    """Serve the tiny model from ``image`` and ask it questions.
+
+    The model is written to ``folder``.
+    """
     container = engine.start(
         image.ref,
         ARGUMENTS,
@@ -129,7 +126,7 @@ def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patienc
 def _live(container: RunningContainer, patience: Patience) -> ServerRun:
     began = time.monotonic()
     with requests.Session() as session:
-        # A proxy has no business between here and the loopback address.
+        # No proxy between here and the loopback address.
         session.trust_env = False
         client = Client(
             session=session, url=f"http://127.0.0.1:{container.host_port}", patience=patience
@@ -155,22 +152,22 @@ def _live(container: RunningContainer, patience: Patience) -> ServerRun:
         answers=answers,
         exit_code=exit_code,
         stop_seconds=time.monotonic() - asked,
-        # A clean end writes many lines that tell nothing about the answers before it.
+        # A clean end writes many lines that say nothing about the answers before it.
         log_tail=_tail(container) if exit_code else log_tail,
     )
 
 
 def _wait(container: RunningContainer, client: Client, patience: Patience) -> str:
-    """Wait until the server is healthy; the reason if it does not get so."""
-    began = told = time.monotonic()
+    """Wait until the server is healthy; the reason if it does not become so."""
+    began = reported = time.monotonic()
     while not client.healthy():
         now = time.monotonic()
         if not container.alive():
             return f"the container ended after {now - began:.0f} s"
         if now - began > patience.start:
             return f"not healthy after {now - began:.0f} s"
-        if now - told > 15:
-            told = now
+        if now - reported > 15:
+            reported = now
             ui.say(
                 f"  server: {now - began:.0f} s, not healthy yet: "
                 f"{(_tail(container, 1) or 'no log')[:160]}"
@@ -202,7 +199,7 @@ class Client:
             return False
 
     def models(self) -> tuple[tuple[str, ...], str]:
-        """The names that ``/v1/models`` lists, and what it said if that is no list."""
+        """The names that ``/v1/models`` lists, and the error if there is no list."""
         try:
             response = self.session.get(f"{self.url}/v1/models", timeout=self.patience.answer)
             return tuple(str(entry["id"]) for entry in response.json()["data"]), ""

@@ -12,19 +12,19 @@ from typing import Any
 from imagefactory.locking.lock import Resolution
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.verifying.ports import ImageInfo
+from imagefactory.system.engine import ImageInfo
 from imagefactory.verifying.server import ServerRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What the image was meant to be, for a caller who knows (who has just built it).
+    """What the image should be, for a caller who knows it from the matrix and the lock.
 
     Attributes:
-        cell: the cell that the image was made for.
+        cell: the cell that the image should be of.
         build_key: the cell's build key.
         lock_digest: digest of the resolution, as the label has it.
-        resolution: what the image was installed from.
+        resolution: what the image should be installed from.
     """
 
     cell: Cell
@@ -35,9 +35,15 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What the probe reported from inside the image, or why it did not."""
+    """What the probe reported from inside the image, or why it did not.
 
-    facts: Mapping[str, Any] | None
+    Attributes:
+        report: see ``probe_core.collect``; None if there is none.
+        error: why there is none.
+        seconds: how long the probe ran.
+    """
+
+    report: Mapping[str, Any] | None
     error: str = ""
     seconds: float = 0.0
 
@@ -66,7 +72,7 @@ class Subject:
         entrypoint: runs of the entrypoint, by the names in ``modes.RUNS``.
         server: what happened when it served; None if that was not tried (see ``needs="server"``).
         resolution: the locked wheels that it should hold; None if the lock has none for it.
-        expected: what it was meant to be, if the caller knows.
+        expected: what it should be, if the caller knows.
     """
 
     image: ImageInfo
@@ -78,17 +84,24 @@ class Subject:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The probe's report; only for checks with ``needs="facts"``."""
-        return self.probed.facts or {}
+        """What the probes reported, by theme; a check with ``needs="facts"`` has its theme's."""
+        facts: Mapping[str, Any] = (self.probed.report or {}).get("facts", {})
+        return facts
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        """The errors of the probes that failed, by theme."""
+        errors: Mapping[str, str] = (self.probed.report or {}).get("errors", {})
+        return errors
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """What the build wrote down in the image; empty if it did not."""
-        return self.facts.get("manifest") or {}
+        """What the build recorded in the image; empty if there is nothing that can be read."""
+        return (self.probed.report or {}).get("manifest") or {}
 
     @property
     def channel(self) -> str:
-        """The torch channel that the image claims."""
+        """The torch channel that the image's label claims."""
         return self.label("channel")
 
     def label(self, name: str) -> str:

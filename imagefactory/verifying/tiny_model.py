@@ -68,7 +68,7 @@ LAYERS = 2
 ROPE_THETA = 1e6
 #: Query and key meet in one dimension of the head. RoPE turns it by 0.02 rad a position: the score
 #: falls with distance, slowly enough that prompts of some seventy words stay on the falling side,
-#: fast enough to tell neighbours apart.
+#: fast enough to distinguish neighbours.
 MEETING_DIM = 9
 #: Norm weights of query and key: the score of a country at distance 0 is their product times
 #: sqrt(HEAD_DIM).

@@ -1,1 +1,1 @@
-"""Wheels of vLLM that are made from its sources."""
+"""vLLM wheels that are built from source."""

@@ -1,4 +1,4 @@
-"""Makes one wheel of vLLM from its sources in the builder, and keeps it by its hash."""
+"""Builds a vLLM wheel from source in the builder, and stores it by its hash."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from imagefactory.building.bakefile import BakeOptions, WheelBake
 from imagefactory.building.contexts import Contexts, link, write_files
 from imagefactory.building.progress import Progress
 from imagefactory.building.sites import Site
+from imagefactory.building.timings import Timings, Took
 from imagefactory.building.view import View
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.locking import wheelhouse
@@ -23,17 +24,17 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
-from imagefactory.system import archive, shell, ui
+from imagefactory.system import archive, ui
 
-#: Lines of a build's output that tell why it ended.
-_TELLING = re.compile(
+#: Lines of a build's output that say why it failed.
+_ERROR = re.compile(
     r"patch \S+: (?:conflict|broken)|\bE: |\bE(?:rror|RROR)\b|[a-z]Error\b|\berror:"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A wheel of one key: where it is, and what its patches were found to be."""
+    """A wheel: its file, whether it was built just now, and the states of its patches."""
 
     built: BuiltWheel
     path: Path
@@ -53,12 +54,12 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
-    """What a wheel is made with.
+class BuildEnv:
+    """What a wheel is built with.
 
     Attributes:
         contexts: where its build context is written.
-        site: the engine and builder that make it.
+        site: the engine and builder that build it.
         base: the base that the builder's stages run on.
     """
 
@@ -68,26 +69,26 @@ class Workshop:
 
     @property
     def settings(self) -> Settings:
-        """Where indexes, wheelhouse and logs are."""
+        """Indexes, and the folders of wheelhouse and logs."""
         return self.contexts.settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """Units that were compiled on trial: a row for each, and for each patch in their sources."""
+    """The result of a trial: a row for each compiled unit, and for each patch in their sources."""
 
     units: tuple[dict[str, Any], ...]
     patches: tuple[dict[str, Any], ...]
 
 
-def compile_units(plan: WheelPlan, workshop: Workshop) -> Tried:
+def compile_units(plan: WheelPlan, env: BuildEnv) -> Tried:
     """Compile the units of a trial.
 
-    Raises CheckFailedError if a patch does not hold, or vLLM's CMake files do not configure.
+    Raises CheckFailedError if a patch fails, or CMake cannot configure vLLM.
     """
     with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
         folder = Path(name)
-        _bake(plan, workshop, folder, "tried", again=False)
+        _bake(plan, env, folder, "tried", again=False)
         units, patches = (
             json.loads((folder / file).read_text("utf-8"))
             for file in ("report.json", "changed.json")
@@ -95,47 +96,43 @@ def compile_units(plan: WheelPlan, workshop: Workshop) -> Tried:
         return Tried(units=tuple(units), patches=tuple(patches))
 
 
-def made_before(plan: WheelPlan, lock: Lock, settings: Settings) -> Made | None:
+def find_made(plan: WheelPlan, lock: Lock, settings: Settings) -> Made | None:
     """The wheel of ``plan`` if it is locked and in the wheelhouse; else None."""
     built = lock.built_for(plan.key)
     if built is None:
         return None
-    path = wheelhouse.place(built.wheel.sha256, built.wheel.filename, settings)
+    path = wheelhouse.path_of(built.wheel.sha256, built.wheel.filename, settings)
     if not path.is_file():
         return None
     patches = json.loads((path.parent / "patches.json").read_text(encoding="utf-8"))
     return Made(built=built, path=path, fresh=False, patches=tuple(patches))
 
 
-def make(plan: WheelPlan, lock: Lock, workshop: Workshop, *, again: bool = False) -> Made:
-    """Make a wheel and keep it; ``again`` does so from nothing, whatever is locked.
+def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> Made:
+    """Build a wheel and store it; ``again`` builds without cache, whatever the lock has.
 
-    Raises CheckFailedError if a patch does not hold, the build fails, or other bytes come out than
-    are locked.
+    Raises CheckFailedError if a patch fails, the build fails, or the result differs from the
+    locked wheel.
     """
     locked = None if again else lock.built_for(plan.key)
     with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
-        _bake(plan, workshop, Path(name), "wheel", again=again)
+        _bake(plan, env, Path(name), "wheel", again=again)
         (file,) = Path(name).glob("*.whl")
-        built = _described(plan, file)
+        built = _built_wheel(plan, file)
         if locked and locked.wheel.sha256 != built.wheel.sha256:
             what = (
-                f"{file.name} is {built.wheel.sha256}, the lock says "
+                f"{file.name} has sha256 {built.wheel.sha256}, but the lock has "
                 f"{locked.wheel.sha256} for the same inputs"
             )
-            raise fail(
-                CheckFailedError,
-                "wheel-differs",
-                what,
-                fix="imagefactory wheel --again writes the new one",
-            )
-        path = wheelhouse.place(built.wheel.sha256, file.name, workshop.settings)
+            fix = "to lock the new one: imagefactory wheel --again"
+            raise fail(CheckFailedError, "wheel-differs", what, fix=fix)
+        path = wheelhouse.path_of(built.wheel.sha256, file.name, env.settings)
         patches = json.loads((Path(name) / "patches.json").read_text(encoding="utf-8"))
-        wheelhouse.keep(path, file, Path(name) / "patches.json")
+        wheelhouse.store(path, file, Path(name) / "patches.json")
         return Made(built=built, path=path, fresh=True, patches=tuple(patches))
 
 
-def _described(plan: WheelPlan, file: Path) -> BuiltWheel:
+def _built_wheel(plan: WheelPlan, file: Path) -> BuiltWheel:
     wheel = Wheel(
         name=BUILT,
         version=plan.version,
@@ -149,31 +146,29 @@ def _described(plan: WheelPlan, file: Path) -> BuiltWheel:
     )
 
 
-def _bake(plan: WheelPlan, workshop: Workshop, folder: Path, stage: str, *, again: bool) -> None:
+def _bake(plan: WheelPlan, env: BuildEnv, folder: Path, stage: str, *, again: bool) -> None:
     """Build ``stage`` and unpack its files into ``folder``."""
-    contexts, settings = workshop.contexts, workshop.settings
+    contexts, settings = env.contexts, env.settings
     context = contexts.folder / f"wheel-{plan.key[:12]}"
     write_files(context, plan.files)
     (context / "files").mkdir()
     official = wheelhouse.from_index(plan.official, settings)
     link(official, context / "files" / plan.official.filename)
     for part in plan.parts:
-        _put(part, context / "files" / part.file, settings)
-    wheel = WheelBake(
-        context=context, archive=folder / "made.tar", stage=stage, builder=workshop.base
-    )
+        _add_part(part, context / "files" / part.file, settings)
+    wheel = WheelBake(context=context, archive=folder / "made.tar", stage=stage, builder=env.base)
     options = BakeOptions(
         uncached="cells" if again else "none",
-        substitutes=workshop.site.substitutes([workshop.base], settings.cache),
+        substitutes=env.site.substitutes([env.base], settings.cache),
     )
     file = bakefile.write_wheel(contexts, wheel, options)
-    with ui.step(f"making a wheel of vllm {plan.version} for {plan.platform}"):
-        _run(plan, workshop, file, stage)
+    with ui.step(f"building a wheel of vllm {plan.version} for {plan.platform}"):
+        _run(plan, env, file, stage)
     with tarfile.open(wheel.archive) as tar:
         archive.unpack(tar, folder)
 
 
-def _put(part: Part, target: Path, settings: Settings) -> None:
+def _add_part(part: Part, target: Path, settings: Settings) -> None:
     if isinstance(part.origin, Path):
         archive.pack(part.origin, target)
     elif isinstance(part.origin, Wheel):
@@ -182,30 +177,33 @@ def _put(part: Part, target: Path, settings: Settings) -> None:
         link(wheelhouse.fetch(part.origin.url, part.sha256, part.origin.filename, settings), target)
 
 
-def _run(plan: WheelPlan, workshop: Workshop, file: Path, target: str) -> None:
-    site = workshop.site
-    on = ["--builder", site.builder_name] if site.builder_name else []
-    argv = [*site.engine.docker, "buildx", "bake", *on, "--file", str(file)]
-    progress, said = Progress(targets=(target,)), []
-    log = workshop.settings.logs / f"wheel-{plan.key[:12]}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    env = {**site.engine.environment, "BUILDX_NO_DEFAULT_LOAD": "1"}
+def _run(plan: WheelPlan, env: BuildEnv, file: Path, target: str) -> None:
+    engine, builder = env.site.engine, env.site.builder_name
+    progress, output = Progress(targets=(target,)), list[str]()
+    kind = f"{target} {plan.platform}{' compiled' if plan.compiles else ''}"
+    timings = Timings(env.settings.state)
+    path = env.settings.logs / f"wheel-{plan.key[:12]}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
     with (
-        shell.stream([*argv, "--progress=rawjson", target], env=env) as process,
-        log.open("w", encoding="utf-8") as kept,
-        View([target]) as view,
+        path.open("w", encoding="utf-8") as log,
+        View(progress, timings=timings, kinds={target: kind}) as view,
     ):
-        for line in process.stdout or ():
+
+        def read(line: str) -> None:
             for event in progress.feed(line):
-                said.append(event.text)
-                kept.write(event.text + "\n")
+                output.append(event.text)
+                log.write(event.text + "\n")
                 view.feed(event)
-        code = process.wait()
+
+        code = engine.bake(file, [target], on_line=read, builder=builder)
+    tally = progress.tallies[target]
+    if code == 0 and tally.seconds is not None:
+        timings.add([Took(what=kind, warm=tally.warm, seconds=tally.seconds)])
     if code:
-        lines = [line for text in said for line in text.splitlines()] + progress.stray
-        telling = [line.strip() for line in lines if _TELLING.search(line)] or lines[-3:]
-        what = f"the wheel of vllm {plan.version} was not made: " + " / ".join(
-            dict.fromkeys(telling[:4])
-        )
-        fix = f"see {log}; reproduce: {shell.show([*argv, '--progress=plain', target])}"
+        lines = [line for text in output for line in text.splitlines()] + progress.stray
+        errors = [line.strip() for line in lines if _ERROR.search(line)] or lines[-3:]
+        summary = " / ".join(dict.fromkeys(errors[:4]))
+        what = f"building the wheel of vllm {plan.version} failed: {summary}"
+        command = engine.bake_command(file, [target], builder=builder)
+        fix = f"see {path}; reproduce: {command}"
         raise fail(CheckFailedError, "wheel-failed", what, fix=fix)

@@ -1,4 +1,4 @@
-"""The wheel station: wheels that cells ask for are made, and recorded in the lock."""
+"""The wheel station: builds the wheels that cells need, and records them in the lock."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from imagefactory.planning import planning
 from imagefactory.planning.planning import Inputs
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.wheels import make
-from imagefactory.wheels.make import Made, Tried, Workshop
+from imagefactory.wheels.make import BuildEnv, Made, Tried
 
-#: Finds or makes what the wheel of a cell is made with.
-Workshops = Callable[[Cell], Workshop]
+#: Prepares the build environment for the wheel of a cell.
+EnvFor = Callable[[Cell], BuildEnv]
 
 
 def make_wheels(
     cells: Sequence[Cell],
     inputs: Inputs,
-    workshops: Workshops,
+    env_for: EnvFor,
     *,
     write: Callable[[Lock], None],
     again: bool = False,
 ) -> tuple[Lock, tuple[Made, ...]]:
-    """Make the wheels of ``cells`` that are not here; returns the lock with them in it.
+    """Build the wheels of ``cells`` that are missing; returns the lock with them in it.
 
-    ``write`` gets the lock as soon as a wheel is made, for compiling one may take hours.
-    Raises CheckFailedError if one cannot be made, or comes out as other bytes than are locked;
-    SetupError if it has to be compiled on another platform.
+    ``write`` is called with the lock after each wheel, as compiling one may take hours. Raises
+    CheckFailedError if one cannot be built, or differs from the locked wheel; SetupError if it
+    has to be compiled on another platform.
     """
     lock, made = inputs.lock, dict[str, Made]()
     for cell in cells:
         wanted = planning.plan_wheel(cell, inputs)
         if wanted is None or wanted.key in made:
             continue
-        before = None if again else make.made_before(wanted, lock, inputs.settings)
-        made[wanted.key] = before or make.make(wanted, lock, workshops(cell), again=again)
+        existing = None if again else make.find_made(wanted, lock, inputs.settings)
+        made[wanted.key] = existing or make.make(wanted, lock, env_for(cell), again=again)
         new = with_built(lock, list(made.values()), _wanted_keys(inputs))
         if new != lock:
             write(new)
@@ -46,8 +46,8 @@ def make_wheels(
     return lock, tuple(made.values())
 
 
-def compile_units(cell: Cell, inputs: Inputs, workshops: Workshops, trial: Trial) -> Tried:
-    """Compile single units of the cell's vLLM, for a look at them; no wheel is made.
+def compile_units(cell: Cell, inputs: Inputs, env_for: EnvFor, trial: Trial) -> Tried:
+    """Compile single units of the cell's vLLM to inspect the result; no wheel is built.
 
     Raises InputError if the cell compiles nothing; otherwise as ``make_wheels``.
     """
@@ -56,11 +56,11 @@ def compile_units(cell: Cell, inputs: Inputs, workshops: Workshops, trial: Trial
         what = f"{cell.name} compiles nothing"
         fix = "select a cell whose flavor has `binaries: compiled`"
         raise fail(InputError, "compiles-nothing", what, where=str(cell.flavor.location), fix=fix)
-    return make.compile_units(wanted, workshops(cell))
+    return make.compile_units(wanted, env_for(cell))
 
 
 def with_built(lock: Lock, made: Sequence[Made], wanted: Collection[str]) -> Lock:
-    """``lock`` with the wheels in ``made``, and those of its own whose key is in ``wanted``."""
+    """``lock`` with the wheels in ``made``, and those it has whose keys are in ``wanted``."""
     new = {one.built.key: one.built for one in made}
     kept = {built.key: built for built in lock.built if built.key in wanted}
     built = sorted({**kept, **new}.values(), key=lambda one: one.key)
@@ -68,9 +68,9 @@ def with_built(lock: Lock, made: Sequence[Made], wanted: Collection[str]) -> Loc
 
 
 def _wanted_keys(inputs: Inputs) -> set[str]:
-    """The keys of all wheels that the matrix asks for."""
+    """The keys of all wheels that cells of the matrix need."""
     try:
         plans = [planning.plan_wheel(cell, inputs) for cell in inputs.matrix.cells]
-    except FactoryError:  # something is wrong with another cell: not the moment to drop anything
+    except FactoryError:  # another cell has problems, so its keys are unknown: drop nothing
         return {built.key for built in inputs.lock.built}
     return {plan.key for plan in plans if plan}

@@ -22,33 +22,31 @@ from imagefactory.patching import cuda_home
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
 
+#: Modules that ask no engine: they compile and prove upstream's sources.
+SOURCES = ("test_patch", "test_real_index")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two workers at most share the machine: what uses the engine, and what reads sources."""
+    for item in items:
+        group = "sources" if item.path.name.startswith(SOURCES) else "engine"
+        item.add_marker(pytest.mark.xdist_group(group))
+
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """The engine of this machine (`make test` brings one up); images that tests made go again."""
     found = Engine.connect(os.environ, from_environment(os.environ).state)
     yield found
-    for ref in (
-        "imagefactory/test:*",
-        "imagefactory/vllm:cpu-two-*",
-        "imagefactory/vllm:cpu-broken-*",
-        "imagefactory/vllm:cpu-late-*",
-    ):
-        # by name: an image of equal content may be somebody's, and goes only with its last name
-        argv = [
-            *found.docker,
-            "image",
-            "ls",
-            "--format",
-            "{{.Repository}}:{{.Tag}}",
-            "--filter",
-            f"reference={ref}",
-        ]
-        listed = subprocess.run(argv, capture_output=True, text=True, check=True)
-        for name in listed.stdout.split():
-            subprocess.run(
-                [*found.docker, "image", "rm", "--force", name], check=True, capture_output=True
-            )
+    made = ("cpu-two-", "cpu-broken-", "cpu-late-")
+    of_flavors = [
+        name
+        for name in found.names("imagefactory/vllm")
+        if name.rpartition(":")[2].startswith(made)
+    ]
+    # by name: an image of equal content may be somebody's, and goes only with its last name
+    for name in (*found.names("imagefactory/test"), *of_flavors):
+        found.untag(name)
 
 
 @pytest.fixture(scope="session")
@@ -117,22 +115,16 @@ def remote(engine: Engine, tmp_path: Path) -> Iterator[str]:
                 connection, _ = server.accept()
             except OSError:
                 return
-            argv = [*engine.docker, "buildx", "dial-stdio", "--builder", "default"]
-            pipe = connection.fileno()
-            running.append(
-                subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-            )
+            running.append(engine.dial_buildkit(connection.fileno()))
             connection.close()
 
     threading.Thread(target=relay, daemon=True).start()
     name = f"imagefactory-test-{secrets.token_hex(4)}"
-    buildx, env = [*engine.docker, "buildx"], {**os.environ, **engine.environment}
-    create = ["create", "--name", name, "--driver", "remote", f"unix://{tmp_path}/buildkit.sock"]
-    subprocess.run([*buildx, *create], env=env, check=True, capture_output=True)
+    engine.create_builder(name, driver="remote", endpoint=f"unix://{tmp_path}/buildkit.sock")
     try:
         yield name
     finally:
-        subprocess.run([*buildx, "rm", "--force", name], env=env, check=True, capture_output=True)
+        engine.remove_builder(name)
         server.shutdown(socket.SHUT_RDWR)
         server.close()
         for process in running:

@@ -5,8 +5,6 @@ Bootstrapped and swapped in by name where it does not.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,15 +33,9 @@ def test_a_base_that_its_registry_has_is_used_by_digest(
         source = base.image
     else:
         source = bases.bootstrap_tag(base, engine.platform)
-    env = {**os.environ, **engine.environment}
     engine.tag(source, f"{registry}/debian:slim")
     try:
-        subprocess.run(
-            [*engine.docker, "push", f"{registry}/debian:slim"],
-            env=env,
-            check=True,
-            capture_output=True,
-        )
+        engine.push(f"{registry}/debian:slim")
     finally:
         engine.untag(f"{registry}/debian:slim")
     elsewhere = replace(base, image=f"{registry}/debian:slim", bootstrap=None)
@@ -55,17 +47,7 @@ def test_a_base_that_its_registry_has_is_used_by_digest(
     (tmp_path / "Dockerfile").write_text(
         f"FROM {found.reference}\nRUN test -f /etc/debian_version\n"
     )
-    argv = [
-        *engine.docker,
-        "buildx",
-        "build",
-        "--no-cache",
-        "--output",
-        "type=cacheonly",
-        str(tmp_path),
-    ]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    engine.build(tmp_path, cached=False)
 
 
 def test_a_base_that_is_nowhere_and_cannot_be_made_is_a_clear_error(

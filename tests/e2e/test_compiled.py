@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.e2e import Ended, copy_project, factory
+from support.e2e import Completed, copy_project, factory
 
 from imagefactory.locking import store
 from imagefactory.system.engine import Engine
@@ -83,11 +83,11 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Path:
     return folder
 
 
-def run(project: Path, *options: str) -> Ended:
+def run(project: Path, *options: str) -> Completed:
     return factory("wheel", "--select", f"flavor={FLAVOR}", *options, cwd=project)
 
 
-def tried(done: Ended) -> dict[str, dict[str, Any]]:
+def tried(done: Completed) -> dict[str, dict[str, Any]]:
     return {row["target"]: row for row in done.json["units"]}
 
 

@@ -113,6 +113,11 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
     with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept})) as answer:
         manifest = json.load(answer)
     assert len(manifest["layers"]) > 5
+    blobs = {row["digest"]: row["size"] for row in [manifest["config"], *manifest["layers"]]}
+    first, *others = pushed.json
+    assert (first["blobs_sent"], first["blobs_there"]) == (len(blobs), 0)
+    assert first["bytes_sent"] == sum(blobs.values())
+    assert [row["bytes_sent"] for row in others] == [0] * len(others)
     sizes = sum(path.stat().st_size for path in (tmp_path / "registry").rglob("data"))
     again = factory("push", "--select", "flavor=cpu", "--to", repository, "--json")
     assert again.code == 0

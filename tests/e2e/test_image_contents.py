@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -16,20 +15,32 @@ pytestmark = pytest.mark.e2e
 PREFIX = "import sys, idna; print(sys.pycache_prefix)"
 
 
-def run(engine: Engine, *argv: str) -> str:
-    done = subprocess.run(
-        [*engine.docker, "run", "--rm", *argv], capture_output=True, text=True, check=True
+def run(
+    engine: Engine,
+    image: str,
+    *argv: str,
+    entrypoint: str | None = None,
+    stdin: str | None = None,
+    volumes: tuple[tuple[str, str], ...] = (),
+) -> str:
+    done = engine.run(
+        image,
+        argv,
+        platform=engine.inspect_image(image).platform,
+        timeout=300,
+        entrypoint=entrypoint,
+        stdin=stdin,
+        volumes=volumes,
     )
-    return done.stdout.strip()
+    assert done.ok, done.err
+    return done.out.strip()
 
 
 @pytest.fixture
 def volume(engine: Engine) -> Iterator[str]:
     name = f"imagefactory-test-{secrets.token_hex(4)}"
     yield name
-    subprocess.run(
-        [*engine.docker, "volume", "rm", "--force", name], check=True, capture_output=True
-    )
+    engine.remove_volume(name)
 
 
 def test_what_was_left_out_is_listed_file_by_file_and_is_not_there(
@@ -41,12 +52,8 @@ def test_what_was_left_out_is_listed_file_by_file_and_is_not_there(
     assert len(files) == sum(row["files"] for row in manifest["dropped"]) > 1000
     site = "/opt/venv/lib/python3.11/site-packages"
     script = f"cd {site}; n=0; while read f; do [ -e $f ] && n=$((n+1)); done; echo $n"
-    argv = [*engine.docker, "run", "--rm", "-i", "--entrypoint", "bash", cpu_image, "-c", script]
     names = "\n".join(files) + "\n"
-    there = subprocess.run(
-        argv, input=names, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert there == "0"
+    assert run(engine, cpu_image, "-c", script, entrypoint="bash", stdin=names) == "0"
 
 
 def test_the_licences_of_the_distribution_stay_and_its_manuals_are_not_unpacked(
@@ -56,16 +63,17 @@ def test_the_licences_of_the_distribution_stay_and_its_manuals_are_not_unpacked(
         "ls /usr/share/doc/g++-12/copyright /usr/share/doc/python3/copyright; "
         "ls /usr/share/doc/python3 | wc -l"
     )
-    assert run(engine, "--entrypoint", "bash", cpu_image, "-c", script).endswith("\n1")
+    assert run(engine, cpu_image, "-c", script, entrypoint="bash").endswith("\n1")
 
 
 def test_a_volume_for_caches_keeps_compiled_python_in_a_folder_of_the_image_s_own(
     cpu_image: str, engine: Engine, volume: str
 ) -> None:
-    first = run(engine, "--volume", f"{volume}:/root/.cache", cpu_image, "python", "-c", PREFIX)
+    volumes = ((volume, "/root/.cache"),)
+    first = run(engine, cpu_image, "python", "-c", PREFIX, volumes=volumes)
     assert first.startswith("/root/.cache/pycache/")
     find = f"find {first} -name 'core.cpython-*.pyc' | grep -c /idna/"
-    kept = run(engine, "--volume", f"{volume}:/root/.cache", cpu_image, "bash", "-c", find)
+    kept = run(engine, cpu_image, "bash", "-c", find, volumes=volumes)
     assert kept == "1"
 
 

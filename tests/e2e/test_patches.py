@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from support.e2e import factory
 from imagefactory import opening, workspace
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog, sources, status
-from imagefactory.patching.measure import Bench
+from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Patch, Step
 from imagefactory.planning import vllm_settings
 from imagefactory.settings import from_environment
@@ -89,17 +90,16 @@ def test_the_whole_series_of_gb10_holds_on_every_release() -> None:
         if cell.flavor.name == "gb10"
     )
     found = catalog.load(ROOT / "patches")
-    wrong = []
-    for release in sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS):
+    bench = Bench(SETTINGS)
+
+    def measured(release: str) -> list[Measured]:
         tree = sources.fetch("vllm", release, SETTINGS)
-        rows = Bench(SETTINGS).series(
-            tree, [status.step_for(found[name], tree) for name in flavor.patches]
-        )
-        wrong += [
-            (release, row.patch, row.reason)
-            for row in rows
-            if row.state not in ("needed", "obsolete", "n/a")
-        ]
+        return bench.series(tree, [status.step_for(found[name], tree) for name in flavor.patches])
+
+    releases = sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS)
+    with ThreadPoolExecutor(2) as pool:
+        rows = [row for rows in pool.map(measured, releases) for row in rows]
+    wrong = [row for row in rows if row.state not in ("needed", "obsolete", "n/a")]
     assert wrong == []
 
 

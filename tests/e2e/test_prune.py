@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,18 +20,7 @@ def make(engine: Engine, folder: Path, tag: str, key: str | None) -> str:
     (folder / "Dockerfile").write_text(
         "FROM scratch\nCOPY Dockerfile /\n" + (LABELS.format(key=key) if key else "")
     )
-    argv = [
-        *engine.docker,
-        "buildx",
-        "build",
-        "--quiet",
-        "--load",
-        "--provenance=false",
-        "--tag",
-        tag,
-        str(folder),
-    ]
-    subprocess.run(argv, check=True, capture_output=True)
+    engine.build(folder, tag=tag)
     return tag
 
 
@@ -58,36 +46,34 @@ def test_the_plan_is_shown_first_and_only_superseded_images_of_ours_go(
     environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     (context := tmp_path / "cache/imagefactory/build/gone-cell").mkdir(parents=True)
     (context / "Dockerfile").write_text("x")
-    held = subprocess.run(
-        [*engine.docker, "create", used, "x"], capture_output=True, text=True, check=True
-    ).stdout.strip()
     try:
-        asked = factory("prune", cwd=own, environ=environ)
-        assert (asked.code, "--yes" in asked.err) == (0, True)
-        assert orphan in asked.out
-        assert set(engine.find_images([orphan, used, byhand, derived])) == {
-            orphan,
-            used,
-            byhand,
-            derived,
-        }
-        done = factory("prune", "--yes", "--json", cwd=own, environ=environ)
-        assert done.code == 0, done.err
-        assert {row["name"] for row in done.json["items"]} == {orphan, str(context)}
-        assert {row["name"]: row["why"] for row in done.json["kept"]} == {
-            used: "a container uses it"
-        }
-        assert set(engine.find_images([orphan, used, byhand, derived])) == {used, byhand, derived}
-        assert not context.exists()
-        again = factory("prune", "--yes", cwd=own, environ=environ)
-        assert (again.code, "nothing to remove" in again.err) == (0, True)
+        with engine.created(used):
+            asked = factory("prune", cwd=own, environ=environ)
+            assert (asked.code, "--yes" in asked.err) == (0, True)
+            assert orphan in asked.out
+            assert set(engine.find_images([orphan, used, byhand, derived])) == {
+                orphan,
+                used,
+                byhand,
+                derived,
+            }
+            done = factory("prune", "--yes", "--json", cwd=own, environ=environ)
+            assert done.code == 0, done.err
+            assert {row["name"] for row in done.json["items"]} == {orphan, str(context)}
+            assert {row["name"]: row["why"] for row in done.json["kept"]} == {
+                used: "a container uses it"
+            }
+            there = set(engine.find_images([orphan, used, byhand, derived]))
+            assert there == {used, byhand, derived}
+            assert not context.exists()
+            again = factory("prune", "--yes", cwd=own, environ=environ)
+            assert (again.code, "nothing to remove" in again.err) == (0, True)
     finally:
-        subprocess.run([*engine.docker, "rm", held], check=True, capture_output=True)
         for name in (used, byhand, derived):
             engine.untag(name)
 
 
-def test_the_build_cache_is_told_record_by_record(engine: Engine, cpu_image: str) -> None:
+def test_the_build_cache_is_listed_record_by_record(engine: Engine, cpu_image: str) -> None:
     records = engine.cache_records()
     assert any("imagefactory-wheels" in record.description for record in records)
     assert all(record.id and record.size >= 0 for record in records)

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.e2e
 def test_an_image_built_again_is_the_same_and_leaves_nothing_behind(
     cpu_image: str, engine: Engine
 ) -> None:
-    done = factory("rebuild", "--diff", cpu_image, "--json")
+    # no step is cached, those of the base included, and the contexts are in another folder
+    done = factory("rebuild", "--diff", "--with-base", cpu_image, "--json")
     assert done.code == 0, done.err
     assert done.json["same"] is True
     assert done.json["new"] == engine.inspect_image(cpu_image).digest

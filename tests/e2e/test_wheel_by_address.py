@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 
@@ -39,19 +38,13 @@ def test_it_is_locked_fetched_installed_and_verified_as_any_other(
     built = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", cwd=project)
     assert built.code == 0, built.err
     tag = "imagefactory/test:cpu-vllm0.32.0"
-    argv = [
-        *engine.docker,
-        "run",
-        "--rm",
+    said = engine.run(
         tag,
-        "python",
-        "-c",
-        "import custom_loader as c; print(c.WORD)",
-    ]
-    assert (
-        subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
-        == "streaming"
+        ["python", "-c", "import custom_loader as c; print(c.WORD)"],
+        platform=engine.platform,
+        timeout=300,
     )
+    assert said.out.strip() == "streaming", said.err
     verified = factory("verify", tag, cwd=project)
     assert "wheels-installed   \u2502 pass" in verified.out, verified.out
     assert verified.code == 0, verified.err

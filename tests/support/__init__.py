@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Helpers shared by the tests of several packages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What end-to-end tests share: the command line as a user runs it, and images made from others."""
+"""Helpers for end-to-end tests: running the command line, copying the project, deriving images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = "imagefactory/vllm:cpu-vllm0.32.0-torch2.13.0-cpu"
 
 
 @dataclass(frozen=True)
-class Ended:
+class Completed:
     """A finished command."""
 
     code: int
@@ -31,7 +31,7 @@ class Ended:
         return json.loads(self.out)
 
 
-def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> Ended:
+def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> Completed:
     """Run imagefactory as a user would."""
     done = subprocess.run(
         [sys.executable, "-m", "imagefactory", *argv],
@@ -42,11 +42,11 @@ def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = No
         text=True,
         check=False,
     )
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return Completed(done.returncode, done.stdout, done.stderr)
 
 
 def copy_project(folder: Path, *changes: tuple[str, str]) -> Path:
-    """A copy of the project in ``folder``, with texts of its matrix replaced."""
+    """Copy the project to ``folder``, with parts of its matrix replaced."""
     for name in ("templates", "patches", "scripts"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "wheels.lock", folder / "wheels.lock")
@@ -59,19 +59,7 @@ def copy_project(folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 def derive(engine: Engine, folder: Path, image: str, tag: str, dockerfile: str) -> str:
-    """An image made from ``image`` with something wrong in it."""
+    """Build ``tag`` from ``image`` with the instructions of ``dockerfile`` added."""
     (folder / "Dockerfile").write_text(f"FROM {image}\n{dockerfile}")
-    env = {**os.environ, **engine.environment}
-    argv = [
-        *engine.docker,
-        "buildx",
-        "build",
-        "--provenance=false",
-        "--load",
-        "--tag",
-        tag,
-        str(folder),
-    ]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    engine.build(folder, tag=tag)
     return tag

@@ -1,19 +1,20 @@
-"""Images that a test makes up."""
+"""Fake images and a fake engine that has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.system.engine import ImageInfo
+from imagefactory.system.engine import Engine, ImageInfo
 
 DIGEST = "sha256:" + "a" * 64
 
 
-class Images:
-    """An engine that has the given images, and nothing else."""
+class Images(Engine):
+    """A fake engine that has only the given images."""
 
     def __init__(self, *images: ImageInfo) -> None:
+        super().__init__()
         self.images = {image.ref: image for image in images}
 
     def find_images(self, refs: Iterable[str]) -> dict[str, ImageInfo]:

@@ -1,4 +1,4 @@
-"""A simple index on loopback with tiny wheels made on the spot: real HTTP, real uv, no network."""
+"""A simple index on loopback with tiny generated wheels: real HTTP and real uv, but no network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wheel(
     requires: tuple[str, ...] = (),
     files: Mapping[str, str] = {},
 ) -> Path:
-    """Make a pure wheel; ``files`` are members beside the metadata."""
+    """Make a pure-Python wheel; ``files`` are its members besides the metadata."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     info = f"{name.replace('-', '_')}-{version}.dist-info"
@@ -41,14 +41,14 @@ def wheel(
 
 
 def torch(folder: Path, version: str, local: str, cuda: str | None, *, name: str = "torch") -> Path:
-    """A torch wheel whose version.py says more than its METADATA."""
+    """Make a torch wheel whose version.py identifies the build, while its METADATA does not."""
     text = f"__version__ = '{version}+{local}'\ncuda: object = {cuda!r}\n"
     return wheel(folder, name, version, files={"torch/version.py": text})
 
 
 @contextmanager
 def serve(files: Path, root: Path) -> Iterator[str]:
-    """Serve the wheels in ``files`` as a simple index (HTML only); gives its URL."""
+    """Serve the wheels in ``files`` as a simple index (HTML only); yields its URL."""
     write_pages(files, root)
     handler = partial(_Handler, directory=str(root))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -65,7 +65,7 @@ def serve(files: Path, root: Path) -> Iterator[str]:
 
 
 def write_pages(files: Path, root: Path) -> None:
-    """(Re)write the index's pages for what is in ``files`` now."""
+    """Write the index's pages for the wheels that are in ``files`` now."""
     projects: dict[str, list[str]] = {}
     (root / "files").mkdir(parents=True, exist_ok=True)
     for path in sorted(files.glob("*.whl")):
@@ -84,19 +84,19 @@ def write_pages(files: Path, root: Path) -> None:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Answers ranged reads, as real indexes do, and is quiet."""
+    """Supports ranged reads, as real indexes do, and logs nothing."""
 
     def log_message(self, *_: object) -> None:
         pass
 
     def do_GET(self) -> None:
-        asked = self.headers.get("Range", "")
+        requested = self.headers.get("Range", "")
         path = Path(self.translate_path(self.path))
-        if not asked.startswith("bytes=") or not path.is_file():
+        if not requested.startswith("bytes=") or not path.is_file():
             super().do_GET()
             return
         data = path.read_bytes()
-        first, _, last = asked.removeprefix("bytes=").partition("-")
+        first, _, last = requested.removeprefix("bytes=").partition("-")
         begin = int(first) if first else max(0, len(data) - int(last))
         end = min(int(last), len(data) - 1) if first and last else len(data) - 1
         self.send_response(206)

@@ -1,4 +1,4 @@
-"""The settings of a machine that a test makes up."""
+"""Settings for tests."""
 
 from __future__ import annotations
 

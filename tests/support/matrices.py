@@ -1,4 +1,4 @@
-"""A small matrix that is right, for tests that change one thing in it."""
+"""A small valid matrix, for tests that change one detail of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ zip:
   - vllm: ["0.22.1", "0.33.0"]
     torch: ["2.11.0", "2.14.0"]
 include:
-  - {flavor: gb10, platform: linux/amd64, python: "3.13", cuda: "13.0", channel: cu130, vllm: "0.23.0", torch: "2.11.0"}
+  - {flavor: gb10, platform: linux/amd64, python: "3.13", cuda: "13.0", channel: cu130,
+     vllm: "0.23.0", torch: "2.11.0"}
 exclude: []
 overrides:
   - requirement: "numpy==2.3"
@@ -48,7 +49,7 @@ overrides:
 
 
 def write(folder: Path, old: str = "", new: str = "") -> Path:
-    """The good matrix with ``old`` replaced by ``new``, as a file."""
+    """Write the valid matrix, with ``old`` replaced by ``new``, to a file."""
     assert not old or GOOD.count(old) == 1, (GOOD.count(old), old)
     path = folder / "matrix.yaml"
     path.write_text(GOOD.replace(old, new) if old else GOOD, encoding="utf-8")
@@ -56,7 +57,7 @@ def write(folder: Path, old: str = "", new: str = "") -> Path:
 
 
 def problems(path: Path) -> list[Problem]:
-    """What loading ``path`` complains of."""
+    """The problems that loading ``path`` reports."""
     try:
         matrix.load(path)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Weakened patches on real sources: what the build would make of them."""
+"""Weakened patches on real sources, and the states that a build would measure for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = from_environment(os.environ)
 def measured(
     name: str, version: str, *, cuda: Path | None = None, diff: Path | None = None
 ) -> Measured:
-    """The state of a shipped patch on a release, with another text if ``diff`` is given."""
+    """Measure a shipped patch on a release, with ``diff`` instead of its own if it is given."""
     patch = catalog.load(ROOT / "patches")[name]
     tree = sources.fetch(patch.project, version, SETTINGS)
     step = status.step_for(patch, tree)
@@ -29,9 +29,9 @@ def measured(
 
 
 def weakened(name: str, version: str, changes: Sequence[tuple[str, str]], folder: Path) -> Path:
-    """The patch's text for a release with ``changes`` made to what it adds.
+    """Write a patch's diff for a release with ``changes`` applied to its added lines.
 
-    Each must be there to be changed.
+    Every change must match.
     """
     variant = catalog.load(ROOT / "patches")[name].variant(version)
     assert variant is not None
@@ -41,7 +41,7 @@ def weakened(name: str, version: str, changes: Sequence[tuple[str, str]], folder
         changed = "".join(
             line.replace(old, new) if line.startswith("+") else line for line in lines
         )
-        assert changed != text, f"{old!r} is not in what {variant.diff.name} adds"
+        assert changed != text, f"{old!r} is not in the lines that {variant.diff.name} adds"
         text = changed
     path = folder / "weak.diff"
     path.write_text(text)

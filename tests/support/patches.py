@@ -1,4 +1,4 @@
-"""Patches that tests create."""
+"""A small patch for tests."""
 
 from __future__ import annotations
 

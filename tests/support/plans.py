@@ -1,8 +1,9 @@
-"""Plans of cells of the project's own matrix."""
+"""Plans of cells in the project's own matrix."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from imagefactory.building.bases import unresolved
@@ -25,3 +26,25 @@ def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
     series = catalog.series(catalog.load(ROOT / "patches"), cell)
     given = {"resolution": resolution, "series": series, "uv_version": "1", **options}
     return cell_plan.compose(cell, base=base, templates=ROOT / "templates", **given)
+
+
+@lru_cache
+def all_planned() -> tuple[CellPlan, ...]:
+    """A plan for every cell, with its toolchain, on a base whose digest is known."""
+    lock, patches = store.read(ROOT / "wheels.lock"), catalog.load(ROOT / "patches")
+    plans = []
+    for cell in matrix.load(ROOT / "matrix.yaml").cells:
+        resolution = lock.find(request_of(cell))
+        assert resolution is not None
+        base = unresolved(cell.flavor.base, cell.platform)
+        plan = cell_plan.compose(
+            cell,
+            resolution,
+            catalog.series(patches, cell),
+            replace(base, digest=f"sha256:{'0' * 64}", origin="registry"),
+            templates=ROOT / "templates",
+            uv_version="1",
+            toolchain=lock.toolchain(cell.flavor.toolchain or "", cell.platform),
+        )
+        plans.append(plan)
+    return tuple(plans)

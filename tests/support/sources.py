@@ -1,4 +1,4 @@
-"""Sources on an index that a test serves."""
+"""Source distributions on a test's own index."""
 
 from __future__ import annotations
 

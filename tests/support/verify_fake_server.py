@@ -1,17 +1,17 @@
-"""A server of our own on a real socket, which does what broken vLLM servers do.
-
-In place of a container.
-"""
+"""A fake vLLM server on a real socket, which can misbehave as broken servers do."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from imagefactory.system.engine import Engine, RunningContainer
+from imagefactory.system.engine.docker import Docker
 from imagefactory.verifying import server, tiny_model
 
 QUICK = server.Patience(start=1.5, answer=0.5, stop=1, poll=0.02)
@@ -23,7 +23,7 @@ RIGHT = {
 
 @dataclass
 class Behaviour:
-    """How the fake server behaves; the defaults are a good one."""
+    """How the fake server behaves; by default it works."""
 
     health: int = 200
     models: Any = field(default_factory=lambda: {"data": [{"id": server.MODEL_NAME}]})
@@ -85,15 +85,16 @@ class FakeServer(ThreadingHTTPServer):
     behaviour: Behaviour
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up is what some tests are about."""
+        """Ignore clients that give up, as some tests do."""
 
 
-@dataclass
-class FakeContainer:
-    behaviour: Behaviour
-    host_port: int
-    id: str = "c0ffee"
-    removed: bool = False
+class FakeContainer(RunningContainer):
+    """The container that the fake server seems to run in."""
+
+    def __init__(self, behaviour: Behaviour, host_port: int) -> None:
+        super().__init__(Docker(), id="c0ffee", host_port=host_port)
+        self.behaviour = behaviour
+        self.removed = False
 
     def logs(self) -> str:
         return "starting\nIllegal instruction"
@@ -108,10 +109,11 @@ class FakeContainer:
         self.removed = True
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """Starts the fake server instead of a container."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.behaviour = Behaviour()
         self.http = FakeServer(("127.0.0.1", 0), Handler)
         self.http.behaviour = self.behaviour
@@ -121,7 +123,7 @@ class FakeEngine:
             target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         ).start()
 
-    def start(self, image: str, argv: Any, **options: Any) -> FakeContainer:
+    def start(self, image: str, argv: Sequence[str], **options: Any) -> FakeContainer:
         self.started = {"image": image, "argv": argv, **options}
         (mount,) = options["mounts"]
         self.started["files"] = sorted(path.name for path in mount[0].iterdir())

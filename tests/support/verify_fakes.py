@@ -1,17 +1,20 @@
-"""A good image to be judged, which tests break in one place."""
+"""A good image for the checks, which tests break in one respect."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from imagefactory.locking.lock import Resolution, TorchBuild, Wheel
 from imagefactory.matrix.cell import Base, Cell, Flavor
+from imagefactory.system.engine import ImageInfo
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
-from imagefactory.verifying import tiny_model
+from imagefactory.verifying import checks, probe, tiny_model
 from imagefactory.verifying.modes import JSON_OPTION
 from imagefactory.verifying.receipt import CheckResult
 from imagefactory.verifying.registry import judge
@@ -25,12 +28,22 @@ FILE = "vllm/modelopt.py"
 METADATA = "vllm-0.32.0+cpu.dist-info/METADATA"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeImage:
-    ref: str = "imagefactory/vllm:test"
-    digest: str = "sha256:" + "ab" * 32
-    platform: str = "linux/arm64"
-    labels: Mapping[str, str] = field(default_factory=dict)
+def image_info(
+    *,
+    ref: str = "imagefactory/vllm:test",
+    digest: str = "sha256:" + "ab" * 32,
+    platform: str = "linux/arm64",
+    labels: Mapping[str, str] | None = None,
+) -> ImageInfo:
+    return ImageInfo(
+        ref=ref,
+        digest=digest,
+        layers=(),
+        platform=platform,
+        labels=labels or {},
+        env={},
+        size=1,
+    )
 
 
 def wheel(name: str, version: str) -> Wheel:
@@ -96,71 +109,49 @@ def labels(channel: str) -> dict[str, str]:
     }
 
 
-def facts(locked: Resolution) -> dict[str, Any]:
+def manifest(locked: Resolution) -> dict[str, Any]:
+    """What the build recorded in the image."""
     torch = {"version": locked.torch.version, "cuda": locked.torch.cuda}
     return {
-        "python": "3.13.5",
-        "machine": "aarch64",
-        "distributions": [
-            {"name": wheel.name, "version": wheel.version} for wheel in locked.wheels
+        "cell": "a-cell",
+        "build_key": "key",
+        "axes": axes(locked.channel),
+        "torch": torch,
+        "wheels": [
+            {
+                "name": wheel.name,
+                "version": wheel.version,
+                "sha256": wheel.sha256,
+                "group": "deps",
+            }
+            for wheel in locked.wheels
         ],
-        "manifest": {
-            "cell": "a-cell",
-            "build_key": "key",
-            "axes": axes(locked.channel),
-            "torch": torch,
-            "wheels": [
-                {
-                    "name": wheel.name,
-                    "version": wheel.version,
-                    "sha256": wheel.sha256,
-                    "group": "deps",
-                }
-                for wheel in locked.wheels
-            ],
-            "layers": [
-                {"group": "first", "torch": None},
-                {"group": "cuda-torch", "torch": torch},
-                {"group": "vllm", "torch": torch},
-            ],
-            "toolchain": {"nvidia-cuda-nvcc": "13.0.88"} if torch["cuda"] else None,
-            "dropped": [
-                {"layer": "cuda-torch", "rule": "tests", "why": "", "files": 2, "bytes": 3_000_000}
-            ],
-            "patches": [{"name": PATCH, "files": {FILE: "11" * 32}, "created": []}],
-        },
-        "contents": {"unused": [], "dangling": [], "missing": [], "seconds": 2.0},
-        "torch": {
-            **torch,
-            "arch_flags": ["sm_120"] if torch["cuda"] else [],
-            "error": None,
-            "damaged": [],
-            "seconds": 2.0,
-        },
-        "extensions": {
-            "stubbed": True,
-            "stub_error": None,
-            "seconds": 1.0,
-            "loaded": [
-                {"path": "vllm/_C.abi3.so", "error": None},
-                {"path": "vllm/_moe_C.abi3.so", "error": None},
-            ],
-        },
-        "files": {FILE: "11" * 32},
-        "proofs": [{"patch": PATCH, "code": 0, "output": "mtp.fc is excluded", "seconds": 1.0}],
-        "toolchain": compilers() if torch["cuda"] else None,
+        "layers": [
+            {"group": "first", "torch": None},
+            {"group": "cuda-torch", "torch": torch},
+            {"group": "vllm", "torch": torch},
+        ],
+        "toolchain": {"nvidia-cuda-nvcc": "13.0.88"} if torch["cuda"] else None,
+        "dropped": [
+            {"layer": "cuda-torch", "rule": "tests", "why": "", "files": 2, "bytes": 3_000_000}
+        ],
+        "patches": [{"name": PATCH, "files": {FILE: "11" * 32}, "created": []}],
     }
 
 
-def compilers() -> dict[str, Any]:
-    good = {"code": 0, "output": ""}
+def report(locked: Resolution) -> dict[str, Any]:
+    """What the probe reports: the facts of each theme are those of ``good`` in its test."""
+    tests = {
+        theme: f"{checks.__name__}.{theme}.test_{theme}"
+        for theme in probe.sources()
+        if find_spec(f"{checks.__name__}.{theme}.test_{theme}")
+    }
     return {
-        "architecture": "sm_121a",
-        "missing": [],
-        "ptxas": dict(good),
-        "nvcc": dict(good),
-        "hardware_conversions": 1,
-        "seconds": 3.0,
+        "python": "3.13.5",
+        "machine": "aarch64",
+        "manifest": manifest(locked),
+        "facts": {theme: import_module(name).good(locked) for theme, name in tests.items()},
+        "errors": {},
     }
 
 
@@ -247,13 +238,13 @@ def expectation(locked: Resolution) -> Expectation:
 
 @dataclass
 class Good:
-    """Everything about a good image; change an attribute and ask for the results."""
+    """Everything about a good image; change an attribute and get the results of the checks."""
 
     torch: TorchBuild = CUDA
 
     def __post_init__(self) -> None:
         self.resolution: Resolution | None = resolution(self.torch)
-        self.facts: dict[str, Any] | None = facts(resolution(self.torch))
+        self.report: dict[str, Any] | None = report(resolution(self.torch))
         self.labels = labels(resolution(self.torch).channel)
         self.platform = "linux/arm64"
         self.runs = runs()
@@ -261,19 +252,27 @@ class Good:
         self.expected: Expectation | None = expectation(resolution(self.torch))
 
     @property
-    def inside(self) -> dict[str, Any]:
-        assert self.facts is not None
-        return self.facts
+    def reported(self) -> dict[str, Any]:
+        assert self.report is not None
+        return self.report
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the probes reported, by theme."""
+        value: dict[str, Any] = self.reported["facts"]
+        return value
 
     @property
     def manifest(self) -> dict[str, Any]:
-        value: dict[str, Any] = self.inside["manifest"]
+        value: dict[str, Any] = self.reported["manifest"]
         return value
 
     def subject(self) -> Subject:
         return Subject(
-            image=FakeImage(platform=self.platform, labels=self.labels),
-            probed=Probed(facts=self.facts, error="no Python at all" if self.facts is None else ""),
+            image=image_info(platform=self.platform, labels=self.labels),
+            probed=Probed(
+                report=self.report, error="no Python at all" if self.report is None else ""
+            ),
             entrypoint=self.runs,
             server=self.server,
             resolution=self.resolution,

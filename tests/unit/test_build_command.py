@@ -1,4 +1,4 @@
-"""What `imagefactory build` does with images that are there already."""
+"""Which images `imagefactory build` verifies, and which results are problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def image(tag: str) -> ImageInfo:
     )
 
 
-def judged(tag: str, outcome: Outcome) -> Receipt:
+def verified(tag: str, outcome: Outcome) -> Receipt:
     check = CheckResult(name="torch", outcome=outcome, required=True, detail="seen", seconds=0.1)
     return Receipt(
         digest=f"sha256:{tag}",
@@ -33,22 +33,26 @@ def judged(tag: str, outcome: Outcome) -> Receipt:
     )
 
 
-def test_only_what_has_not_passed_as_it_is_is_verified_again(tmp_path: Path) -> None:
+def test_only_images_whose_digest_has_not_passed_are_verified(tmp_path: Path) -> None:
     for one in (
-        judged("good", Outcome.PASS),
-        judged("bad", Outcome.FAIL),
-        judged("unjudged", Outcome.SKIP),
+        verified("good", Outcome.PASS),
+        verified("bad", Outcome.FAIL),
+        verified("skipped", Outcome.SKIP),
     ):
         receipt.save(tmp_path, one)
-    there = ["good", "bad", "unjudged", "new"]
-    images = {tag: image(tag) for tag in there}
-    left = receipt.not_passed(tmp_path, [*there, "gone"], images)
-    assert left == ["bad", "unjudged", "new", "gone"]  # the verification reports what is gone
+    existing = ["good", "bad", "skipped", "new"]
+    images = {tag: image(tag) for tag in existing}
+    left = receipt.not_passed(tmp_path, [*existing, "missing"], images)
+    assert left == ["bad", "skipped", "new", "missing"]  # verifying reports the missing one
 
 
-def test_a_required_check_that_did_not_pass_is_a_problem_be_it_failed_or_left_out() -> None:
+def test_a_required_check_that_failed_or_was_skipped_is_a_problem() -> None:
     found = receipt.problems(
-        [judged("good", Outcome.PASS), judged("bad", Outcome.FAIL), judged("left", Outcome.SKIP)]
+        [
+            verified("good", Outcome.PASS),
+            verified("bad", Outcome.FAIL),
+            verified("left", Outcome.SKIP),
+        ]
     )
     assert [(problem.code, problem.where) for problem in found] == [
         ("check-failed", "bad"),

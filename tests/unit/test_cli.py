@@ -1,18 +1,36 @@
-"""The command line as a person meets it: help with examples, clear errors, sensible exit codes."""
+"""The command line as users see it: help with examples, clear errors, sensible exit codes."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from support import ROOT
 
 from imagefactory import cli
+from imagefactory.errors import CheckFailedError, Problem
+from imagefactory.system import shell, ui
+from imagefactory.system.commandline import CommandLog
+
+
+class Ended(NamedTuple):
+    """How the program ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
 
 COMMANDS = [
     "plan",
@@ -35,118 +53,293 @@ COMMANDS = [
 ]
 
 
-def run(*argv: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    env = {
-        **os.environ,
-        "DOCKER_HOST": "unix:///nonexistent/docker.sock",
-        "XDG_STATE_HOME": "/nonexistent",
+def environment(state: Path) -> dict[str, str]:
+    """An environment in which no engine answers, and nothing of the user's is touched."""
+    return {
+        "DOCKER_HOST": f"unix://{state}/none.sock",
+        "IMAGEFACTORY_ENGINE_DIR": str(state),
+        "XDG_STATE_HOME": str(state),
         "COLUMNS": "200",
     }
-    argv = (sys.executable, "-m", "imagefactory", *argv)
-    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def run(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Runs the program's entry point in this process, which saves the start of an interpreter."""
+    state = tmp_path_factory.mktemp("state")
+
+    def run(*argv: str, cwd: Path = ROOT) -> Ended:
+        handler = signal.getsignal(signal.SIGTERM)
+        with monkeypatch.context() as changed:
+            changed.chdir(cwd)
+            changed.setattr(sys, "argv", ["imagefactory", *argv])
+            changed.setattr(shell, "LOG", CommandLog())
+            for name, value in environment(state).items():
+                changed.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        signal.signal(signal.SIGTERM, handler)
+        captured = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, captured.out, captured.err)
+
+    return run
+
+
+def start(state: Path, *argv: str, **more: Any) -> subprocess.Popen[str]:
+    """Starts the program as a user does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "imagefactory", *argv],
+        cwd=ROOT,
+        env={**os.environ, **environment(state), **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # what runs in the background of a shell inherits that Ctrl-C is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example_and_json_where_it_has_results(command: str) -> None:
-    done = run(*command.split(), "--help")
-    assert done.returncode == 0
-    assert f"Example: imagefactory {command}" in " ".join(done.stdout.split())
-    assert "--json" in done.stdout or command == "render"
+def test_every_command_has_help_with_an_example_and_json_where_it_has_results(
+    command: str, run: Run
+) -> None:
+    code, out, _ = run(*command.split(), "--help")
+    assert code == 0
+    assert f"Example: imagefactory {command}" in " ".join(out.split())
+    assert "--json" in out or command == "render"
+    assert out.isascii()  # no boxes
 
 
-def test_wrong_options_are_wrong_input() -> None:
-    assert run("plan", "--nonsense").returncode == 2
-    assert run("nonsense").returncode == 2
+def test_unknown_options_and_commands_are_input_errors(run: Run) -> None:
+    code, out, err = run("plan", "--nonsense")
+    assert (code, out) == (2, "")
+    assert "error: No such option: --nonsense [usage]" in err
+    assert "fix: imagefactory plan --help" in err
+    assert run("nonsense")[0] == 2
 
 
-def test_a_misspelt_command_is_told_which_one_was_meant() -> None:
-    assert "Did you mean 'plan'?" in run("plam").stderr
+def test_a_missing_command_is_answered_with_the_list_of_commands(run: Run) -> None:
+    for argv in ((), ("patch",)):
+        code, out, err = run(*argv)
+        assert (code, out) == (2, "")
+        assert err.startswith("Usage: imagefactory")
+        assert "[usage]" not in err
 
 
-def test_build_says_what_to_write_when_it_is_not_told_what_to_build() -> None:
+def test_a_misspelt_command_gets_a_suggestion(run: Run) -> None:
+    assert "Did you mean 'plan'?" in run("plam")[2]
+
+
+def test_build_without_a_matrix_says_what_to_write(run: Run) -> None:
     done = run("build")
-    assert done.returncode == 2
-    assert "imagefactory build --matrix" in done.stderr
+    assert done.code == 2
+    assert "imagefactory build --matrix" in done.err
 
 
-def test_what_the_system_refuses_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+def test_an_operating_system_error_is_a_clear_error_without_traceback(
+    tmp_path: Path, run: Run
+) -> None:
     (tmp_path / "file").write_text("in the way")
     done = run("render", "--select", "flavor=cpu", "--out", str(tmp_path / "file"))
-    assert done.returncode == 3
-    assert "[system-refused]" in done.stderr
-    assert str(tmp_path / "file") in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 3
+    assert "[system-refused]" in done.err
+    assert str(tmp_path / "file") in done.err
+    assert "Traceback" not in done.err
 
 
-def test_a_full_disk_is_told_with_what_makes_room(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_full_disk_is_reported_with_how_to_free_space(
+    monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    def full() -> None:
+    def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere/file")
 
     monkeypatch.setattr(cli, "app", full)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 3
-    said = capsys.readouterr().err
-    assert "[disk-full]" in said
-    assert "/somewhere/file" in said
-    assert "imagefactory prune" in said
+    done = run("plan")
+    assert done.code == 3
+    assert "[disk-full]" in done.err
+    assert "/somewhere/file" in done.err
+    assert "imagefactory prune" in done.err
 
 
-def test_try_and_what_belongs_to_it_are_asked_for_together() -> None:
+def test_options_of_try_need_try_and_try_needs_one_cell(run: Run) -> None:
     done = run("wheel", "--target", "sm_121a")
-    assert done.returncode == 2
-    assert "try-what" in done.stderr
-    assert run("wheel", "--try", "csrc/*.cu").returncode == 2
+    assert done.code == 2
+    assert "try-what" in done.err
+    assert run("wheel", "--try", "csrc/*.cu").code == 2
 
 
-def test_a_matrix_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_missing_matrix_is_one_clear_error(tmp_path: Path, run: Run) -> None:
     done = run("plan", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "matrix-missing" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert "matrix-missing" in done.err
+    assert "Traceback" not in done.err
 
 
-def test_errors_name_the_file_as_the_person_wrote_it_and_the_line(tmp_path: Path) -> None:
+def test_errors_show_the_file_as_the_user_wrote_it_and_the_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "matrix.yaml").write_text(
         (ROOT / "matrix.yaml").read_text().replace("channel: [cu130]", "channel: [cu128]")
     )
     (tmp_path / "patches").symlink_to(ROOT / "patches")
     done = run("plan", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "error: matrix.yaml:" in done.stderr
-    assert "[matrix-cuda-major]" in done.stderr
+    assert done.code == 2
+    assert "error: matrix.yaml:" in done.err
+    assert "[matrix-cuda-major]" in done.err
 
 
-def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields() -> None:
+def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields(run: Run) -> None:
     done = run("plan", "--json")
-    assert done.returncode == 0, done.stderr
-    for row in json.loads(done.stdout):
+    assert done.code == 0, done.err
+    for row in json.loads(done.out):
         assert row.keys() == {"cell", "platform", "pins", "tags", "build_key", "action", "reason"}
         assert len(row["build_key"]) == 64
 
 
-def test_explain_shows_where_values_come_from() -> None:
+def test_explain_shows_where_values_are_set(run: Run) -> None:
     done = run("plan", "--explain", "cpu*", "--json")
-    rows = {row["what"]: row for row in json.loads(done.stdout)}
+    rows = {row["what"]: row for row in json.loads(done.out)}
     assert rows["torch"]["where"].startswith("matrix.yaml:")
     assert rows["override"]["value"].startswith("drop ")
 
 
-def test_render_prints_a_dockerfile_and_writes_a_bake_file(tmp_path: Path) -> None:
+def test_render_prints_a_dockerfile_and_writes_a_bake_file(tmp_path: Path, run: Run) -> None:
     done = run("render", "--select", "vllm=0.33.0")
-    assert done.stdout.startswith("# generated from templates/Dockerfile.j2")
-    assert "do not edit" in done.stdout
+    assert done.out.startswith("# generated from templates/Dockerfile.j2")
+    assert "do not edit" in done.out
     done = run("render", "--select", "vllm=0.33.0", "--out", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     targets = json.loads((tmp_path / "docker-bake.json").read_text())["target"]
     (cell,) = [name for name in targets if name.startswith("gb10")]
     assert targets[cell]["platforms"] == ["linux/arm64"]
     assert (tmp_path / cell / "patches" / "series.json").is_file()
 
 
-def test_building_without_an_engine_is_the_machines_fault() -> None:
+def test_building_without_an_engine_is_a_setup_error(run: Run) -> None:
     done = run("build", "--matrix")
-    assert done.returncode == 3
-    assert "scripts/engine up" in done.stderr
+    assert done.code == 3
+    assert "scripts/engine up" in done.err
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> None:
+    """Let the program run ``command`` in place of what the command line says."""
+    monkeypatch.setattr(cli, "app", lambda **_: command())
+
+
+def broken(result: object) -> Callable[[], None]:
+    def command() -> None:
+        if result is not None:
+            ui.emit_json(result)
+        raise CheckFailedError(Problem(code="check-failed", where="tag", what="x", fix="y"))
+
+    return command
+
+
+FAILED = {
+    "errors": [{"code": "check-failed", "where": "tag", "what": "x", "fix": "y", "detail": ""}],
+    "exit_code": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("result", "document"),
+    [(None, FAILED), ({"a": 1}, {"a": 1, **FAILED}), ([{"a": 1}], [{"a": 1}]), ([], [])],
+)
+def test_with_json_a_failure_is_one_document_on_standard_output(
+    monkeypatch: pytest.MonkeyPatch, run: Run, result: object, document: object
+) -> None:
+    ending(monkeypatch, broken(result))
+    done = run("verify", "tag", "--json")
+    assert (done.code, json.loads(done.out)) == (1, document)
+    assert "error: tag: x [check-failed]" in done.err
+
+
+def test_without_json_a_failure_is_text_on_standard_error(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    ending(monkeypatch, broken(None))
+    for argv in (["verify"], ["verify", "--", "--json"]):
+        done = run(*argv)
+        assert (done.code, done.out) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["plan", "--nonsense", "--json"],
+        ["patch", "check", "--json"],
+        ["plan", "--json", "--select"],
+        ["plan", "--json", "--select", "flavour=x"],
+        ["build", "--json"],
+    ],
+)
+def test_with_json_wrong_input_is_a_document_too(run: Run, argv: list[str]) -> None:
+    done = run(*argv)
+    found = json.loads(done.out)
+    assert (done.code, found["exit_code"]) == (2, 2)
+    assert all(one["what"] and one["fix"] for one in found["errors"])
+
+
+def test_with_json_a_bug_is_a_document_and_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bug(**_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(cli, "app", bug)
+    monkeypatch.setattr(sys, "argv", ["imagefactory", "plan", "--json"])
+    monkeypatch.setattr(shell, "LOG", CommandLog())
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyError):
+        cli.main()
+    signal.signal(signal.SIGTERM, handler)
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert (error["code"], error["what"]) == ("internal-error", "KeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "name"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_with_json_a_command_that_is_stopped_is_a_document_too(
+    tmp_path: Path, number: int, code: int, name: str
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/up\nexec sleep 30\n")
+    docker.chmod(0o755)
+    process = start(tmp_path, "plan", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    up = tmp_path / "up"
+    while not up.exists() or len(up.read_text().splitlines()) < 2:  # engine and Buildx
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, number)  # as a terminal does
+    out, said = process.communicate(timeout=60)
+    found = json.loads(out)
+    assert (process.returncode, found["exit_code"]) == (code, code)
+    assert [one["code"] for one in found["errors"]] == [name]
+    assert "Traceback" not in said
+
+
+def test_the_real_program_plans_and_fails_with_one_document_each(tmp_path: Path) -> None:
+    with start(tmp_path, "plan", "--json") as planned:
+        out, said = planned.communicate()
+    assert planned.returncode == 0, said
+    assert {row["action"] for row in json.loads(out)} == {"build"}
+    logged = (tmp_path / "imagefactory" / "logs" / "commands.log").read_text()
+    assert "docker version --format" in logged
+    with start(tmp_path, "build", "--matrix", "--json") as refused:
+        out, said = refused.communicate()
+    assert (refused.returncode, json.loads(out)["exit_code"]) == (3, 3)
+    assert "[no-engine]" in said
+
+
+def test_output_that_the_terminal_cannot_encode_is_escaped(tmp_path: Path) -> None:
+    argv = "plan", "--select", "é\x1b[2J"
+    with start(tmp_path, *argv, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as process:
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert r"'\xe9\x1b[2J' matches no cell" in said

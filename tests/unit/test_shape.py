@@ -1,4 +1,4 @@
-"""The shape of the code: which way packages may import, what pure modules may load, how long."""
+"""The structure of the code: the order of imports, what modules load, and their length."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from imagefactory.commands import COMMANDS
 from imagefactory.system import shell
 
 PACKAGE = ROOT / "imagefactory"
-#: The packages and top-level modules. Each may import those before it, and none behind it. Wheels
-#: are baked as images are, so their package comes after `building`.
+#: The packages and top-level modules. Each may import those before it, and none after it. Wheels
+#: are baked like images, so their package comes after `building`.
 ORDER = (
     *("errors", "settings", "system", "inbuild", "matrix", "locking", "patching", "planning"),
     *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
     *("workspace", "opening", "results", "pipeline", "commands", "cli", "__main__"),
 )
-#: Packages that are toolboxes; every other one is a station, with an entry module of its name.
-TOOLBOXES = ("system", "inbuild", "commands")
+#: Packages without an entry module; every other one is a station, with a module of its own name.
+COLLECTIONS = ("system", "inbuild", "commands")
 LONGEST = 400
 
 
@@ -35,7 +35,7 @@ def room_of(path: Path, root: Path = PACKAGE) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The packages of imagefactory that a module imports, wherever in it the import is."""
+    """The packages of imagefactory that a module imports, inside functions too."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module == "imagefactory":
@@ -49,7 +49,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def backward(root: Path = PACKAGE) -> list[str]:
-    """The imports that do not point forward: package -> package behind it, or unknown."""
+    """The imports of packages that come later in the order, or are not in it."""
     found = []
     for path in modules(root):
         room = room_of(path, root)
@@ -61,12 +61,12 @@ def backward(root: Path = PACKAGE) -> list[str]:
     return found
 
 
-def test_packages_import_only_what_comes_before_them() -> None:
+def test_packages_import_only_packages_before_them() -> None:
     assert {room_of(path) for path in modules()} - {"__init__"} == set(ORDER)
     assert backward() == []
 
 
-def test_an_import_that_points_backward_is_seen(tmp_path: Path) -> None:
+def test_a_backward_import_is_detected(tmp_path: Path) -> None:
     (tmp_path / "matrix").mkdir()
     (tmp_path / "matrix" / "late.py").write_text(
         "def f():\n    from imagefactory.locking import store\n"
@@ -76,11 +76,11 @@ def test_an_import_that_points_backward_is_seen(tmp_path: Path) -> None:
 
 def test_every_station_has_an_entry_module_of_its_own_name() -> None:
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    stations = packages - set(TOOLBOXES)
+    stations = packages - set(COLLECTIONS)
     assert {name for name in stations if not (PACKAGE / name / f"{name}.py").is_file()} == set()
 
 
-def test_no_module_is_longer_than_a_person_reads_in_one_go() -> None:
+def test_no_module_is_longer_than_the_limit() -> None:
     code = [*modules(), *modules(ROOT / "benchmarks"), *modules(ROOT / "patches")]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in code}
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
@@ -93,7 +93,7 @@ OUTSIDE = (
     "imagefactory.system.engine",
     "imagefactory.system.ui",
 )
-#: What takes a tenth of a second and more to load.
+#: Libraries that take 100 ms or more to load.
 HEAVY = "requests", "numpy", "python_on_whales", "pypi_simple"
 PURE = [
     "matrix.matrix",
@@ -107,6 +107,8 @@ PURE = [
     "planning.layers",
     "planning.render",
     "planning.cell_plan",
+    "planning.context",
+    "planning.image_config",
     "planning.wheel_plan",
     "verifying.receipt",
     "verifying.tiny_model",
@@ -114,8 +116,8 @@ PURE = [
 ]
 
 
-def known_to(module: str, wanted: tuple[str, ...] = OUTSIDE) -> set[str]:
-    """Which of ``wanted`` a fresh interpreter has loaded once it knows ``module``."""
+def loaded_by(module: str, wanted: tuple[str, ...] = OUTSIDE) -> set[str]:
+    """Those of ``wanted`` that a fresh interpreter loads when it imports ``module``."""
     program = (
         f"import imagefactory.{module}, sys; print(*sorted({set(wanted)!r} & set(sys.modules)))"
     )
@@ -125,22 +127,26 @@ def known_to(module: str, wanted: tuple[str, ...] = OUTSIDE) -> set[str]:
 
 
 @pytest.mark.parametrize("module", PURE)
-def test_a_pure_station_knows_nothing_of_the_network_the_engine_or_the_terminal(
+def test_a_pure_module_does_not_load_the_network_the_engine_or_the_terminal(
     module: str,
 ) -> None:
-    assert known_to(module) == set()
+    assert loaded_by(module) == set()
 
 
-def test_a_station_that_asks_an_index_is_seen_to() -> None:
-    assert {"requests", "imagefactory.system.shell"} <= known_to("locking.resolve")
+def test_a_module_that_uses_the_network_is_detected() -> None:
+    assert {"requests", "imagefactory.system.shell"} <= loaded_by("locking.resolve")
 
 
-def test_a_build_that_finds_nothing_to_do_loads_nothing_that_only_work_needs() -> None:
-    assert known_to("commands.build", HEAVY) == set()
-    assert {"requests", "numpy"} <= known_to("verifying.verifying", HEAVY)
+def test_the_build_command_does_not_load_heavy_libraries() -> None:
+    assert loaded_by("commands.build", HEAVY) == set()
+    assert {"requests", "numpy"} <= loaded_by("verifying.verifying", HEAVY)
 
 
-def test_the_program_loads_no_command_before_it_is_asked_for() -> None:
-    loaded = tuple(f"imagefactory.commands.{name}" for name in COMMANDS)
-    assert known_to("cli", loaded) == set()
-    assert known_to("commands.plan", loaded) == {"imagefactory.commands.plan"}
+def test_an_engine_is_known_without_the_libraries_that_it_may_need() -> None:
+    assert loaded_by("system.engine", HEAVY) == set()
+
+
+def test_commands_are_loaded_only_when_they_are_called() -> None:
+    names = tuple(f"imagefactory.commands.{name}" for name in COMMANDS)
+    assert loaded_by("cli", names) == set()
+    assert loaded_by("commands.plan", names) == {"imagefactory.commands.plan"}

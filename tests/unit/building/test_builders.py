@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from imagefactory.building import bakefile, builders
 from imagefactory.errors import InputError
-from imagefactory.system import shell
-from imagefactory.system.engine import Engine
-from imagefactory.system.platforms import Platform
 
 TARGETS = st.sets(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
@@ -54,38 +51,3 @@ def test_a_builder_elsewhere_gets_layouts_for_local_images_and_gives_its_own_bac
     assert targets["base"]["contexts"] == {"debian:slim": "oci-layout:///l@sha256:1"}
     assert targets["cell"]["contexts"] == {"base": "target:base"}
     assert "type=docker" in targets["cell"]["output"][0]
-
-
-# what `docker buildx inspect` writes of a builder with two nodes
-NODES = """\
-Name:          fleet
-Driver:        docker-container
-
-Nodes:
-Name:                  fleet0
-Endpoint:              unix:///var/run/docker.sock
-Status:                running
-Platforms:             linux/amd64*, linux/amd64/v2, linux/386
-Name:                  fleet1
-Endpoint:              ssh://me@spark
-Status:                running
-Platforms:             linux/arm64, linux/arm/v7
-"""
-
-
-def test_every_node_of_a_builder_has_a_platform_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = shell.Completed(argv=(), code=0, out=NODES, err="")
-    monkeypatch.setattr(shell, "run", lambda *_, **__: done)
-    found = builders.find(Engine(), "fleet")
-    assert (found.driver, found.platform, found.platforms) == (
-        "docker-container",
-        "linux/amd64",
-        ("linux/amd64", "linux/arm64"),
-    )
-
-
-def test_the_engines_own_store_is_seen_by_its_own_driver_only() -> None:
-    assert not builders.Builder(
-        name="default", driver="docker", platforms=(Platform.AMD64,)
-    ).is_elsewhere
-    assert builders.Builder(name="far", driver="remote", platforms=(Platform.ARM64,)).is_elsewhere

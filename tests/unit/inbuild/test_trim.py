@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -166,18 +165,21 @@ def test_records_stay_true(tmp_path: Path) -> None:
 def test_trimming_twice_finds_nothing_more_and_the_report_names_every_file(tmp_path: Path) -> None:
     site = tmp_path / "site"
     write(site, "a/tests/test_m.py", "lib/liba.so", "lib/liba.so.1", "nvidia/cu13/bin/ptxas", "a.a")
-    trim.main(site, tmp_path / "out.json", CUDA)
-    first = json.loads((tmp_path / "out.json").read_text())
+    first = trim.trim(site, CUDA)
     assert {name for row in first for name, _ in row["files"]} == {
         "a/tests/test_m.py",
         "lib/liba.so",
         "nvidia/cu13/bin/ptxas",
         "a.a",
     }
-    trim.main(site, tmp_path / "again.json", CUDA)
-    assert json.loads((tmp_path / "again.json").read_text()) == []
+    assert trim.trim(site, CUDA) == []
 
 
 def test_a_layer_without_packages_is_left_as_it_is(tmp_path: Path) -> None:
-    trim.main(tmp_path / "none", tmp_path / "out.json")
-    assert json.loads((tmp_path / "out.json").read_text()) == []
+    assert trim.trim(tmp_path / "none", None) == []
+
+
+def test_every_rule_says_in_one_line_why_files_go() -> None:
+    for _, rule in trim.RULES:
+        assert rule.__doc__
+        assert "\n" not in rule.__doc__

@@ -1,4 +1,4 @@
-"""What an image is made of, and what differs between two."""
+"""What an image contains, and how two images differ."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ OLD = Anatomy(
 )
 
 
-def test_an_image_differs_from_itself_in_nothing() -> None:
+def test_an_image_does_not_differ_from_itself() -> None:
     found = compare(OLD, OLD, pin_prefix=PIN)
     assert found.changes == ()
     assert (found.bytes_moved, len(found.shared)) == (0, 2)
 
 
-def test_the_biggest_wheels_are_those_of_the_images_own_platform() -> None:
+def test_the_biggest_wheels_are_found_by_the_hashes_in_the_image() -> None:
     image = replace(OLD, hashes={"vllm": "arm", "numpy": "np", "gone": "unknown"})
     found = biggest(image, {"arm": 300, "amd": 900, "np": 5}, 2)
     assert found == [("vllm", "0.22.1", 300), ("numpy", "2.0", 5)]
 
 
-def test_every_kind_of_change_is_told_with_both_sides() -> None:
+def test_every_kind_of_change_is_reported_with_both_values() -> None:
     new = replace(
         OLD,
         labels={f"{PIN}vllm": "0.33.0", f"{PIN}cuda": "13.0"},
@@ -74,7 +74,7 @@ MANIFEST = {
 }
 
 
-def test_a_layer_is_named_by_the_step_that_made_it_and_a_copied_one_by_its_place() -> None:
+def test_a_layer_is_named_by_its_step_and_a_copied_layer_by_its_position() -> None:
     history = [
         ("", 5),
         ("RUN apt-get update", 6),
@@ -95,7 +95,7 @@ def test_a_layer_is_named_by_the_step_that_made_it_and_a_copied_one_by_its_place
     assert [layer.size for layer in found] == [5, 6, 0, 1, 2, 3, 4, 5, 6]
 
 
-def test_where_history_and_layers_do_not_match_nothing_is_claimed() -> None:
+def test_layers_that_do_not_match_the_history_have_no_purpose() -> None:
     assert [layer.purpose for layer in layers_of(("a", "b"), [("COPY x", 5)])] == ["", ""]
     assert [
         layer.purpose
@@ -111,7 +111,9 @@ packages = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2"]
 
 
 @given(packages, packages)
-def test_the_changes_lead_from_one_to_the_other(old: dict[str, str], new: dict[str, str]) -> None:
+def test_applying_the_changes_to_one_image_gives_the_other(
+    old: dict[str, str], new: dict[str, str]
+) -> None:
     found = compare(replace(OLD, packages=old), replace(OLD, packages=new), pin_prefix=PIN)
     made = dict(old)
     for change in found.changes:

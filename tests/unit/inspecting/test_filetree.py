@@ -1,4 +1,4 @@
-"""The files of two images, told from the archives that an engine exports."""
+"""Comparing the files of two images, from the archives that an engine exports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tree(**content: str) -> dict[str, filetree.Entry]:
     return filetree.read(archive(*((name, text.encode(), date) for name, text in content.items())))
 
 
-def test_what_the_engine_puts_into_every_container_is_not_looked_at() -> None:
+def test_files_that_the_engine_adds_to_every_container_are_ignored() -> None:
     found = filetree.read(
         archive(
             (".dockerenv", b"", {}),
@@ -43,7 +43,7 @@ def test_what_the_engine_puts_into_every_container_is_not_looked_at() -> None:
     assert found == {}
 
 
-def test_content_mode_owner_date_and_link_are_all_told() -> None:
+def test_differences_in_content_mode_owner_date_and_link_are_reported() -> None:
     before = filetree.read(
         archive(
             ("same", b"x", {}),
@@ -68,8 +68,8 @@ def test_content_mode_owner_date_and_link_are_all_told() -> None:
             ("new", b"12", {}),
         )
     )
-    told = {change.path: change.what for change in filetree.compare(before, after)}
-    assert told == {
+    reported = {change.path: change.what for change in filetree.compare(before, after)}
+    assert reported == {
         "content": "content",
         "mode": "mode",
         "owner": "owner",
@@ -83,7 +83,7 @@ def test_content_mode_owner_date_and_link_are_all_told() -> None:
     assert (gone.old_size, gone.new_size) == (4, 0)
 
 
-def test_dates_alone_leave_the_fingerprint_and_anything_else_changes_it() -> None:
+def test_the_fingerprint_ignores_dates_and_nothing_else() -> None:
     one = tree(a="x", b="y")
     later = {path: replace(entry, date=entry.date + 1) for path, entry in one.items()}
     assert filetree.fingerprint(one) == filetree.fingerprint(later)
@@ -101,18 +101,18 @@ FILES = st.dictionaries(
 
 
 @given(FILES, FILES)
-def test_exactly_the_paths_that_differ_are_told(
+def test_exactly_the_paths_that_differ_are_reported(
     one: dict[str, bytes], other: dict[str, bytes]
 ) -> None:
     before, after = (
         filetree.read(archive(*((n, data, {}) for n, data in d.items()))) for d in (one, other)
     )
-    told = {change.path for change in filetree.compare(before, after)}
-    assert told == {name for name in {*one, *other} if one.get(name) != other.get(name)}
+    reported = {change.path for change in filetree.compare(before, after)}
+    assert reported == {name for name in {*one, *other} if one.get(name) != other.get(name)}
     assert (filetree.fingerprint(before) == filetree.fingerprint(after)) == (one == other)
 
 
-def test_a_stream_that_ends_too_early_is_an_error_and_not_a_small_tree() -> None:
+def test_a_truncated_stream_is_an_error_and_not_a_smaller_tree() -> None:
     whole = archive(("a", b"x" * 5000, {})).getvalue()
     with pytest.raises(tarfile.TarError):
         filetree.read(io.BytesIO(whole[:3000]))

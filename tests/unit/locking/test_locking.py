@@ -1,4 +1,4 @@
-"""The lock: resolved once by uv, judged, kept, and checked against the places that serve it."""
+"""The lock: resolved by uv, validated, reused, and checked against indexes and wheel folders."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def codes(error: FactoryError) -> list[str]:
     return [problem.code for problem in error.problems]
 
 
-def test_every_cell_gets_its_wheels_with_hash_size_and_index(
+def test_every_cell_has_wheels_with_hash_size_and_index(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, changes = locking.update(None, cells, settings(tmp_path, index))
@@ -67,7 +67,7 @@ def test_every_cell_gets_its_wheels_with_hash_size_and_index(
     assert len(changes) == 9
 
 
-def test_the_same_answer_is_the_same_bytes_and_reads_back_as_itself(
+def test_the_same_resolutions_give_the_same_bytes_and_round_trip(
     tmp_path: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, _ = locking.update(None, cells, settings(tmp_path, index))
@@ -77,7 +77,7 @@ def test_the_same_answer_is_the_same_bytes_and_reads_back_as_itself(
     assert store.read(tmp_path / "wheels.lock") == lock
 
 
-def test_a_request_that_did_not_change_needs_no_network(
+def test_an_unchanged_request_needs_no_network(
     tmp_path: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, _ = locking.update(None, cells, settings(tmp_path, index))
@@ -86,14 +86,14 @@ def test_a_request_that_did_not_change_needs_no_network(
     assert changes == []
 
 
-def test_a_reworded_reason_is_written_without_resolving(
+def test_a_changed_reason_is_written_without_resolving(
     tmp_path: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, _ = locking.update(None, cells, settings(tmp_path, index))
-    worded = tuple(
+    changed = tuple(
         replace(c, overrides=tuple(replace(o, reason="better") for o in c.overrides)) for c in cells
     )
-    again, _ = locking.update(lock, worded, settings(tmp_path, DOWN))
+    again, _ = locking.update(lock, changed, settings(tmp_path, DOWN))
     assert "better" in store.dumps(again)
 
 
@@ -106,7 +106,7 @@ def test_a_resolution_that_no_cell_needs_is_dropped(
     assert {change.new for change in changes} == {""}
 
 
-def test_upgrading_one_package_moves_that_one_only(
+def test_upgrading_one_package_changes_only_that_package(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     wheel(files, "leaf2", "1.0")
@@ -126,7 +126,7 @@ def test_upgrading_one_package_moves_that_one_only(
     assert newest.resolutions[0].wheel("leaf2") != new.resolutions[0].wheel("leaf2")
 
 
-def test_a_cpu_torch_is_refused_for_a_cuda_cell_although_its_metadata_looks_right(
+def test_a_cpu_torch_is_rejected_for_a_cuda_cell_although_its_metadata_looks_right(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     torch(files, "2.11.0", "cpu", None)
@@ -138,7 +138,7 @@ def test_a_cpu_torch_is_refused_for_a_cuda_cell_although_its_metadata_looks_righ
     assert "matrix.yaml" in str(caught.value.problems[0].where)
 
 
-def test_a_torch_of_another_channel_is_refused(
+def test_a_torch_of_another_channel_is_rejected(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     torch(files, "2.11.0", "cu132", "13.2")
@@ -148,7 +148,7 @@ def test_a_torch_of_another_channel_is_refused(
     assert codes(caught.value) == ["torch-other-channel"]
 
 
-def test_a_pin_against_upstream_is_told_before_anything_is_resolved(
+def test_a_pin_that_contradicts_upstream_is_reported_before_anything_is_resolved(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     wheel(files, "vllm", "0.22.1", requires=("torch==2.10.0",))
@@ -170,7 +170,7 @@ def test_requirements_without_a_solution_are_explained(
     assert "override" in caught.value.problems[0].fix
 
 
-def test_an_index_that_is_down_is_the_machines_fault(
+def test_an_index_that_is_down_is_a_setup_error(
     tmp_path: Path, cells: tuple[Cell, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
@@ -193,14 +193,14 @@ def test_a_wheel_of_a_local_folder_is_locked_without_its_path(
     assert str(tmp_path) not in store.dumps(lock).replace(index, "")
 
 
-def test_check_is_green_while_every_hash_has_a_place(
+def test_check_passes_while_every_wheel_is_available(
     tmp_path: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, _ = locking.update(None, cells, settings(tmp_path, index))
     assert locking.check(lock, cells, settings(tmp_path, index)) == ()
 
 
-def test_check_is_red_when_a_hash_vanishes_and_green_again_when_a_folder_has_it(
+def test_check_fails_when_a_wheel_disappears_and_passes_again_when_a_folder_has_it(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, _ = locking.update(None, cells, settings(tmp_path, index))
@@ -209,10 +209,11 @@ def test_check_is_red_when_a_hash_vanishes_and_green_again_when_a_folder_has_it(
     write_pages(files, tmp_path / "www")
     (problem,) = locking.check(lock, cells, settings(tmp_path, index))
     assert (problem.code, problem.where) == ("wheel-gone", kept.name)
+    assert problem.what.startswith("not found on any index")
     assert locking.check(lock, cells, settings(tmp_path, index, links=(tmp_path,))) == ()
 
 
-def test_an_index_that_is_down_matters_only_for_hashes_that_no_other_place_has(
+def test_an_index_that_is_down_matters_only_for_wheels_not_found_elsewhere(
     tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, _ = locking.update(None, cells, settings(tmp_path, index))
@@ -223,7 +224,7 @@ def test_an_index_that_is_down_matters_only_for_hashes_that_no_other_place_has(
     assert DOWN in problem.what
 
 
-def test_check_names_uncovered_cells_dead_resolutions_and_a_wrong_torch(
+def test_check_reports_uncovered_cells_unused_resolutions_and_a_wrong_torch(
     tmp_path: Path, index: str, cells: tuple[Cell, ...]
 ) -> None:
     lock, _ = locking.update(None, cells[:2], settings(tmp_path, index))
@@ -257,7 +258,7 @@ def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
     assert caught.value.problems[0].fix == "imagefactory lock"
 
 
-def test_the_newest_manylinux_that_we_ask_for_is_one_that_uv_knows() -> None:
+def test_the_newest_manylinux_is_the_newest_that_uv_knows() -> None:
     known = shell.run([uv.find_uv_bin(), "pip", "compile", "--help"], quiet=True).out
     assert f"manylinux_2_{tags.NEWEST_MANYLINUX}" in known
     assert f"manylinux_2_{tags.NEWEST_MANYLINUX + 1}" not in known
@@ -274,7 +275,9 @@ sizes = st.sampled_from([1, layers.LARGE - 1, layers.LARGE, 500_000_000])
 
 
 @given(st.dictionaries(names | st.from_regex(r"[a-z]{1,9}", fullmatch=True), sizes))
-def test_every_wheel_is_in_exactly_one_layer_and_a_large_one_alone(found: dict[str, int]) -> None:
+def test_every_wheel_is_in_exactly_one_layer_and_a_large_one_has_its_own(
+    found: dict[str, int],
+) -> None:
     made = tuple(
         Wheel(name=name, version="1", filename=f"{name}.whl", sha256="0" * 64, size=size, index="i")
         for name, size in found.items()
@@ -296,7 +299,7 @@ def test_every_wheel_is_in_exactly_one_layer_and_a_large_one_alone(found: dict[s
     )
 
 
-def test_what_patches_change_stays_in_one_layer_however_large_and_on_top() -> None:
+def test_what_patches_change_is_one_layer_on_top_however_large() -> None:
     sizes = {
         "vllm": 333,
         "flashinfer-python": 62,
@@ -328,7 +331,7 @@ def test_what_patches_change_stays_in_one_layer_however_large_and_on_top() -> No
     ]
 
 
-def test_every_project_that_patches_are_made_for_is_in_the_layer_that_patches_see() -> None:
+def test_every_patched_project_is_in_the_layer_that_patches_change() -> None:
     projects = {project.name for project in DISTRIBUTIONS.values()}
     assert projects <= layers.PATCHED
     assert {layers.group_of(name) for name in layers.PATCHED} == {layers.VLLM}

@@ -1,7 +1,4 @@
-"""Wheels that the matrix names by their address.
-
-Locked by hash, fetched once, never taken on trust.
-"""
+"""Wheels that the matrix gives by URL: locked by hash, downloaded once, always verified."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from imagefactory.planning import vllm_settings
 from imagefactory.settings import Settings
 
 NAME = "vllm-0.22.1+stream-py3-none-any.whl"
-#: A variable that no release of vLLM has.
+#: Declares a variable that no release of vLLM has.
 ENVS = 'environment_variables = {"VLLM_STREAM_LOADING": lambda: True}\n'
 
 
@@ -70,7 +67,7 @@ def locked(settings: Settings, sha: str) -> tuple[Lock, Wheel]:
     return lock, found
 
 
-def test_a_wheel_by_its_address_is_locked_with_it_and_with_what_it_requires(
+def test_a_wheel_by_url_is_locked_with_its_url_and_its_requirements(
     settings: Settings,
 ) -> None:
     lock, found = locked(settings, sha256(settings))
@@ -86,7 +83,7 @@ def test_a_wheel_by_its_address_is_locked_with_it_and_with_what_it_requires(
     assert requirements_txt([found]) == f"vllm==0.22.1+stream --hash=sha256:{found.sha256}\n"
 
 
-def test_another_file_at_the_address_than_the_matrix_says_is_refused(settings: Settings) -> None:
+def test_a_file_with_another_hash_than_in_the_matrix_is_rejected(settings: Settings) -> None:
     with pytest.raises(SetupError) as caught:
         locked(settings, "0" * 64)
     (problem,) = caught.value.problems
@@ -94,25 +91,25 @@ def test_another_file_at_the_address_than_the_matrix_says_is_refused(settings: S
     assert sha256(settings) in problem.what
 
 
-def test_it_is_fetched_once_and_kept_by_its_hash(settings: Settings) -> None:
+def test_a_wheel_by_url_is_downloaded_once_and_stored_by_its_hash(settings: Settings) -> None:
     _, found = locked(settings, sha256(settings))
-    path = wheelhouse.of(found, settings)
+    path = wheelhouse.file_of(found, settings)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == found.sha256
     served(settings).unlink()
-    assert wheelhouse.of(found, settings) == path
+    assert wheelhouse.file_of(found, settings) == path
 
 
-def test_a_file_that_was_replaced_is_told_and_nothing_of_it_stays(settings: Settings) -> None:
+def test_a_replaced_file_is_reported_and_not_stored(settings: Settings) -> None:
     _, found = locked(settings, sha256(settings))
     served(settings).write_bytes(b"another")
-    elsewhere = replace(settings, cache=settings.cache.parent / "elsewhere")
+    other_cache = replace(settings, cache=settings.cache.parent / "other")
     with pytest.raises(SetupError) as caught:
-        wheelhouse.of(found, elsewhere)
+        wheelhouse.file_of(found, other_cache)
     assert caught.value.problems[0].code == "wheel-changed"
-    assert [path for path in elsewhere.cache.rglob("*.whl") if path.is_file()] == []
+    assert [path for path in other_cache.cache.rglob("*.whl") if path.is_file()] == []
 
 
-def test_an_address_that_does_not_answer_is_told_by_check_and_by_a_build(
+def test_an_unreachable_url_is_reported_by_check_and_by_a_build(
     settings: Settings,
 ) -> None:
     lock, found = locked(settings, sha256(settings))
@@ -122,23 +119,21 @@ def test_an_address_that_does_not_answer_is_told_by_check_and_by_a_build(
     (problem,) = locking.check(lock, cells, settings)
     assert (problem.code, problem.where) == ("wheel-unreachable", NAME)
     with pytest.raises(SetupError) as caught:
-        wheelhouse.of(found, replace(settings, cache=settings.cache.parent / "elsewhere"))
+        wheelhouse.file_of(found, replace(settings, cache=settings.cache.parent / "other"))
     assert caught.value.problems[0].code == "wheel-unreachable"
 
 
 @pytest.mark.parametrize("end", ["", "#sha256=abc", "#md5=" + "0" * 64])
-def test_an_address_without_the_hash_of_what_is_meant_is_refused_with_its_line(
+def test_a_url_without_the_hash_of_its_file_is_rejected_with_its_line(
     tmp_path: Path, end: str
 ) -> None:
     text = f'"vllm @ https://example.org/vllm-1.0-py3-none-any.whl{end}"'
     (problem,) = problems(write_matrix(tmp_path, '"vllm=={vllm}"', text))
     assert problem.code == "matrix-no-hash"
-    assert (problem.where or "").startswith("matrix.yaml:") or "matrix.yaml:" in (
-        problem.where or ""
-    )
+    assert "matrix.yaml:" in (problem.where or "")
 
 
-def test_settings_and_patches_are_held_against_the_wheel_and_not_against_the_release_of_its_name(
+def test_settings_and_patches_are_checked_against_the_wheel_and_not_the_release_of_its_version(
     settings: Settings,
 ) -> None:
     lock, found = locked(settings, sha256(settings))
@@ -148,8 +143,6 @@ def test_settings_and_patches_are_held_against_the_wheel_and_not_against_the_rel
     assert (tree.root / "vllm/envs.py").read_text() == ENVS
     assert sources.of_cell("vllm", cell, lock, settings) == tree
     assert vllm_settings.read(tree.root).knows("VLLM_STREAM_LOADING")
-    with pytest.raises(
-        SetupError
-    ) as caught:  # without the lock nothing tells of the wheel, and no index has releases
+    with pytest.raises(SetupError) as caught:  # without the lock, the index is searched in vain
         sources.of_cell("vllm", cell, None, settings)
     assert caught.value.problems[0].code == "sources-unreachable"

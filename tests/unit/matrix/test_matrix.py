@@ -1,4 +1,4 @@
-"""matrix.yaml: what is read from it, and what is said when it is wrong."""
+"""matrix.yaml: how it is read, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.matrices import GOOD, problems, write
 
-from imagefactory.errors import InputError
 from imagefactory.matrix import matrix, pins
 from imagefactory.matrix.explain import explain
 from imagefactory.matrix.schema import json_schema
@@ -25,7 +24,7 @@ def line_of(text: str, word: str) -> int:
     return next(number for number, line in enumerate(text.splitlines(), start=1) if word in line)
 
 
-def test_zipped_axes_move_together_and_includes_are_cells_of_their_own(tmp_path: Path) -> None:
+def test_zipped_axes_vary_together_and_includes_are_separate_cells(tmp_path: Path) -> None:
     cells = matrix.load(write(tmp_path)).cells
     assert [(c.axes["vllm"], c.axes["torch"], c.platform) for c in cells] == [
         ("0.22.1", "2.11.0", "linux/arm64"),
@@ -34,7 +33,7 @@ def test_zipped_axes_move_together_and_includes_are_cells_of_their_own(tmp_path:
     ]
 
 
-def test_every_value_knows_where_it_was_written(tmp_path: Path) -> None:
+def test_every_value_has_the_location_where_it_is_written(tmp_path: Path) -> None:
     cell = matrix.load(write(tmp_path)).cells[0]
     assert cell.locations["vllm"].line == line_of(GOOD, "- vllm:")
     assert cell.locations["vllm"].section == "zip"
@@ -44,13 +43,13 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path) -> None:
     assert ("patch", "vllm/one") in rows
 
 
-def test_overrides_reach_only_the_cells_they_name_and_carry_their_reason(tmp_path: Path) -> None:
+def test_overrides_apply_only_to_matching_cells_and_keep_their_reason(tmp_path: Path) -> None:
     first, second, _ = matrix.load(write(tmp_path)).cells
     assert first.overrides == ()
     assert [(o.requirement, o.reason) for o in second.overrides] == [("numpy==2.3", "a reason")]
 
 
-def test_excluded_points_are_gone_and_their_reason_is_kept(tmp_path: Path) -> None:
+def test_excluded_points_are_removed_and_their_reason_is_kept(tmp_path: Path) -> None:
     entry = 'exclude: [{when: {vllm: "0.22.1"}, reason: too old}]'
     found = matrix.load(write(tmp_path, "exclude: []", entry))
     assert [c.axes["vllm"] for c in found.cells] == ["0.33.0", "0.23.0"]
@@ -58,7 +57,7 @@ def test_excluded_points_are_gone_and_their_reason_is_kept(tmp_path: Path) -> No
 
 
 BAD: Sequence[tuple[str, str, str, str, str]] = [
-    # replaced, by, code, a word of the line that is named, a word of the fix
+    # old text, new text, code, text of the reported line, text of the fix
     ('python: ["3.13"]', "python: [3.13]", "matrix-not-text", "python: [3.13]", '"3.13"'),
     ('"2.11.0", "2.14.0"', '2.10, "2.14.0"', "matrix-not-text", "torch: [2.10", '"2.10"'),
     ("defaults:\n", "default:\n", "matrix-unknown-key", "default:", "'defaults'"),
@@ -73,9 +72,9 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
         "one of them",
     ),
     ("  channel: [cu130]\n", "  chanel: [cu130]\n", "matrix-unknown-axis", "chanel", "channel"),
-    ("  python: [", "  vllm: [x]\n  python: [", "matrix-axis-twice", "- vllm", "one place"),
-    ('  cuda: ["13.0"]\n', "  cuda: []\n", "matrix-empty-axis", "cuda: []", "give one"),
-    ('["2.11.0", "2.14.0"]', '["2.11.0"]', "matrix-uneven-zip", "- vllm", "one value a row"),
+    ("  python: [", "  vllm: [x]\n  python: [", "matrix-axis-twice", "- vllm", "only one"),
+    ('  cuda: ["13.0"]\n', "  cuda: []\n", "matrix-empty-axis", "cuda: []", "add one"),
+    ('["2.11.0", "2.14.0"]', '["2.11.0"]', "matrix-uneven-zip", "- vllm", "one value per row"),
     ("base: trixie", "base: trixy", "matrix-unknown-base", "base: trixy", "trixie"),
     ('driver: "580.95"', "driver: new", "matrix-bad-driver", "driver: new", "nvidia-smi"),
     ("[vllm/one]", "[one]", "matrix-bad-patch", "[one]", "project/name"),
@@ -134,7 +133,7 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
 @pytest.mark.parametrize(
     ("old", "new", "code", "line", "fix"), BAD, ids=[f"{row[2]}-{n}" for n, row in enumerate(BAD)]
 )
-def test_a_mistake_is_named_with_its_line_and_what_to_write_instead(
+def test_a_mistake_is_reported_with_its_line_and_what_to_write_instead(
     tmp_path: Path, old: str, new: str, code: str, line: str, fix: str
 ) -> None:
     path = tmp_path / "matrix.yaml"
@@ -148,7 +147,7 @@ def test_a_mistake_is_named_with_its_line_and_what_to_write_instead(
     assert fix in found[0].fix
 
 
-def test_all_mistakes_are_shown_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_in_file_order(tmp_path: Path) -> None:
     text = (
         GOOD.replace("defaults:\n", "default:\n")
         .replace('"0.22.1", "0.33.0"', "0.22, 0.33")
@@ -175,7 +174,7 @@ def test_all_mistakes_are_shown_at_once_in_the_order_of_the_file(tmp_path: Path)
         (b"- a", "matrix-wrong-value"),
     ],
 )
-def test_a_file_that_is_no_matrix_is_one_clear_error(
+def test_a_file_that_is_not_a_matrix_is_one_clear_error(
     tmp_path: Path, data: bytes, code: str
 ) -> None:
     path = tmp_path / "matrix.yaml"
@@ -192,7 +191,7 @@ def test_a_matrix_without_cells_is_an_error(tmp_path: Path) -> None:
     assert "matrix-empty" in [p.code for p in problems(write(tmp_path, "exclude: []", entry))]
 
 
-def test_a_cell_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+def test_a_duplicate_cell_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path, 'vllm: "0.23.0", torch: "2.11.0"}', 'vllm: "0.22.1", torch: "2.11.0"}')
     path.write_text(path.read_text().replace("platform: linux/amd64", "platform: linux/arm64"))
     assert "matrix-same-cell" in [p.code for p in problems(path)]
@@ -202,11 +201,11 @@ def test_a_cell_that_stands_twice_is_an_error(tmp_path: Path) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
 )
 @given(st.integers(0, len(GOOD)), st.integers(0, 40), st.text(max_size=12))
-def test_no_text_makes_the_loader_fail_otherwise_than_with_a_clear_error(
-    tmp_path: Path, start: int, length: int, put: str
+def test_any_change_to_the_text_loads_or_is_a_clear_error(
+    tmp_path: Path, start: int, length: int, new: str
 ) -> None:
     path = tmp_path / "matrix.yaml"
-    path.write_bytes((GOOD[:start] + put + GOOD[start + length :]).encode("utf-8", "surrogatepass"))
+    path.write_bytes((GOOD[:start] + new + GOOD[start + length :]).encode("utf-8", "surrogatepass"))
     assert all(problem.what and problem.fix for problem in problems(path))
 
 
@@ -236,34 +235,7 @@ def test_cells_are_the_product_of_the_axes_times_the_zipped_rows(
         assert select(cells, [cell.name]) == (cell,)
 
 
-def test_selections_are_globs_and_axis_terms_joined_by_and_then_or(tmp_path: Path) -> None:
-    cells = matrix.load(write(tmp_path)).cells
-    assert len(select(cells, [])) == 3
-    assert [c.axes["vllm"] for c in select(cells, ["flavor=gb10 vllm=0.2*"])] == [
-        "0.22.1",
-        "0.23.0",
-    ]
-    assert [c.axes["vllm"] for c in select(cells, ["vllm=0.33.0", "*amd64"])] == [
-        "0.33.0",
-        "0.23.0",
-    ]
-    assert len(select(cells, ["vllm=0.22.1,0.33.0"])) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [("flavour=x", "select-axis"), ("nothing*", "select-nothing"), ("", "select-nothing")],
-)
-def test_a_selection_that_means_nothing_says_what_there_is(
-    tmp_path: Path, text: str, code: str
-) -> None:
-    with pytest.raises(InputError) as caught:
-        select(matrix.load(write(tmp_path)).cells, [text])
-    assert caught.value.problems[0].code == code
-    assert "gb10" in caught.value.problems[0].fix or "flavor" in caught.value.problems[0].fix
-
-
-def test_a_pin_against_upstreams_metadata_is_an_error_with_its_line_unless_an_override_says_so(
+def test_a_pin_that_contradicts_upstreams_metadata_is_an_error_unless_it_is_overridden(
     tmp_path: Path,
 ) -> None:
     first = matrix.load(write(tmp_path)).cells[0]
@@ -283,7 +255,7 @@ def test_a_pin_against_upstreams_metadata_is_an_error_with_its_line_unless_an_ov
     assert list(pins.pin_conflicts(matrix.load(path).cells[0], requires)) == []
 
 
-def test_a_local_version_satisfies_a_pin_of_its_public_one(tmp_path: Path) -> None:
+def test_a_local_version_satisfies_a_pin_of_the_public_version(tmp_path: Path) -> None:
     path = write(tmp_path, '"torch=={torch}"]', '"torch=={torch}+{channel}"]')
     cell = matrix.load(path).cells[0]
     assert list(pins.pin_conflicts(cell, {"vllm": ["torch==2.11.0"]})) == []
@@ -296,8 +268,8 @@ def test_the_committed_matrix_is_valid_and_its_published_schema_is_current() -> 
     assert matrix.load(ROOT / "matrix.yaml").cells
 
 
-def test_the_flavor_that_the_docs_make_of_a_wheel_by_its_address_is_one(tmp_path: Path) -> None:
-    """The whole matrix with the first example of docs/wheels.md in it."""
+def test_the_documented_flavor_with_a_wheel_by_url_is_valid(tmp_path: Path) -> None:
+    """Loads the committed matrix with the first example of docs/wheels.md added."""
     example = yaml.safe_load(
         (ROOT / "docs/wheels.md").read_text().split("```yaml\n")[1].split("```")[0]
     )

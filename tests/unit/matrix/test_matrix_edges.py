@@ -1,7 +1,4 @@
-"""matrix.yaml at its edges.
-
-Many mistakes in one run, files that would break a loader, and values that look right.
-"""
+"""Edge cases of matrix.yaml: many mistakes at once, malformed files, subtly wrong values."""
 
 from __future__ import annotations
 
@@ -35,12 +32,14 @@ def changed(folder: Path, *changes: tuple[str, str]) -> Path:
     return path
 
 
-def test_mistakes_of_shape_of_names_and_of_cells_are_shown_in_one_run(tmp_path: Path) -> None:
+def test_mistakes_in_the_schema_in_names_and_in_cells_are_reported_in_one_run(
+    tmp_path: Path,
+) -> None:
     path = changed(
         tmp_path,
-        ("defaults:\n", "default:\n"),  # shape: a key
-        ('["2.11.0", "2.14.0"]', '[2.10, "2.14.0"]'),  # shape: a number
-        ("    driver:", "    base: trixie\n    driver:"),  # shape: a key twice
+        ("defaults:\n", "default:\n"),  # schema: unknown key
+        ('["2.11.0", "2.14.0"]', '[2.10, "2.14.0"]'),  # schema: a number
+        ("    driver:", "    base: trixie\n    driver:"),  # schema: duplicate key
         ("[vllm/one]", "[one]"),  # names
         ("exclude: []", "exclude: [{when: {vllm: z}, reason: r}]"),  # expansion
         ('cuda: ["13.0"]', 'cuda: ["13.1"]'),  # cells
@@ -62,7 +61,7 @@ def test_a_misspelt_section_is_one_mistake_and_not_one_for_every_cell(tmp_path: 
     assert [(p.code, p.fix) for p in problems(path)] == [("matrix-unknown-key", "write 'defaults'")]
 
 
-def test_a_mistake_below_a_misspelt_section_is_told_with_its_own_line(tmp_path: Path) -> None:
+def test_a_mistake_below_a_misspelt_section_is_reported_with_its_own_line(tmp_path: Path) -> None:
     path = changed(
         tmp_path, ("defaults:\n", "default:\n"), ("  platform: linux/arm64\n", "  platform: 3\n")
     )
@@ -90,7 +89,7 @@ def test_a_number_of_thousands_of_digits_is_a_clear_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("when", ["{vllm: 3}", '{vllm: [3, "0.22.1"]}'])
-def test_a_number_in_when_is_told_once_and_with_the_text_to_write(
+def test_a_number_in_when_is_reported_once_with_the_string_to_write(
     tmp_path: Path, when: str
 ) -> None:
     path = changed(tmp_path, ("exclude: []", f"exclude: [{{when: {when}, reason: r}}]"))
@@ -99,7 +98,7 @@ def test_a_number_in_when_is_told_once_and_with_the_text_to_write(
 
 
 @pytest.mark.parametrize("group", ["{}", "{flashinfer: []}"])
-def test_a_zip_group_without_rows_does_not_empty_the_matrix_in_silence(
+def test_a_zip_group_without_rows_does_not_silently_empty_the_matrix(
     tmp_path: Path, group: str
 ) -> None:
     path = changed(tmp_path, ("include:\n", f"  - {group}\ninclude:\n"))
@@ -107,7 +106,7 @@ def test_a_zip_group_without_rows_does_not_empty_the_matrix_in_silence(
 
 
 BAD: Sequence[tuple[str, str, str, str, str]] = [
-    # replaced, by, code, a word of the line that is named, a word of the fix
+    # old text, new text, code, text of the reported line, text of the fix
     (
         'vllm: "0.23.0"',
         'vllm: "0.23.0-post2"',
@@ -141,7 +140,7 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
 @pytest.mark.parametrize(
     ("old", "new", "code", "line", "fix"), BAD, ids=[f"{row[2]}-{n}" for n, row in enumerate(BAD)]
 )
-def test_a_value_that_only_looks_right_is_named_with_its_line_and_what_to_write(
+def test_a_value_that_only_looks_right_is_reported_with_its_line_and_what_to_write(
     tmp_path: Path, old: str, new: str, code: str, line: str, fix: str
 ) -> None:
     path = changed(tmp_path, (old, new))
@@ -151,24 +150,24 @@ def test_a_value_that_only_looks_right_is_named_with_its_line_and_what_to_write(
     assert all(fix in p.fix for p in found)
 
 
-def test_a_flavor_without_a_driver_is_named_once_however_many_cells_it_has(tmp_path: Path) -> None:
+def test_a_flavor_without_a_driver_is_reported_once_for_all_of_its_cells(tmp_path: Path) -> None:
     assert len(lines_of(write(tmp_path, DRIVER, ""), "matrix-no-driver")) == 1
 
 
 @pytest.mark.parametrize(
     "name", ["registry.example:5000/a/vllm", "localhost:5000/vllm", "ghcr.io/a_b/c--d", "vllm"]
 )
-def test_a_repository_may_name_a_registry_and_its_port(tmp_path: Path, name: str) -> None:
+def test_a_repository_may_include_a_registry_and_its_port(tmp_path: Path, name: str) -> None:
     found = matrix.load(write(tmp_path, "example/vllm", name))
     assert found.cells[0].tags[0].startswith(f"{name}:gb10-")
 
 
-def test_every_cell_of_a_matrix_that_loads_can_be_asked_to_be_resolved(tmp_path: Path) -> None:
+def test_every_cell_of_a_valid_matrix_has_a_resolution_request(tmp_path: Path) -> None:
     for cell in matrix.load(write(tmp_path)).cells:
         assert request_of(cell).requirements
 
 
-def test_an_exclude_takes_out_all_points_that_it_names_and_no_other(tmp_path: Path) -> None:
+def test_an_exclude_removes_exactly_the_points_that_it_matches(tmp_path: Path) -> None:
     path = changed(
         tmp_path, ("exclude: []", "exclude: [{when: {platform: [linux/amd64]}, reason: r}]")
     )

@@ -1,4 +1,4 @@
-"""Where source trees come from: as the matrix writes it, as git has it, as one archive."""
+"""Where source trees come from: parsed from the matrix, resolved by git, packed as one archive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from imagefactory.system import archive
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "place", "ref", "inside"),
+    ("text", "kind", "address", "ref", "inside"),
     [
         (
             "git+https://github.com/nvidia/cutlass.git@v4.4.2",
@@ -58,9 +58,9 @@ from imagefactory.system import archive
         ("/src/cutlass", Kind.FOLDER, "/src/cutlass", "", ""),
     ],
 )
-def test_an_origin_is_taken_apart(text: str, kind: Kind, place: str, ref: str, inside: str) -> None:
+def test_an_origin_is_parsed(text: str, kind: Kind, address: str, ref: str, inside: str) -> None:
     found = origins.of(text)
-    assert (found.kind, found.place, found.ref, found.inside) == (kind, place, ref, inside)
+    assert (found.kind, found.address, found.ref, found.inside) == (kind, address, ref, inside)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_origin_is_taken_apart(text: str, kind: Kind, place: str, ref: str, i
         "wheel:/inside",
     ],
 )
-def test_what_does_not_say_where_and_which_is_none(text: str) -> None:
+def test_an_origin_without_an_address_or_version_is_not_parsed(text: str) -> None:
     assert origins.parse(text) is None
 
 
@@ -123,7 +123,7 @@ def members(path: Path) -> dict[str, tuple[int, int, str]]:
         }
 
 
-def test_a_tag_a_branch_and_a_commit_mean_a_commit(repository: Path) -> None:
+def test_a_tag_a_branch_and_a_commit_resolve_to_a_commit(repository: Path) -> None:
     url = f"file://{repository}"
     first, second = (
         git(repository, "rev-parse", "v1^{commit}"),
@@ -134,7 +134,7 @@ def test_a_tag_a_branch_and_a_commit_mean_a_commit(repository: Path) -> None:
     assert gitref.commit_of(url, second) == second
 
 
-def test_a_ref_that_is_not_there_and_a_repository_that_is_not_are_told(
+def test_a_missing_ref_and_a_missing_repository_are_reported(
     repository: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(SetupError) as caught:
@@ -145,7 +145,7 @@ def test_a_ref_that_is_not_there_and_a_repository_that_is_not_are_told(
     assert caught.value.problems[0].code == "git-failed"
 
 
-def test_the_tree_of_a_commit_is_the_same_bytes_each_time_without_gits_own_files(
+def test_the_tree_of_a_commit_is_packed_reproducibly_without_gits_own_files(
     repository: Path, tmp_path: Path
 ) -> None:
     url, commit = f"file://{repository}", git(repository, "rev-parse", "v1^{commit}")
@@ -158,10 +158,10 @@ def test_the_tree_of_a_commit_is_the_same_bytes_each_time_without_gits_own_files
     }
 
 
-def test_submodules_come_with_their_commit_and_a_lost_one_is_told(
+def test_submodules_are_packed_at_their_commit_and_a_missing_one_is_reported(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # git refuses submodules that are folders of this machine, as these are, unless told otherwise
+    # by default git refuses submodules that are local folders, as these are
     for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     outer = tmp_path / "outer"
@@ -175,7 +175,7 @@ def test_submodules_come_with_their_commit_and_a_lost_one_is_told(
     commit = git(outer, "rev-parse", "main")
     gitref.pack(f"file://{outer}", commit, tmp_path / "a.tar")
     assert members(tmp_path / "a.tar")["src/third_party/cutlass/include/a.h"][2] == "one\n"
-    repository.rename(tmp_path / "gone")
+    repository.rename(tmp_path / "renamed")
     with pytest.raises(SetupError) as caught:
         gitref.pack(f"file://{outer}", commit, tmp_path / "b.tar")
     assert "submodule" in caught.value.problems[0].what
@@ -202,12 +202,12 @@ def cell_of(folder: Path, url: str) -> Cell:
     return matrix.load(path).cells[0]
 
 
-def test_a_ref_is_locked_as_its_commit_and_fetched_again_by_that(
+def test_a_ref_is_locked_as_its_commit_and_fetched_by_commit_later(
     repository: Path, tmp_path: Path
 ) -> None:
     url, settings = f"file://{repository}", settings_in(tmp_path)
     cell = cell_of(tmp_path, url)
-    (source,) = toolchains.sources_of(None, [cell], settings, upgrade=False)
+    (source,) = toolchains.lock_sources(None, [cell], settings, upgrade=False)
     commit = git(repository, "rev-parse", "v1^{commit}")
     assert (source.name, source.version, source.url) == (
         f"git+{url}@v1",
@@ -216,15 +216,15 @@ def test_a_ref_is_locked_as_its_commit_and_fetched_again_by_that(
     )
     git(repository, "tag", "--force", "v1", "main")
     lock = Lock(created="", tools=(), resolutions=(), sources=(source,))
-    assert toolchains.sources_of(lock, [cell], settings, upgrade=False) == [source]
-    (moved,) = toolchains.sources_of(lock, [cell], settings, upgrade=True)
+    assert toolchains.lock_sources(lock, [cell], settings, upgrade=False) == [source]
+    (moved,) = toolchains.lock_sources(lock, [cell], settings, upgrade=True)
     assert moved.version != commit
-    elsewhere = replace(settings, cache=tmp_path / "elsewhere")
-    path = wheelhouse.fetch(source.url, source.sha256, source.filename, elsewhere)
+    other_cache = replace(settings, cache=tmp_path / "other")
+    path = wheelhouse.fetch(source.url, source.sha256, source.filename, other_cache)
     assert wheelhouse.sha_of(path) == source.sha256
 
 
-def test_patches_of_a_wheel_that_is_made_from_a_commit_are_tried_on_the_tree_of_that(
+def test_patches_of_a_wheel_built_from_a_commit_are_tried_on_the_tree_of_that_commit(
     repository: Path, tmp_path: Path
 ) -> None:
     settings = settings_in(tmp_path)
@@ -233,14 +233,14 @@ def test_patches_of_a_wheel_that_is_made_from_a_commit_are_tried_on_the_tree_of_
         created="",
         tools=(),
         resolutions=(),
-        sources=tuple(toolchains.sources_of(None, [cell], settings, upgrade=False)),
+        sources=tuple(toolchains.lock_sources(None, [cell], settings, upgrade=False)),
     )
     tree = sources.of_cell("vllm", cell, lock, settings)
     assert (tree.version, tree.sha256) == (cell.vllm, lock.sources[0].sha256)
     assert (tree.root / "include/a.h").read_text() == "one\n"
 
 
-def test_a_folder_has_another_hash_when_one_byte_changes(tmp_path: Path) -> None:
+def test_the_hash_of_a_folder_changes_when_one_byte_changes(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     (tmp_path / "f/a").write_text("one")
     before = archive.sha_of_folder(tmp_path / "f")
@@ -266,7 +266,7 @@ BUILD = (
         ("tools: t,", "tools: t, ref: ./vllm,", "matrix-bad-origin"),
     ],
 )
-def test_a_build_that_says_too_little_or_too_much_is_told_with_its_line(
+def test_a_build_with_missing_or_useless_settings_is_reported_with_its_line(
     tmp_path: Path, old: str, new: str, code: str
 ) -> None:
     text = GOOD.replace(

@@ -45,7 +45,7 @@ def test_an_unchanged_toolchain_stays_locked_without_network_access(tmp_path: Pa
         name="cuda", platform=Platform.AMD64, requirements=("nvcc==1",), wheels=()
     )
     assert list(
-        toolchains.compilers_of(lock(old), WANTED, settings(tmp_path, DOWN), upgrade=False)
+        toolchains.lock_toolchain(lock(old), WANTED, settings(tmp_path, DOWN), upgrade=False)
     ) == [old]
 
 
@@ -54,7 +54,7 @@ def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": "", "nvidia/cu13/lib/x": ""})
     with serve(wheels, tmp_path / "www") as url:
         using = settings(tmp_path, url)
-        made = tuple(toolchains.compilers_of(None, WANTED, using, upgrade=False))
+        made = tuple(toolchains.lock_toolchain(None, WANTED, using, upgrade=False))
         store.write(tmp_path / "wheels.lock", lock(*made), guards=tmp_path)
         again = store.read(tmp_path / "wheels.lock")
         home = cuda_home.prepare(again.toolchains[0], using)
@@ -72,7 +72,7 @@ def test_a_toolchain_whose_wheel_is_gone_is_a_setup_error_and_leaves_no_files(
     wheels = tmp_path / "wheels"
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": ""})
     with serve(wheels, tmp_path / "www") as url:
-        (made,) = toolchains.compilers_of(None, WANTED, settings(tmp_path, url), upgrade=False)
+        (made,) = toolchains.lock_toolchain(None, WANTED, settings(tmp_path, url), upgrade=False)
     with pytest.raises(SetupError) as caught:
         cuda_home.prepare(made, settings(tmp_path, DOWN))
     assert caught.value.problems[0].code == "toolchain-install"

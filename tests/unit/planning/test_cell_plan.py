@@ -1,7 +1,8 @@
-"""Build keys, and what a plan decides."""
+"""Build keys, Dockerfiles and decisions of plans."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from support import ROOT
@@ -9,7 +10,9 @@ from support.images import image
 from support.plans import planned
 
 from imagefactory.locking import store
+from imagefactory.locking.lock import FIND_LINKS
 from imagefactory.planning import layers
+from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import decide
 from imagefactory.system.platforms import Platform
 
@@ -19,7 +22,7 @@ def test_the_same_inputs_have_the_same_build_key() -> None:
     assert planned().labels["io.imagefactory.build-key"] == planned().build_key
 
 
-def test_the_build_key_changes_with_everything_that_decides_the_content() -> None:
+def test_the_build_key_changes_with_everything_that_determines_the_content() -> None:
     made = planned()
     other_base = replace(made.base, digest="sha256:2")
     fewer = replace(made.resolution, wheels=made.resolution.wheels[1:])
@@ -33,26 +36,46 @@ def test_the_build_key_changes_with_everything_that_decides_the_content() -> Non
     assert len(keys) == 5
 
 
-def test_no_resolver_runs_in_a_build_and_every_stage_but_the_last_is_on_the_build_platform() -> (
-    None
-):
+def test_every_stage_but_the_last_is_on_the_build_platform_and_the_last_runs_nothing() -> None:
     text = planned().dockerfile
-    installs = [line for line in text.splitlines() if "uv pip install" in line]
-    layers = [name for name in planned().files if name.startswith("requirements/layer-")]
-    assert len(installs) == len(layers) + 1  # and torch by force
-    assert len(layers) < 100  # Docker's engine takes 127 layers
-    assert all("--require-hashes" in line and "--no-deps" in line for line in installs)
     stages = [line for line in text.splitlines() if line.startswith("FROM")]
-    assert all(
-        "--platform=$BUILDPLATFORM" in line or line.startswith("FROM layer-")
-        for line in stages[:-1]
-    )
+    lists = [name for name in planned().files if name.startswith("layers/")]
+    assert len([line for line in stages if " AS layer-" in line]) == len(lists)
+    assert len(lists) < 100  # Docker's engine takes 127 layers
+    assert stages[0] == "FROM --platform=$BUILDPLATFORM builder AS install"
+    assert all(line.startswith(("FROM install AS ", "FROM layer-")) for line in stages[1:-1])
     assert stages[-1] == "FROM base AS image"
     last = text[text.index("\nFROM base") :]
     assert "RUN" not in last
 
 
-def test_releases_have_the_layers_of_their_common_large_wheels_in_common() -> None:
+def test_an_install_layer_depends_on_its_own_list_and_on_the_programs_that_it_runs() -> None:
+    made = planned()
+    for name in (name.partition("/")[2] for name in made.files if name.startswith("layers/")):
+        assert mounts(made, name) == {f"layers/{name}"}
+    copied = [line for line in made.dockerfile.splitlines() if line.startswith("COPY factory/")]
+    assert copied == ["COPY factory/install.py factory/layer.py factory/trim.py /factory/"]
+
+
+def mounts(plan: CellPlan, layer: str) -> set[str]:
+    """What the step of an install layer mounts from the build context."""
+    stage = plan.dockerfile.partition(f" AS layer-{layer}\n")[2].partition("\nFROM")[0]
+    return set(re.findall(r"--mount=src=([^,\s]+)", stage))
+
+
+def test_only_a_layer_with_a_wheel_that_no_index_has_mounts_the_folder_of_local_wheels() -> None:
+    made = planned()
+    wheels = [
+        replace(wheel, index=FIND_LINKS) if wheel.name == "triton" else wheel
+        for wheel in made.resolution.wheels
+    ]
+    local = planned(resolution=replace(made.resolution, wheels=tuple(wheels)))
+    assert mounts(local, "triton") == {"layers/triton", "wheels"}
+    assert mounts(local, "torch") == {"layers/torch"}
+    assert [wheel.name for wheel in local.local_wheels] == ["triton"]
+
+
+def test_releases_share_the_layers_of_their_common_large_wheels() -> None:
     lock = store.read(ROOT / "wheels.lock")
     releases = [r for r in lock.resolutions if r.channel == "cu130"][:2]
     old, new = ({wheel.sha256: wheel for wheel in one.wheels} for one in releases)
@@ -60,19 +83,18 @@ def test_releases_have_the_layers_of_their_common_large_wheels_in_common() -> No
     assert "nvidia-cusolver" in large
     texts = [planned(resolution=one).files for one in releases]
     for name in large:
-        assert len({files[f"requirements/layer-{name}.txt"] for files in texts}) == 1
+        assert len({files[f"layers/{name}"] for files in texts}) == 1
 
 
-def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environment() -> None:
+def test_a_toolchain_has_a_prefix_of_its_own_and_is_set_in_the_environment() -> None:
     locked = store.read(ROOT / "wheels.lock").toolchain("cuda13.0", Platform.ARM64)
     made = planned(toolchain=locked)
     assert made.build_key != planned().build_key
-    (install,) = [line for line in made.dockerfile.splitlines() if "--target /unpacked" in line]
-    assert "--require-hashes" in install
+    assert "\nFROM install AS toolchain\n" in made.dockerfile
     assert "nvidia-cuda-nvcc==13.0" in made.files["requirements/toolchain.txt"].decode()
     for text in (
-        'CUDA_HOME="/opt/cuda"',
-        'TRITON_PTXAS_PATH="/opt/cuda/bin/ptxas"',
+        " CUDA_HOME=/opt/cuda",
+        " TRITON_PTXAS_PATH=/opt/cuda/bin/ptxas",
         "COPY --link --from=toolchain",
     ):
         assert text in made.dockerfile
@@ -82,7 +104,8 @@ def test_a_toolchain_is_unpacked_apart_from_the_wheels_and_named_in_the_environm
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:
     made = planned()
     same, other = image(made), image(made, **{"io.imagefactory.build-key": "old"})
-    rows = [decide([made], there)[0] for there in ({same.ref: same}, {other.ref: other}, {}, None)]
+    found = decide([made], {same.ref: same}) + decide([made], {other.ref: other})
+    rows = found + decide([made], {}) + decide([made], None)
     assert [row.action for row in rows] == ["skip", "build", "build", "build"]
     assert "build key was old" in rows[1].reason
     assert "no image" in rows[2].reason

@@ -1,4 +1,4 @@
-"""Rendering: templates cannot be fed an instruction."""
+"""Rendering: values cannot inject instructions into templates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CONTROLS = "\n\r\x00\x0b\x0c\x1b\x7f\x85\u2028\u2029"
 
 
 def unquote(text: str) -> str:
-    """What Docker's parser makes of a double-quoted ENV or LABEL value."""
+    """Parse an ENV or LABEL value as Docker does."""
+    if not text.startswith('"'):
+        assert not set(text) & set(" \t\n\"'\\$")
+        return text
     assert text[0] == text[-1] == '"'
     out, inside = [], iter(text[1:-1])
     for char in inside:
@@ -32,14 +35,16 @@ def test_a_quoted_value_reads_back_as_itself(value: str) -> None:
 
 
 @given(st.text(), st.sampled_from(CONTROLS), st.text())
-def test_a_value_with_a_control_character_is_refused(before: str, control: str, after: str) -> None:
+def test_a_value_with_a_control_character_is_rejected(
+    before: str, control: str, after: str
+) -> None:
     with pytest.raises(InputError) as caught:
         render.quote(before + control + after)
     assert caught.value.problems[0].code == "render-unsafe-value"
 
 
 @given(st.text())
-def test_a_word_is_one_word_to_the_shell_or_refused(value: str) -> None:
+def test_a_word_is_one_shell_word_or_rejected(value: str) -> None:
     try:
         text = render.word(value)
     except InputError:
@@ -48,23 +53,43 @@ def test_a_word_is_one_word_to_the_shell_or_refused(value: str) -> None:
     assert not set(text) & set("\n\"'\\$ #`")
 
 
-@given(st.lists(st.text(min_size=1)))
-def test_a_command_reads_back_as_its_arguments_or_is_refused(argv: list[str]) -> None:
-    try:
-        text = render.safe_command(argv)
-    except InputError:
-        return
-    assert shlex.split(text) == argv
-    assert not set(text) & set("\n\\$")
+def test_an_empty_value_is_quoted_and_a_plain_one_is_not() -> None:
+    assert render.quote("") == '""'
+    assert render.quote("/opt/cuda") == "/opt/cuda"
+    assert render.quote("a b") == '"a b"'
 
 
-def test_a_template_that_writes_a_bare_value_is_an_error(tmp_path: Path) -> None:
+WORDS = st.text("ab=/", min_size=1, max_size=render.WIDTH - 6)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=12), st.booleans())
+def test_a_filled_instruction_has_all_of_its_parts_and_no_line_is_too_long(
+    parts: list[str], command: bool
+) -> None:
+    text = render.fill("RUN\n" + "\n".join(f"  {part}" for part in parts) + "\n", command)
+    rows = text.removesuffix("\n").split("\n")
+    assert max(map(len, rows)) <= render.WIDTH
+    assert all(row.endswith(" \\") for row in rows[:-1])
+    assert not rows[-1].endswith("\\")
+    found = " ".join(row.removesuffix(" \\").strip() for row in rows).split(" ")
+    assert found[0] == "RUN"
+    assert sorted(found[1:]) == sorted(parts)
+    if command:
+        assert found[-1] == parts[-1]
+
+
+def test_a_quoted_value_is_never_broken_however_long_it_is() -> None:
+    long = render.quote("two words " * 20)
+    assert render.fill(f"LABEL\na={long}\nb=c") == f"LABEL b=c \\\n    a={long}\n"
+
+
+def test_a_template_that_uses_a_value_without_a_filter_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("RUN {{ value }}")
     with pytest.raises(TypeError, match="without a filter"):
         render.render(tmp_path, "t", {"value": "x"})
 
 
-def test_a_template_that_names_an_unknown_value_is_an_error(tmp_path: Path) -> None:
+def test_a_template_that_uses_an_unknown_value_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("RUN {{ missing | word }}")
     with pytest.raises(jinja2.UndefinedError):
         render.render(tmp_path, "t", {})

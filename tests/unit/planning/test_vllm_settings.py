@@ -1,4 +1,4 @@
-"""Settings that a release of vLLM does not know are errors before anything is built."""
+"""Settings that a release of vLLM does not support are errors before anything is built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ FILES = {
     "vllm/envs.py": (
         'environment_variables: dict[str, object] = {"VLLM_KNOWN": 1, "VLLM_OTHER": 2}\n'
     ),
-    "vllm/loader.py": 'environ.get("VLLM_READ")\ngetenv("VLLM_GOT")\nenviron["VLLM_INDEXED"]\n"VLLM_NAMED"\n',
+    "vllm/loader.py": (
+        'environ.get("VLLM_READ")\ngetenv("VLLM_GOT")\nenviron["VLLM_INDEXED"]\n"VLLM_NAMED"\n'
+    ),
     "vllm/engine/arg_utils.py": 'group.add_argument("--moe-backend", "-mb")\n',
     "vllm/entrypoints/openai/cli_args.py": (
         "class FrontendArgs:\n    tool_call_parser: str = ''\n    plain = 1\n"
@@ -53,12 +55,14 @@ def cell_with(tmp_path: Path, env: str = "{}", args: str = "[]") -> Cell:
         ),
     ],
 )
-def test_what_the_release_reads_is_known(found: vllm_settings.VllmSettings, setting: str) -> None:
+def test_settings_that_the_release_reads_are_known(
+    found: vllm_settings.VllmSettings, setting: str
+) -> None:
     assert found.knows(setting)
 
 
 @pytest.mark.parametrize("setting", ["VLLM_NAMED", "VLLM_GONE", "--gone", "--plain", "--no-gone"])
-def test_what_it_only_names_or_never_had_is_not(
+def test_settings_that_the_release_only_mentions_or_lacks_are_unknown(
     found: vllm_settings.VllmSettings, setting: str
 ) -> None:
     assert not found.knows(setting)
@@ -72,19 +76,20 @@ def test_an_unknown_variable_and_an_unknown_option_are_reported_with_their_lines
         "{VLLM_KNOWN: '1', VLLM_KNOWM: '1', HF_HOME: /x}",
         '["--moe-backend", "--gone", "value"]',
     )
-    told = list(vllm_settings.unknown_settings(cell, found, ()))
+    reported = list(vllm_settings.unknown_settings(cell, found, ()))
     lines = (tmp_path / "matrix.yaml").read_text().splitlines()
     env, args = (
         next(n for n, line in enumerate(lines, 1) if line.startswith(f"    {key}"))
         for key in ("env", "serve_args")
     )
-    assert [(p.code, p.where) for p in told] == [
+    assert [(p.code, p.where) for p in reported] == [
         ("setting-dead", f"{tmp_path / 'matrix.yaml'}:{env}"),
         ("setting-dead", f"{tmp_path / 'matrix.yaml'}:{args}"),
     ]
-    assert "would be ignored" in told[0].what
-    assert told[0].fix == "vLLM 0.22.1 has VLLM_KNOWN"
-    assert "--gone" in told[1].what
+    assert "would ignore it" in reported[0].what
+    assert reported[0].fix == "vLLM 0.22.1 has VLLM_KNOWN"
+    assert "--gone" in reported[1].what
+    assert "would not start" in reported[1].what
 
 
 def test_an_option_that_a_patch_of_the_series_adds_is_known(
@@ -101,5 +106,5 @@ def test_an_option_that_a_patch_of_the_series_adds_is_known(
     assert len(list(vllm_settings.unknown_settings(cell, found, ()))) == 1
 
 
-def test_a_flavor_that_sets_nothing_of_vllms_asks_for_nothing(tmp_path: Path) -> None:
-    assert vllm_settings.asked(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []
+def test_a_flavor_without_vllm_settings_has_none_to_check(tmp_path: Path) -> None:
+    assert vllm_settings.settings_of(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []

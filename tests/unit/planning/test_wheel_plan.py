@@ -1,7 +1,4 @@
-"""A wheel that is to be made.
-
-What decides its key, what it is made from, and what the lock has to have for it.
-"""
+"""Plans of wheels: their keys, their inputs, and what they need from the lock."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog
-from imagefactory.planning import planning, wheel_plan
-from imagefactory.planning.cell_plan import patch_files
+from imagefactory.planning import planning, render, wheel_plan
+from imagefactory.planning.context import patch_files
 from imagefactory.planning.wheel_plan import Trial, WheelPlan
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 from imagefactory.wheels import wheels
-from imagefactory.wheels.make import Made, Workshop
+from imagefactory.wheels.make import BuildEnv, Made
 
 CUTLASS = "wheel:flashinfer-python/flashinfer/data/cutlass"
 GIT = "git+https://github.com/nvidia/cutlass@v4.4.2"
@@ -102,7 +99,7 @@ def plan_of(lock: Lock, asked: Cell, trial: Trial | None = None) -> WheelPlan:
     return made
 
 
-def test_a_compiled_wheel_is_made_with_the_compilers_torch_and_patches_of_its_cell(
+def test_a_compiled_wheel_uses_the_compilers_torch_and_patches_of_its_cell(
     lock: Lock,
 ) -> None:
     made = plan_of(lock, cell())
@@ -119,7 +116,18 @@ def test_a_compiled_wheel_is_made_with_the_compilers_torch_and_patches_of_its_ce
     assert b"AS tried" not in made.files["Dockerfile"]
 
 
-def test_all_that_decides_the_content_decides_the_key(lock: Lock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("binaries", ["official", "compiled"])
+def test_the_dockerfile_of_a_wheel_can_be_reviewed(lock: Lock, binaries: str) -> None:
+    asked = cell(binaries=binaries, patches=())
+    trial = Trial(units=("*",), targets=(), count="") if binaries == "compiled" else None
+    rows = plan_of(lock, asked, trial).files["Dockerfile"].decode().splitlines()
+    assert len(rows) < 70
+    assert max(map(len, rows)) <= render.WIDTH
+
+
+def test_the_key_changes_with_everything_that_determines_the_content(
+    lock: Lock, tmp_path: Path
+) -> None:
     plain = cell()
     other_arch = replace(plain, flavor=replace(plain.flavor, env={"TORCH_CUDA_ARCH_LIST": "12.0f"}))
     (tmp_path / "cutlass").mkdir()
@@ -140,7 +148,7 @@ def test_all_that_decides_the_content_decides_the_key(lock: Lock, tmp_path: Path
     assert plan_of(lock, cell()).key == plan_of(lock, plain).key
 
 
-def test_a_trial_asks_for_units_in_the_same_place(lock: Lock) -> None:
+def test_a_trial_adds_its_units_to_the_same_plan(lock: Lock) -> None:
     made = plan_of(lock, cell(), Trial(units=("csrc/*.cu",), targets=("sm_121a",), count="E2M1"))
     job = json.loads(made.files["units.json"])
     assert (job["units"], job["targets"], job["count"]) == (["csrc/*.cu"], ["sm_121a"], "E2M1")
@@ -156,15 +164,13 @@ def test_a_trial_asks_for_units_in_the_same_place(lock: Lock) -> None:
         cell(ref="git+https://host/vllm@main"),
     ],
 )
-def test_sources_that_are_nowhere_are_told_with_the_line_of_the_build(
-    lock: Lock, asked: Cell
-) -> None:
+def test_missing_sources_are_reported_with_the_line_of_the_build(lock: Lock, asked: Cell) -> None:
     with pytest.raises(InputError) as caught:
         plan_of(lock, asked)
     assert caught.value.problems[0].where == "matrix.yaml:1"
 
 
-def test_a_patch_of_sources_is_refused_where_nothing_is_compiled() -> None:
+def test_a_patch_of_compiled_sources_is_rejected_if_nothing_is_compiled() -> None:
     patches = catalog.load(ROOT / "patches")
     with pytest.raises(InputError) as caught:
         catalog.series(patches, cell(binaries="official"))
@@ -172,7 +178,7 @@ def test_a_patch_of_sources_is_refused_where_nothing_is_compiled() -> None:
     assert [step.patch.name for step in catalog.series(patches, cell())] == ["vllm/e2m1-software"]
 
 
-def test_an_image_proves_again_what_is_installed_and_records_what_is_compiled_in() -> None:
+def test_an_image_proves_installed_patches_again_and_records_compiled_ones() -> None:
     asked = cell(patches=("vllm/mtp-exclusion", "vllm/e2m1-software", "flashinfer/e2m1-targets"))
     names = ("vllm/mtp-exclusion", "vllm/e2m1-software")
     series = catalog.series(
@@ -186,7 +192,7 @@ def test_an_image_proves_again_what_is_installed_and_records_what_is_compiled_in
     )
 
 
-def test_the_lock_keeps_the_wheels_that_some_cell_still_asks_for(lock: Lock) -> None:
+def test_the_lock_keeps_the_wheels_that_some_cell_still_needs(lock: Lock) -> None:
     wheel = lock.resolutions[0].wheels[0]
     old = [
         BuiltWheel(key=key, platform=Platform.ARM64, replaces="r", wheel=wheel)
@@ -198,7 +204,7 @@ def test_the_lock_keeps_the_wheels_that_some_cell_still_asks_for(lock: Lock) -> 
     assert [built.key for built in found.built] == ["three", "two"]
 
 
-def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(
+def test_a_wheel_is_locked_although_another_cell_of_the_matrix_has_problems(
     tmp_path: Path,
 ) -> None:
     for name in ("templates", "patches"):
@@ -226,12 +232,12 @@ def test_a_wheel_is_locked_though_another_cell_of_the_matrix_is_not_in_order(
     assert [built.key for built in found.built] == ["new", "old"]
 
 
-def test_a_trial_of_a_cell_that_compiles_nothing_is_refused_with_its_flavors_line() -> None:
+def test_a_trial_of_a_cell_that_compiles_nothing_is_rejected_with_its_flavors_line() -> None:
     inputs = opening.read(workspace.find(ROOT / "matrix.yaml", {}))
     (cell,) = select(inputs.matrix.cells, ["flavor=cpu"])
 
-    def never(_: Cell) -> Workshop:
-        raise AssertionError("nothing is to be made")
+    def never(_: Cell) -> BuildEnv:
+        raise AssertionError("nothing should be built")
 
     with pytest.raises(InputError) as caught:
         wheels.compile_units(cell, inputs, never, Trial(units=("*",), targets=(), count=""))

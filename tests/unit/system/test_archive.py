@@ -1,4 +1,4 @@
-"""Archives are unpacked file by file, and never outside of their folder."""
+"""Unpacking archives, without writing outside of the target folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tar(*names: str, link: str = "") -> tarfile.TarFile:
     return tarfile.open(fileobj=out, mode="r|")
 
 
-def test_files_arrive_in_their_folders_and_links_are_left_out(tmp_path: Path) -> None:
+def test_files_are_unpacked_into_their_folders_and_links_are_skipped(tmp_path: Path) -> None:
     with tar("a", "./b/c", link="/etc/passwd") as opened:
         archive.unpack(opened, tmp_path / "new")
     found = {
@@ -38,7 +38,7 @@ def test_files_arrive_in_their_folders_and_links_are_left_out(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["../out", "/out", "a/../../out"])
-def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_out_of_the_folder_is_rejected(tmp_path: Path, name: str) -> None:
     with tar(name) as opened, pytest.raises(ValueError, match="outside"):
         archive.unpack(opened, tmp_path / "new")
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Platforms by all of their names."""
+"""Platforms and their names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_only_images_of_this_machines_own_platform_run_natively(
 
 
 @pytest.mark.parametrize("platform", Platform)
-def test_a_platform_is_found_by_its_machine_name_and_is_its_oci_name(platform: Platform) -> None:
+def test_a_platform_is_found_by_its_machine_name_and_its_oci_name(platform: Platform) -> None:
     assert platforms.of_machine(platform.machine) is platform
     assert platforms.parse(f"{platform}/v8") is platform
     assert str(platform) == f"linux/{platform.arch}"

@@ -1,4 +1,4 @@
-"""What is asked of servers: a connection that breaks half through is no end."""
+"""HTTP requests are retried when a connection breaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATA = b"0123456789" * 100
 
 
 class _Breaking(BaseHTTPRequestHandler):
-    """Sends half of what it promised as often as the server's ``breaks`` says, then all of it."""
+    """Sends only half of the content the first ``breaks`` times, then all of it."""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -26,14 +26,15 @@ class _Breaking(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(DATA)))
         self.end_headers()
-        self.server.asked += 1  # type: ignore[attr-defined]
-        self.wfile.write(DATA[:500] if self.server.asked <= self.server.breaks else DATA)  # type: ignore[attr-defined]
+        self.server.requests += 1  # type: ignore[attr-defined]
+        broken = self.server.requests <= self.server.breaks  # type: ignore[attr-defined]
+        self.wfile.write(DATA[:500] if broken else DATA)
 
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
     made = ThreadingHTTPServer(("127.0.0.1", 0), _Breaking)
-    made.asked = made.breaks = 0  # type: ignore[attr-defined]
+    made.requests = made.breaks = 0  # type: ignore[attr-defined]
     threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield made
     made.shutdown()
@@ -47,14 +48,16 @@ def download(server: ThreadingHTTPServer, breaks: int) -> tuple[str, bytes]:
     return found, file.getvalue()
 
 
-def test_a_download_that_breaks_half_through_is_begun_anew(server: ThreadingHTTPServer) -> None:
+def test_a_download_that_breaks_halfway_starts_over(server: ThreadingHTTPServer) -> None:
     assert download(server, 2) == (hashlib.sha256(DATA).hexdigest(), DATA)
 
 
-def test_one_that_keeps_breaking_is_told_with_its_address(server: ThreadingHTTPServer) -> None:
+def test_a_download_that_keeps_breaking_is_reported_with_its_url(
+    server: ThreadingHTTPServer,
+) -> None:
     with pytest.raises(SetupError) as caught:
         download(server, 9)
     (problem,) = caught.value.problems
     assert problem.code == "wheel-unreachable"
     assert problem.what.startswith(f"http://127.0.0.1:{server.server_port}/x: ")
-    assert server.asked == 3  # type: ignore[attr-defined]
+    assert server.requests == 3  # type: ignore[attr-defined]

@@ -1,13 +1,17 @@
-"""What may go to make room: ours, and only what nobody needs."""
+"""Pruning removes only what imagefactory made, and only what is not needed."""
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans import all_planned
 
-from imagefactory.planning.cell_plan import LABEL
-from imagefactory.system.cache_records import CacheRecord, parse
-from imagefactory.system.engine import ImageInfo
+from imagefactory.planning.cell_plan import LABEL, CellPlan
+from imagefactory.system.engine import CacheRecord, ImageInfo
+from imagefactory.system.engine.cache_records import parse
 from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Pruning
 
@@ -28,7 +32,7 @@ def image(ref: str, *, key: str | None = "new", digest: str = "") -> ImageInfo:
     )
 
 
-def judged(
+def planned(
     *found: ImageInfo,
     used: tuple[str, ...] = (),
     verified: tuple[str, ...] = (),
@@ -44,45 +48,45 @@ def judged(
     )
 
 
-def test_an_image_of_older_inputs_or_of_no_cell_goes_and_the_present_one_stays() -> None:
-    plan = judged(
+def test_images_that_are_outdated_or_have_no_cell_are_removed_and_current_ones_kept() -> None:
+    plan = planned(
         image(f"{REPOSITORY}:gb10", key="old"),
         image(f"{REPOSITORY}:gone"),
         image(f"{REPOSITORY}:cpu"),
     )
     assert {item.name: item.why for item in plan.items} == {
-        f"{REPOSITORY}:gb10": "made from older inputs than the matrix has now",
+        f"{REPOSITORY}:gb10": "outdated: its inputs have changed",
         f"{REPOSITORY}:gone": "no cell of the matrix has this name",
     }
     assert [item.name for item in plan.kept] == [f"{REPOSITORY}:cpu"]
 
 
-def test_with_all_the_present_ones_go_too() -> None:
-    assert [item.name for item in judged(image(f"{REPOSITORY}:cpu"), everything=True).items] == [
+def test_with_all_current_images_are_removed_too() -> None:
+    assert [item.name for item in planned(image(f"{REPOSITORY}:cpu"), everything=True).items] == [
         f"{REPOSITORY}:cpu"
     ]
 
 
-def test_an_image_that_a_container_uses_stays_and_says_so() -> None:
+def test_an_image_that_a_container_uses_is_kept_for_that_reason() -> None:
     old = image(f"{REPOSITORY}:gb10", key="old", digest="sha256:1")
-    plan = judged(old, used=("sha256:1",), everything=True)
+    plan = planned(old, used=("sha256:1",), everything=True)
     assert plan.items == ()
     assert plan.kept[0].why == "a container uses it"
 
 
-def test_an_image_made_from_ours_by_somebody_else_inherits_the_label_and_is_not_looked_at() -> None:
-    assert judged(image("mine/prod:1", key="old"), everything=True) == Pruning(items=(), kept=())
+def test_an_image_derived_from_ours_has_our_label_and_is_ignored() -> None:
+    assert planned(image("mine/prod:1", key="old"), everything=True) == Pruning(items=(), kept=())
 
 
-def test_a_name_in_our_repository_without_our_label_is_not_looked_at() -> None:
-    assert judged(image(f"{REPOSITORY}:byhand", key=None), everything=True) == Pruning(
+def test_an_image_in_our_repository_without_our_label_is_ignored() -> None:
+    assert planned(image(f"{REPOSITORY}:byhand", key=None), everything=True) == Pruning(
         items=(), kept=()
     )
 
 
-def test_a_superseded_image_that_was_verified_says_so_and_a_second_name_takes_no_room() -> None:
+def test_a_verified_image_is_marked_and_its_second_name_has_no_size() -> None:
     names = (f"{REPOSITORY}:a", f"{REPOSITORY}:b")
-    plan = judged(*(image(name, digest="sha256:1") for name in names), verified=("sha256:1",))
+    plan = planned(*(image(name, digest="sha256:1") for name in names), verified=("sha256:1",))
     assert [item.size for item in plan.items] == [7, 0]
     assert all("verified" in item.why for item in plan.items)
 
@@ -96,10 +100,10 @@ REFS = st.from_regex(r"\A[a-z]{1,6}/[a-z]{1,4}:[a-z0-9]{1,5}\Z") | st.sampled_fr
     st.lists(st.tuples(REFS, st.none() | st.sampled_from(["new", "old"])), max_size=8),
     st.booleans(),
 )
-def test_whatever_there_is_only_labelled_names_of_the_repository_can_go(
+def test_only_labelled_images_in_our_repository_are_removed(
     found: list[tuple[str, str | None]], everything: bool
 ) -> None:
-    plan = judged(*(image(ref, key=key) for ref, key in found), everything=everything)
+    plan = planned(*(image(ref, key=key) for ref, key in found), everything=everything)
     last = dict(found)
     for item in plan.items:
         assert item.name.startswith(f"{REPOSITORY}:")
@@ -124,13 +128,24 @@ def record(description: str, *, reclaimable: str = "true") -> CacheRecord:
     return found
 
 
-def test_a_cache_record_is_read_as_buildx_shows_it() -> None:
+def test_a_cache_record_is_parsed_from_the_output_of_buildx() -> None:
     assert record(OURS) == CacheRecord(
         id="abc", size=2_223_000_000, description=OURS, reclaimable=True
     )
 
 
-def test_of_a_shared_engine_only_records_of_our_own_steps_go() -> None:
+@pytest.mark.parametrize("plan", all_planned(), ids=lambda plan: plan.cell.name)
+def test_every_step_that_runs_while_a_cell_is_built_is_known_to_be_our_own(plan: CellPlan) -> None:
+    steps = plan.dockerfile.replace(" \\\n", " ").splitlines()
+    commands = [
+        re.sub(r"^RUN|--mount=\S+", "", step).strip() for step in steps if step[:3] == "RUN"
+    ]
+    assert len(commands) >= 8
+    found = [record(f"mount / from exec /bin/sh -c {command}") for command in commands]
+    assert prune.cache(found, private=False).kept == ()
+
+
+def test_on_a_shared_engine_only_cache_records_of_our_own_steps_are_removed() -> None:
     theirs = "mount / from exec make all"
     plan = prune.cache([record(OURS), record(theirs)], private=False)
     assert [item.size for item in plan.items] == [2_223_000_000]

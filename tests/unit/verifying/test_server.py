@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.verify_fake_server import QUICK, FakeEngine
-from support.verify_fakes import CPU, FakeImage, Good
+from support.verify_fakes import CPU, Good, image_info
 
 from imagefactory.verifying import server
-from imagefactory.verifying.ports import Engine
 from imagefactory.verifying.receipt import Outcome
 
 
@@ -23,8 +22,7 @@ def engine() -> Iterator[FakeEngine]:
 
 
 def observe(engine: FakeEngine, folder: Path) -> server.ServerRun:
-    typed: Engine = engine  # type: ignore[assignment]
-    return server.observe(typed, FakeImage(), folder=folder, patience=QUICK)
+    return server.observe(engine, image_info(), folder=folder, patience=QUICK)
 
 
 def red(run: server.ServerRun) -> dict[str, str]:

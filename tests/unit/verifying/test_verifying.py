@@ -16,16 +16,15 @@ from typing import Any
 import pytest
 from support import ROOT
 from support.verify_fake_server import QUICK, FakeEngine
-from support.verify_fakes import CPU, CUDA, FakeImage, Good, expectation, resolution
+from support.verify_fakes import CPU, CUDA, Good, expectation, image_info, resolution
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.settings import Settings, from_environment
-from imagefactory.system import ui
+from imagefactory.system.engine import ImageInfo
 from imagefactory.system.shell import Completed
-from imagefactory.verifying import junit, verifying
-from imagefactory.verifying.ports import Engine
+from imagefactory.verifying import junit, probe, verifying
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
 
 ENTRYPOINT = ROOT / "templates" / "entrypoint"
@@ -33,7 +32,7 @@ NOW = datetime(2026, 11, 20, 13, 0, tzinfo=timezone(timedelta(hours=1)))
 
 
 class StationEngine(FakeEngine):
-    """Answers for one image; ``good`` is what the probe finds in it."""
+    """Knows one image; ``good`` is what the probe reports about it."""
 
     def __init__(self, good: Good) -> None:
         super().__init__()
@@ -43,24 +42,29 @@ class StationEngine(FakeEngine):
         self.probe_hangs = False
         self.calls: list[dict[str, Any]] = []
 
-    def inspect_image(self, ref: str) -> FakeImage:
+    def inspect_image(self, ref: str) -> ImageInfo:
         digest = self.digests.pop(0) if len(self.digests) > 1 else self.digests[0]
-        return FakeImage(
+        return image_info(
             ref=ref, digest=digest, labels=self.good.labels, platform=self.good.platform
         )
 
     def run(
-        self, image: str, argv: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any
+        self,
+        image: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> Completed:
         self.calls.append({"image": image, "argv": argv, **options})
         if options.get("entrypoint") == verifying.PYTHON:
             if self.probe_hangs:
                 raise fail(SetupError, "command-timeout", "no end")
-            out = json.dumps(self.good.facts) + "\n" if self.probe_out is None else self.probe_out
+            out = json.dumps(self.good.report) + "\n" if self.probe_out is None else self.probe_out
             return Completed(argv=(), code=0, out=out, err="a warning of torch\n")
         done = subprocess.run(
             [sys.executable, str(ENTRYPOINT), *argv],
-            env={"PATH": os.environ["PATH"], **env},
+            env={"PATH": os.environ["PATH"], **(env or {})},
             capture_output=True,
             text=True,
             check=False,
@@ -99,10 +103,9 @@ LOCK = Lock(created="", tools=(), resolutions=(resolution(CUDA), resolution(CPU)
 def verify(
     engine: StationEngine, settings: Settings, lock: Lock | None = LOCK, **options: Any
 ) -> Receipt:
-    typed: Engine = engine
     return verifying.verify(
         "imagefactory/vllm:test",
-        engine=typed,
+        engine=engine,
         lock=lock,
         settings=settings,
         now=NOW,
@@ -143,7 +146,8 @@ def test_the_probe_runs_without_a_network_and_on_the_image_s_platform(
     probe_call = cuda.calls[0]
     assert probe_call["network"] == "none"
     assert probe_call["platform"] == "linux/arm64"
-    assert "def probe(" in probe_call["stdin"]
+    assert probe_call["argv"] == ["-B", "-P", "-"]
+    assert probe_call["stdin"] == probe.program()
 
 
 def test_a_server_that_answers_garbage_fails_the_image(
@@ -155,10 +159,11 @@ def test_a_server_that_answers_garbage_fails_the_image(
     assert outcomes(receipt, Outcome.FAIL) == {"server-completions", "server-chat", "server-stream"}
 
 
+@pytest.mark.parametrize("out", ["", "no JSON", "3", "[]"])
 def test_an_image_whose_python_does_not_report_fails(
-    cuda: StationEngine, settings: Settings
+    cuda: StationEngine, settings: Settings, out: str
 ) -> None:
-    cuda.probe_out = ""
+    cuda.probe_out = out
     receipt = verify(cuda, settings)
     assert outcomes(receipt, Outcome.FAIL) == {"probe"}
     assert "a warning of torch" in receipt.checks[0].detail
@@ -168,7 +173,7 @@ def test_an_image_whose_python_does_not_report_fails(
 def test_a_probe_that_hangs_is_the_image_s_fault(cuda: StationEngine, settings: Settings) -> None:
     cuda.probe_hangs = True
     receipt = verify(cuda, settings)
-    assert "no end after" in receipt.checks[0].detail
+    assert "still running after 3600 s" in receipt.checks[0].detail
     assert not receipt.passed
 
 
@@ -239,33 +244,3 @@ def test_junit_has_a_test_case_for_every_check(tmp_path: Path) -> None:
     skipped = three.find("skipped")
     assert skipped is not None
     assert skipped.get("message") == "needs a GPU"
-
-
-def test_the_table_shows_every_check_with_its_reason_and_the_verdict() -> None:
-    with ui.out.capture() as capture:
-        verifying.render_table(SOME)
-    text = capture.get()
-    assert "two: log:" in text
-    for word in (
-        "one",
-        "two",
-        "three",
-        "pass",
-        "FAIL",
-        "skip",
-        "needs a GPU",
-        "not verified",
-        "[b]",
-    ):
-        assert word in text
-    assert "1 passed, 1 failed, 1 skipped" in text
-
-
-def test_a_log_that_several_failures_share_is_shown_once() -> None:
-    shared = tuple(
-        result(name, Outcome.FAIL, f"{name} is wrong\nthe log") for name in ("two", "three")
-    )
-    with ui.out.capture() as capture:
-        verifying.render_table(replace(SOME, checks=shared))
-    assert capture.get().count("the log") == 1
-    assert "two, three: the log" in capture.get()

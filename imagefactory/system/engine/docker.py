@@ -1,0 +1,144 @@
+"""How Docker is called: its CLI through the one gateway, and python-on-whales.
+
+python-on-whales does the work wherever it can. It lacks standard input for a container that is
+waited for, BuildKit's raw progress, one look-up for a hundred images, the history of an image, the
+logs of both streams in order and the build cache; ``container.stop`` of 0.81 drops the seconds that
+it is given. All of that goes through the CLI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from subprocess import Popen
+from typing import IO, TYPE_CHECKING
+
+from imagefactory.errors import CheckFailedError, FactoryError, SetupError, fail
+from imagefactory.system import shell
+
+if TYPE_CHECKING:
+    from python_on_whales import DockerClient
+
+
+class Docker:
+    """The clients of one engine.
+
+    ``binary`` is the program, ``host`` the engine's address and ``config`` the folder of the
+    client's configuration; Docker's own defaults apply to what is None.
+    """
+
+    def __init__(
+        self, *, binary: str = "docker", host: str | None = None, config: str | None = None
+    ) -> None:
+        self._argv = (
+            binary,
+            *(("--config", config) if config else ()),
+            *(("--host", host) if host else ()),
+        )
+        self._options = {"client_call": [binary], "config": config, "host": host}
+        #: For programs that call docker by themselves: Buildx, and the project's scripts.
+        self.environment: dict[str, str] = {
+            **({"DOCKER_HOST": host} if host else {}),
+            **({"DOCKER_CONFIG": config} if config else {}),
+        }
+
+    def show(self, *words: str) -> str:
+        """The command line of ``call`` as a line that can be pasted into a shell."""
+        return shell.show([*self._argv, *words])
+
+    def call(
+        self,
+        *words: str,
+        stdin: str | None = None,
+        timeout: float | None = None,
+        quiet: bool = True,
+        join: bool = False,
+    ) -> shell.Completed:
+        """``docker words...``; parameters, result and errors are those of ``shell.run``."""
+        return shell.run(
+            [*self._argv, *words],
+            env=self.environment,
+            stdin=stdin,
+            timeout=timeout,
+            quiet=quiet,
+            join=join,
+        )
+
+    def must(self, *words: str, image: str | None = None, quiet: bool = True) -> str:
+        """What ``docker words...`` writes; ``image`` is the image that it is about, if any.
+
+        Raises the error of ``failure`` if it fails.
+        """
+        done = self.call(*words, quiet=quiet)
+        if not done.ok:
+            raise failure(f"docker {words[0]}", done.err or done.out, image)
+        return done.out
+
+    def stream(self, *words: str, env: Mapping[str, str]) -> AbstractContextManager[Popen[str]]:
+        """``docker words...`` as ``shell.stream`` runs it, with ``env`` added."""
+        return shell.stream([*self._argv, *words], env={**self.environment, **env})
+
+    def pipe(self, *words: str) -> AbstractContextManager[IO[bytes]]:
+        """What ``docker words...`` writes, as a stream of bytes."""
+        return shell.pipe([*self._argv, *words], env=self.environment)
+
+    def attach(self, connection: int, *words: str) -> Popen[bytes]:
+        """``docker words...`` in the background, talking over the file descriptor."""
+        return shell.attach([*self._argv, *words], connection, env=self.environment)
+
+    @cached_property
+    def _client(self) -> DockerClient:
+        # the import takes a quarter of a second: only for commands that use it
+        from python_on_whales import DockerClient  # noqa: PLC0415
+
+        return DockerClient(**self._options)  # type: ignore[arg-type]
+
+    @contextmanager
+    def whales(self, doing: str, *, image: str | None = None) -> Iterator[DockerClient]:
+        """The client of python-on-whales; what it raises becomes the error of ``failure``.
+
+        ``doing`` says what is tried, ``image`` is the image that it is about, if any.
+        """
+        from python_on_whales.client_config import (  # noqa: PLC0415 - as above
+            ClientNotFoundError,
+            ParsingError,
+        )
+        from python_on_whales.exceptions import DockerException  # noqa: PLC0415
+
+        try:
+            yield self._client
+        except DockerException as error:
+            raise failure(doing, error.stderr or str(error), image) from None
+        except (ClientNotFoundError, ParsingError) as error:
+            raise failure(doing, str(error)) from None
+
+
+class GoneError(SetupError):
+    """An image or container that does not exist, or no longer."""
+
+
+def failure(doing: str, said: str, image: str | None = None) -> FactoryError:
+    """The error for what the engine refused; ``said`` is what Docker's client wrote.
+
+    If an image does not exist that is CheckFailedError ``image-missing`` for the one named
+    ``image``. Otherwise it is SetupError ``engine-failed``: GoneError for what does not exist.
+    """
+    low = said.lower()
+    if image is not None and "no such image" in low:
+        return fail(
+            CheckFailedError,
+            "image-missing",
+            f"the engine has no image {image}",
+            fix="imagefactory plan lists the tags; imagefactory build --matrix makes them",
+        )
+    kind = GoneError if "no such image" in low or "no such container" in low else SetupError
+    last = said.strip().splitlines()[-1:] or ["Docker gave no reason"]
+    return fail(kind, "engine-failed", f"{doing}: {last[0]}", fix="imagefactory doctor")
+
+
+class Part:
+    """A part of the engine's adapter; all parts share one client."""
+
+    def __init__(self, docker: Docker) -> None:
+        self._docker = docker

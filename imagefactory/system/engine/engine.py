@@ -1,0 +1,131 @@
+"""The engine: which one is used, what it is, and everything that can be asked of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagefactory.errors import SetupError, fail
+from imagefactory.system import platforms
+from imagefactory.system.engine.builds import Builds
+from imagefactory.system.engine.containers import Containers
+from imagefactory.system.engine.docker import Docker
+from imagefactory.system.engine.images import Images
+from imagefactory.system.platforms import Platform
+
+if TYPE_CHECKING:
+    from imagefactory.system.registry import Registries
+
+#: Seconds that an engine has to say which one it is.
+ANSWER_SECONDS = 20
+
+
+class Engine(Images, Containers, Builds):
+    """Docker with Buildx: the machine's own engine, or the project's private one.
+
+    ``binary`` is Docker's client, ``host`` the engine's address and ``config`` the folder of the
+    client's configuration; Docker's own defaults apply to what is None.
+    """
+
+    def __init__(
+        self, *, binary: str = "docker", host: str | None = None, config: str | None = None
+    ) -> None:
+        super().__init__(Docker(binary=binary, host=host, config=config))
+        self.private = host is not None
+        #: For programs that call docker by themselves, such as the project's scripts.
+        self.environment: Mapping[str, str] = self._docker.environment
+        self._config = Path(config) if config else None
+
+    @cached_property
+    def registries(self) -> Registries:
+        """The client of registries, with the credentials that a push uses."""
+        from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
+
+        return Registries(self._config)
+
+    @classmethod
+    def connect(cls, environ: Mapping[str, str], state: Path) -> Engine:
+        """The engine to use: the machine's own if it answers, else that of ``scripts/engine``.
+
+        Raises SetupError ``no-engine`` if none answers.
+        """
+        own = cls()
+        if own.alive():
+            return own
+        folder = Path(environ.get("IMAGEFACTORY_ENGINE_DIR") or state / "engine")
+        try:
+            known = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+            private = cls(
+                binary=known["docker"], host=known["DOCKER_HOST"], config=known["DOCKER_CONFIG"]
+            )
+        except (OSError, ValueError, KeyError):
+            private = None
+        if private and private.alive():
+            return private
+        raise fail(
+            SetupError,
+            "no-engine",
+            "no container engine answers (a Docker client alone is none)",
+            fix=(
+                "start Docker, or bring up a private engine with scripts/engine up; "
+                "imagefactory doctor says more"
+            ),
+        )
+
+    def alive(self) -> bool:
+        """Whether a daemon answers and Buildx is installed."""
+        try:
+            server, buildx, _ = self._identity
+        except SetupError:
+            return False
+        return bool(server and buildx)
+
+    @cached_property
+    def _identity(self) -> tuple[str, str, str]:
+        """Versions of engine and Buildx, as they name themselves, and the engine's platform.
+
+        Each is empty if there was no answer.
+        """
+        server = ("version", "--format", "{{.Server.Version}} {{.Server.Os}}/{{.Server.Arch}}")
+        with ThreadPoolExecutor(2) as pool:
+            asked = pool.map(
+                lambda words: self._docker.call(*words, timeout=ANSWER_SECONDS),
+                (server, ("buildx", "version")),
+            )
+            engine, buildx = (done.out.strip() if done.ok else "" for done in asked)
+        version, _, platform = engine.partition(" ")
+        return version, buildx, platform
+
+    @property
+    def version(self) -> tuple[str, str]:
+        """Versions of engine and Buildx, as they name themselves."""
+        return self._identity[:2]
+
+    @property
+    def platform(self) -> Platform:
+        """The engine's own platform, on which build stages run natively.
+
+        Raises SetupError for one that images are not made on.
+        """
+        found = platforms.parse(self._identity[2])
+        if found is None:
+            what = (
+                f"the engine runs on {self._identity[2]}, and images are built on "
+                f"{' or '.join(Platform)}"
+            )
+            raise fail(SetupError, "engine-platform", what, fix="use an engine on one of them")
+        return found
+
+    @cached_property
+    def data_root(self) -> str:
+        """Folder on the engine's machine that holds its images."""
+        return self._docker.call("info", "--format", "{{.DockerRootDir}}").out.strip() or "/"
+
+    def emulates(self, platform: Platform) -> bool:
+        """Whether the kernel runs programs of ``platform``: its own, or through binfmt_misc."""
+        handler = Path("/proc/sys/fs/binfmt_misc", platform.emulator)
+        return platform == platforms.here() or handler.exists()

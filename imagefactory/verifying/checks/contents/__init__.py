@@ -1,0 +1,1 @@
+"""Is every installed file in the image, and nothing unused?"""

@@ -1,0 +1,1 @@
+"""Does the entrypoint behave as documented?"""

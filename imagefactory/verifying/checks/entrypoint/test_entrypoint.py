@@ -1,0 +1,94 @@
+"""Entrypoint: the faults that turn its checks red. The program has tests of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.image_tree import ImageTree
+from support.verify_fakes import Good
+from support.verify_faults import Fault, red
+
+from imagefactory.locking.lock import Resolution
+from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.subject import Ran
+
+
+def good(_: Resolution) -> dict[str, Any]:
+    """The facts of a good image."""
+    return {"ray": False, "seconds": 0.0}
+
+
+def ends(image: Good, run: str, code: int, *, out: str = "", err: str = "") -> None:
+    """Let a run of the entrypoint end in another way."""
+    image.runs[run] = Ran(code=code, out=out, err=err)
+
+
+FAULTS = (
+    Fault(
+        check="entrypoint-serve",
+        name="quotes get lost",
+        breaks=lambda image: ends(
+            image, "serve", 0, out=image.runs["serve"].out.replace("it's", "its")
+        ),
+        says="is not passed on intact",
+    ),
+    Fault(
+        check="entrypoint-serve",
+        name="the default beats the user",
+        breaks=lambda image: image.runs.update({"serve-arguments": image.runs["serve"]}),
+        says="should replace the default",
+    ),
+    Fault(
+        check="entrypoint-serve",
+        name="it does not run",
+        breaks=lambda image: ends(image, "serve", 127, err="no python"),
+        says="no python",
+    ),
+    Fault(
+        check="entrypoint-serve",
+        name="a mistake goes through",
+        breaks=lambda image: ends(image, "serve-unbalanced", 0, out="[]"),
+        says="serve-unbalanced should exit 2",
+    ),
+    Fault(
+        check="entrypoint-modes",
+        name="no shell",
+        breaks=lambda image: ends(image, "bash", 127, err="no bash"),
+        says="bash: exit 127: no bash",
+    ),
+    Fault(
+        check="entrypoint-modes",
+        name="no word about the missing Ray",
+        breaks=lambda image: ends(image, "ray-head", 127, err="not found"),
+        says="ray-head without Ray",
+    ),
+    Fault(
+        check="entrypoint-modes",
+        name="Ray is installed and not started",
+        breaks=lambda image: image.facts["entrypoint"].update(ray=True),
+        says="ray-head: exit 3",
+    ),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_check_goes_red_for_its_fault_and_says_why(fault: Fault) -> None:
+    assert fault.says in red(fault)
+
+
+def test_ray_modes_pass_where_ray_is_installed_and_started() -> None:
+    image = Good()
+    image.facts["entrypoint"].update(ray=True)
+    for mode in ("ray-head", "ray-worker"):
+        ends(image, mode, 0, out='["ray", "start", "--block"]')
+    assert image.results()["entrypoint-modes"].outcome is Outcome.PASS
+
+
+def test_ray_is_found_where_it_is_installed(tmp_path: Path) -> None:
+    image = ImageTree(tmp_path)
+    image.distribution("raydp", "1.0", {})
+    assert image.facts("entrypoint")["ray"] is False
+    image.distribution("ray", "2.49", {})
+    assert image.facts("entrypoint")["ray"] is True

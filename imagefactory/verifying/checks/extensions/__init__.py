@@ -1,0 +1,1 @@
+"""Do vLLM's compiled extensions load?"""

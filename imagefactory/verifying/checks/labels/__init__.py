@@ -1,0 +1,1 @@
+"""Do the labels say what the image is?"""

@@ -1,0 +1,1 @@
+"""Are the patches in the image, and do they work?"""

@@ -1,0 +1,102 @@
+"""The checks that the patches are in the image and work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from imagefactory.planning.cell_plan import LABEL
+from imagefactory.verifying.registry import Verdict, check, count, excused, failed, passed
+from imagefactory.verifying.subject import Subject
+
+NOTHING = "no patches in this image"
+#: States of patches without a proof in the image: one that does not apply to this version, and one
+#: in the binaries, whose hashes `patches-present` compares.
+NOT_PROVEN_HERE = ("n/a", "compiled in")
+#: Exit codes of a proof.
+HOLDS, SYMPTOM, INCONCLUSIVE = 0, 1, 3
+
+
+@check("patches-present", needs=("facts", "manifest"))
+def present(subject: Subject) -> Verdict:
+    """The patches of the labels and of the cell are in the manifest, and their files unchanged.
+
+    Fails for a patch that was left out or added, or a patched file that was changed later.
+    """
+    patches = subject.manifest.get("patches", [])
+    names = {patch["name"] for patch in patches}
+    prefix = f"{LABEL}.patch."
+    labelled = {
+        key.removeprefix(prefix).replace(".", "/", 1)
+        for key in subject.image.labels
+        if key.startswith(prefix)
+    }
+    faults = [
+        f"{name} has a label and is not in the manifest" for name in sorted(labelled - names)
+    ]
+    if subject.expected:
+        wanted = set(subject.expected.cell.flavor.patches)
+        faults += [f"{name} is missing, the cell has it" for name in sorted(wanted - names)]
+        faults += [
+            f"{name} is in the image, the cell does not have it" for name in sorted(names - wanted)
+        ]
+    for patch in patches:
+        changes = _changed(patch, subject.facts["patches"]["files"])
+        faults += [f"{patch['name']}: {change}" for change in changes]
+    if faults:
+        return failed("; ".join(faults))
+    return passed(", ".join(sorted(names)) or NOTHING)
+
+
+def _changed(patch: Mapping[str, Any], now: Mapping[str, str | None]) -> list[str]:
+    """What is no longer as the patch left it; an empty digest is that of a file that it deleted."""
+    faults = []
+    for file, digest in {**dict.fromkeys(patch.get("created", []), None), **patch["files"]}.items():
+        found = now.get(file) or ""
+        if not found and digest != "":
+            faults.append(f"{file} is missing")
+        elif digest is not None and found != digest:
+            faults.append(
+                f"{file} is not as patched (sha256 {found[:12]}, not {digest[:12] or 'deleted'})"
+            )
+    return faults
+
+
+@check("patches-effective", needs=("facts", "manifest"))
+def effective(subject: Subject) -> Verdict:
+    """The proof of every patch passes in the finished image.
+
+    Fails for a patch that is lost or no longer has its effect. A proof that is inconclusive on this
+    machine makes a skip.
+    """
+    facts = subject.facts["patches"]
+    proofs, seconds = {proof["patch"]: proof for proof in facts["proofs"]}, facts["seconds"]
+    failures, inconclusive = [], []
+    wanted = [
+        patch
+        for patch in subject.manifest.get("patches", [])
+        if patch.get("state") not in NOT_PROVEN_HERE
+    ]
+    for patch in wanted:
+        proof = proofs.get(patch["name"], {"code": None, "output": "its proof was not run"})
+        line = f"{patch['name']}: {_last_line(proof['output'])}"
+        if proof["code"] == SYMPTOM:
+            failures.append(f"{line} (the fault is still there)")
+        elif proof["code"] == INCONCLUSIVE:
+            inconclusive.append(line)
+        elif proof["code"] is None:
+            failures.append(line)
+        elif proof["code"] != HOLDS:
+            failures.append(f"{line} (its proof exits {proof['code']})")
+    if failures:
+        return failed("; ".join(failures), seconds=seconds)
+    if inconclusive:
+        return excused("inconclusive here: " + "; ".join(inconclusive), seconds=seconds)
+    if not wanted:
+        return passed(NOTHING, seconds=seconds)
+    return passed(f"{count(len(wanted), 'proof')} passed", seconds=seconds)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no output"

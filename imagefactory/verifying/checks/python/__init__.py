@@ -1,0 +1,1 @@
+"""Does the image's Python run?"""

@@ -1,0 +1,1 @@
+"""Does vLLM serve, with the right answers?"""

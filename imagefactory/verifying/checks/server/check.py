@@ -1,0 +1,107 @@
+"""The checks that vLLM serves right answers.
+
+``/health`` and ``/v1/models`` answer even on a server that cannot compute: only text counts. The
+model is made from numbers, neither trained nor downloaded, and answers right only if attention,
+MLP, norms and sampling all work.
+"""
+
+from __future__ import annotations
+
+from imagefactory.verifying.registry import Verdict, check, failed, passed, unknown
+from imagefactory.verifying.server import MODEL_NAME, ServerRun
+from imagefactory.verifying.subject import Subject
+
+NOT_UP = "the server did not start"
+
+
+@check("server-starts", needs="server")
+def starts(subject: Subject) -> Verdict:
+    """A vLLM server in the container, with a small model, becomes healthy.
+
+    Fails for a server that ends, or is not healthy in time.
+    """
+    run = _run(subject)
+    if run.fault:
+        return failed(_with_log(run.fault, run), seconds=run.start_seconds)
+    return passed(f"healthy after {run.start_seconds:.0f} s", seconds=run.start_seconds)
+
+
+@check("server-models", needs="server")
+def models(subject: Subject) -> Verdict:
+    """``/v1/models`` lists the model that the server was given, and no other.
+
+    Fails for another list or none.
+    """
+    run = _run(subject)
+    if run.fault:
+        return unknown(NOT_UP)
+    if run.models != (MODEL_NAME,):
+        said = run.models_error or ", ".join(run.models) or "none"
+        return failed(_with_log(f"/v1/models should list {MODEL_NAME}: {said}", run))
+    return passed(MODEL_NAME)
+
+
+@check("server-completions", needs="server")
+def completions(subject: Subject) -> Verdict:
+    """Completions have the right text, word for word.
+
+    Fails for garbage, HTTP errors and answers that do not come in time.
+    """
+    return _answers(_run(subject), "completion")
+
+
+@check("server-chat", needs="server")
+def chat(subject: Subject) -> Verdict:
+    """Chat completions, which use the chat template, have the right text, word for word.
+
+    Fails for garbage, HTTP errors and answers that do not come in time.
+    """
+    return _answers(_run(subject), "chat")
+
+
+@check("server-stream", needs="server")
+def stream(subject: Subject) -> Verdict:
+    """A streamed chat completion has the right text, word for word.
+
+    Fails for garbage, HTTP errors and a stream that breaks off.
+    """
+    return _answers(_run(subject), "stream")
+
+
+@check("server-stops", needs="server")
+def stops(subject: Subject) -> Verdict:
+    """The server ends by itself, with exit code 0, when it receives SIGTERM.
+
+    Fails for a server that has to be killed or ends with an error.
+    """
+    run = _run(subject)
+    if run.fault:
+        return unknown(NOT_UP)
+    if run.exit_code != 0:
+        why = "killed, it did not end in time" if run.exit_code == 137 else "not a clean end"
+        return failed(
+            _with_log(f"exit {run.exit_code} after SIGTERM: {why}", run), seconds=run.stop_seconds
+        )
+    return passed(f"exit 0 after {run.stop_seconds:.1f} s", seconds=run.stop_seconds)
+
+
+def _run(subject: Subject) -> ServerRun:
+    if subject.server is None:
+        raise ValueError('a check that reads the server run needs "server"')
+    return subject.server
+
+
+def _answers(run: ServerRun, kind: str) -> Verdict:
+    if run.fault:
+        return unknown(NOT_UP)
+    answers = [answer for answer in run.answers if answer.kind == kind]
+    seconds = sum(answer.seconds for answer in answers)
+    wrong = [answer for answer in answers if not answer.right]
+    if wrong or not answers:
+        said = "; ".join(str(answer) for answer in wrong) or f"no {kind} was asked for"
+        return failed(_with_log(said, run), seconds=seconds)
+    return passed("; ".join(str(answer) for answer in answers), seconds=seconds)
+
+
+def _with_log(text: str, run: ServerRun) -> str:
+    return f"{text}\nlast lines of the server's log:\n{run.log_tail}" if run.log_tail else text

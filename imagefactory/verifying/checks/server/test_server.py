@@ -1,0 +1,121 @@
+"""Server: the faults that turn its checks red, from what was observed of a run.
+
+How a server is run and asked is tested with broken servers in ``tests/unit/verifying``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.verify_fakes import CPU, Good, answer, server_run
+from support.verify_faults import Fault, red
+
+from imagefactory.verifying import tiny_model
+from imagefactory.verifying.receipt import Outcome
+
+
+def answers_with(image: Good, kind: str, *, text: str, status: int | None = 200) -> None:
+    questions = tiny_model.COMPLETIONS if kind == "completion" else tiny_model.CHATS
+    others = tuple(entry for entry in server_run().answers if entry.kind != kind)
+    wrong = tuple(answer(kind, question, text=text, status=status) for question in questions)
+    image.server = server_run(answers=(*others, *wrong), log_tail="Illegal instruction")
+
+
+def runs(image: Good, **changes: object) -> None:
+    image.server = server_run(**changes)
+
+
+FAULTS = (
+    Fault(
+        check="server-starts",
+        name="it ends at start",
+        breaks=lambda image: runs(
+            image, fault="the container ended after 3 s", log_tail="PackageNotFoundError"
+        ),
+        says="PackageNotFoundError",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-models",
+        name="another model",
+        breaks=lambda image: runs(image, models=("gpt",)),
+        says="gpt",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-models",
+        name="no list",
+        breaks=lambda image: runs(image, models=(), models_error="HTTP 500"),
+        says="HTTP 500",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-completions",
+        name="garbage",
+        breaks=lambda image: answers_with(image, "completion", text="!!!!!"),
+        says="'!!!!!' and not 'Paris .'",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-completions",
+        name="HTTP 500",
+        breaks=lambda image: answers_with(image, "completion", text="dead", status=500),
+        says="HTTP 500, 'dead'",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-completions",
+        name="nothing was asked",
+        breaks=lambda image: runs(image, answers=()),
+        says="no completion",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-chat",
+        name="garbage",
+        breaks=lambda image: answers_with(image, "chat", text="Paris ."),
+        says="'Paris .' and not 'Tokyo .'",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-stream",
+        name="silence",
+        breaks=lambda image: answers_with(image, "stream", text="timed out", status=None),
+        says="no response",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-stops",
+        name="it was killed",
+        breaks=lambda image: runs(image, exit_code=137),
+        says="killed",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-stops",
+        name="an error at the end",
+        breaks=lambda image: runs(image, exit_code=1),
+        says="exit 1 after SIGTERM",
+        torch=CPU,
+    ),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_check_goes_red_for_its_fault_and_says_why(fault: Fault) -> None:
+    assert fault.says in red(fault)
+
+
+def test_a_wrong_answer_comes_with_the_last_lines_of_the_log() -> None:
+    image = Good(torch=CPU)
+    answers_with(image, "completion", text="", status=500)
+    assert "Illegal instruction" in image.results()["server-completions"].detail
+
+
+def test_checks_of_a_server_that_did_not_start_are_skips_that_hold_the_image_back() -> None:
+    image = Good(torch=CPU)
+    runs(image, fault="not healthy after 600 s", answers=())
+    results = image.results()
+    assert results.pop("server-starts").outcome is Outcome.FAIL
+    others = [result for name, result in results.items() if name.startswith("server-")]
+    assert len(others) == 5
+    assert all(result.outcome is Outcome.SKIP and result.required for result in others)

@@ -1,0 +1,1 @@
+"""Is exactly what was locked installed?"""

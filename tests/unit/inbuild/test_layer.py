@@ -1,0 +1,167 @@
+"""The programs that install wheels: what uv is asked for, and what an install layer is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.inbuild import install, layer
+from imagefactory.inbuild.layer import Target
+from imagefactory.planning import context
+
+TARGET = Target("3.13", "aarch64-manylinux_2_40", None)
+SITE = "opt/venv/lib/python3.13/site-packages"
+#: A stand-in for uv that installs one package, and records how it was called.
+UV = f"""\
+#!{sys.executable}
+import json, os, pathlib, sys
+pathlib.Path(os.environ["CALLED"]).write_text(json.dumps([sys.argv[1:], os.environ.get("SSL_CERT_FILE")]))
+if "fail" in os.environ:
+    sys.exit(7)
+site = pathlib.Path(sys.argv[sys.argv.index("--prefix") + 1], "lib/python3.13/site-packages")
+info = site / "pkg-1.dist-info"
+info.mkdir(parents=True)
+(site / "pkg/tests").mkdir(parents=True)
+for name in ("pkg/__init__.py", "pkg/tests/test_a.py"):
+    (site / name).write_text("")
+(site / "pkg/link").symlink_to("nowhere")
+(info / "uv_cache.json").write_text("{{}}")
+rows = ["pkg/__init__.py,,", "pkg/tests/test_a.py,,", "pkg-1.dist-info/uv_cache.json,sha256=x,2", "last,,"]
+(info / "RECORD").write_text("".join(row + "\\n" for row in rows))
+"""
+
+
+@pytest.fixture
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which uv's call is recorded."""
+    program = tmp_path / "bin" / "uv"
+    program.parent.mkdir()
+    program.write_text(UV)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setenv("CALLED", str(tmp_path / "called.json"))
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setattr(layer, "WHEELS", tmp_path / "wheels")
+    return tmp_path / "called.json"
+
+
+def called(file: Path) -> tuple[list[str], str | None]:
+    argv, certificates = json.loads(file.read_text())
+    return argv, certificates
+
+
+def made(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    layer.main("small", TARGET, out=tmp_path / "out")
+    return tmp_path / "out" / "root", json.loads((tmp_path / "out/report.json").read_text())
+
+
+def test_uv_is_asked_for_exactly_the_listed_wheels_of_the_images_platform(
+    uv: Path, tmp_path: Path
+) -> None:
+    made(tmp_path)
+    argv, certificates = called(uv)
+    assert argv == [
+        *("pip", "install", "--python", "/opt/venv/bin/python"),
+        *("--only-binary", ":all:", "--no-deps", "--require-hashes"),
+        *("--index-strategy", "unsafe-best-match"),
+        *("--prefix", f"{tmp_path}/out/root/opt/venv"),
+        *("--python-version", "3.13", "--python-platform", "aarch64-manylinux_2_40"),
+        *("--link-mode", "copy", "-r", "/list.txt"),
+    ]
+    assert certificates is None
+
+
+def test_wheels_that_are_at_no_index_are_found_where_they_are_mounted(
+    uv: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "wheels").mkdir()
+    made(tmp_path)
+    argv, _ = called(uv)
+    assert argv[argv.index("--find-links") + 1] == str(tmp_path / "wheels")
+
+
+def test_the_certificates_of_the_build_are_used_if_it_has_any(
+    uv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca = tmp_path / "ca"
+    assert install.certificates(ca) == {}
+    ca.write_text("")
+    assert install.certificates(ca) == {}
+    ca.write_text("a certificate")
+    monkeypatch.setattr(install, "certificates", lambda: {"SSL_CERT_FILE": str(ca)})
+    made(tmp_path)
+    assert called(uv)[1] == str(ca)
+
+
+def test_where_uv_fails_no_layer_is_made(
+    uv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("fail", "yes")
+    with pytest.raises(SystemExit) as caught:
+        made(tmp_path)
+    assert caught.value.code == 7
+    assert not (tmp_path / "out/report.json").exists()
+
+
+def test_a_layer_is_trimmed_and_its_report_says_what_is_missing(uv: Path, tmp_path: Path) -> None:
+    root, report = made(tmp_path)
+    assert not (root / SITE / "pkg/tests").exists()
+    assert report["layer"] == "small"
+    (row,) = report["dropped"]
+    assert (row["rule"], row["files"]) == ("tests", [["pkg/tests/test_a.py", 0]])
+    assert "\n" not in row["why"]
+
+
+def test_what_differs_from_build_to_build_is_gone_from_the_folder_and_from_the_record(
+    uv: Path, tmp_path: Path
+) -> None:
+    root, _ = made(tmp_path)
+    assert list(root.rglob("uv_cache.json")) == []
+    assert (root / SITE / "pkg-1.dist-info/RECORD").read_text() == "pkg/__init__.py,,\nlast,,\n"
+
+
+def test_every_file_folder_and_link_of_a_layer_has_the_one_date(uv: Path, tmp_path: Path) -> None:
+    root, _ = made(tmp_path)
+    everything = [root, *root.rglob("*")]
+    assert any(path.is_symlink() for path in everything)
+    assert {path.lstat().st_mtime for path in everything} == {315532800}
+    assert {path.lstat().st_atime for path in everything if path.is_symlink()} == {315532800}
+
+
+def test_a_file_that_is_written_later_has_another_date(tmp_path: Path) -> None:
+    layer.set_dates(tmp_path)
+    (tmp_path / "late").write_text("")
+    assert (tmp_path / "late").stat().st_mtime != layer.EPOCH
+
+
+@pytest.mark.parametrize("kind", context.PROGRAMS)
+def test_a_program_imports_nothing_that_is_not_shipped_beside_it(kind: str, tmp_path: Path) -> None:
+    for name, data in context.program_files(kind).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    modules = [f"factory.{Path(name).stem}" for name in context.program_files(kind)]
+    assert imported(tmp_path, modules) == ""
+
+
+def test_an_install_layer_runs_without_the_other_programs(tmp_path: Path) -> None:
+    files = context.program_files("image")
+    (tmp_path / "factory").mkdir()
+    for name in (*context.LAYER_PROGRAMS, "belt.py"):
+        (tmp_path / "factory" / name).write_bytes(files[f"factory/{name}"])
+    assert imported(tmp_path, ["factory.layer"]) == ""
+    assert "cannot import name 'identity'" in imported(tmp_path, ["factory.belt"])
+
+
+def imported(folder: Path, modules: list[str]) -> str:
+    """What a bare interpreter complains of when it imports ``modules`` from ``folder``."""
+    program = f"import sys; sys.path.insert(0, {str(folder)!r})\n" + "".join(
+        f"import {module}\n" for module in modules
+    )
+    argv = [sys.executable, "-I", "-S", "-B", "-c", program]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stderr

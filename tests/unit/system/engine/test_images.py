@@ -1,0 +1,150 @@
+"""Images in the engine: found, described, named, pushed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.docker import FakeDocker
+
+from imagefactory.errors import CheckFailedError, SetupError
+from imagefactory.system.engine import Engine, ImageInfo
+
+DIGEST = "sha256:" + "a" * 64
+MISSING = "Error response from daemon: No such image: gone:1\n"
+DEAD = "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?\n"
+
+
+def row(name: str = "made:1", **changes: Any) -> dict[str, Any]:
+    """What `docker image inspect` says of an image."""
+    config = {"Env": ["A=b=c"], "Labels": {"cell": "gb10"}}
+    made = {
+        "Id": DIGEST,
+        "RepoTags": [name],
+        "Created": "2026-11-22T00:32:54.44097969Z",
+        "Os": "linux",
+        "Architecture": "arm64",
+        "Size": 7,
+        "Config": config,
+        "RootFS": {"Type": "layers", "Layers": ["sha256:1", "sha256:2"]},
+    }
+    return {**made, **changes}
+
+
+def described(ref: str) -> ImageInfo:
+    return ImageInfo(
+        ref=ref,
+        digest=DIGEST,
+        layers=("sha256:1", "sha256:2"),
+        platform="linux/arm64",
+        labels={"cell": "gb10"},
+        env={"A": "b=c"},
+        size=7,
+    )
+
+
+def test_one_image_and_many_are_described_alike(engine: Engine, docker: FakeDocker) -> None:
+    docker.answer("image inspect", out=json.dumps([row()]))
+    assert engine.inspect_image("made:1") == described("made:1")
+    assert engine.find_images(["made:1"]) == {"made:1": described("made:1")}
+
+
+def test_an_image_without_labels_and_environment_is_described(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer(
+        "image inspect", out=json.dumps([row(Config={"Env": None, "Labels": None}, RootFS={})])
+    )
+    for found in (engine.inspect_image("made:1"), engine.find_images(["made:1"])["made:1"]):
+        assert (found.labels, found.env, found.layers) == ({}, {}, ())
+
+
+def test_an_image_is_looked_up_once(engine: Engine, docker: FakeDocker) -> None:
+    docker.answer("image inspect", out=json.dumps([row()]))
+    engine.inspect_image("made:1")
+    assert docker.calls == ["image inspect made:1"]
+
+
+def test_of_many_images_those_that_exist_are_found_by_name_and_by_digest(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("image inspect", out=json.dumps([row()]), err=MISSING, code=1)
+    found = engine.find_images(["made:1", "gone:1", DIGEST, "made:1"])
+    assert found == {"made:1": described("made:1"), DIGEST: described(DIGEST)}
+    assert len(docker.calls) == 3  # a process for each part of them
+    assert engine.find_images([]) == {}
+
+
+def test_an_engine_that_does_not_answer_is_not_one_without_images(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("", out="[]\n", err=DEAD, code=1)
+    for ask in (
+        lambda: engine.find_images(["made:1"]),
+        lambda: engine.names("made"),
+        lambda: engine.inspect_image("made:1"),
+        lambda: engine.untag("made:1"),
+        lambda: engine.tag("made:1", "made:2"),
+        lambda: engine.history("made:1"),
+        engine.used_images,
+        lambda: engine.read_file("made:1", "/x"),
+    ):
+        with pytest.raises(SetupError) as caught:
+            ask()
+        (problem,) = caught.value.problems
+        assert problem.code == "engine-failed"
+        assert "Cannot connect to the Docker daemon" in problem.what
+
+
+def test_whichever_client_asks_an_image_that_is_gone_is_one_error(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("", err=MISSING, code=1)
+    for ask in (
+        lambda: engine.inspect_image("gone:1"),
+        lambda: engine.tag("gone:1", "made:2"),
+        lambda: engine.history("gone:1"),
+        lambda: engine.read_file("gone:1", "/x"),
+        lambda: engine.export("gone:1").__enter__(),
+        lambda: engine.start("gone:1", (), platform="linux/arm64", publish=80),
+    ):
+        with pytest.raises(CheckFailedError) as caught:
+            ask()
+        (problem,) = caught.value.problems
+        assert (problem.code, problem.what) == ("image-missing", "the engine has no image gone:1")
+
+
+def test_a_missing_client_is_the_machines_fault(docker: FakeDocker) -> None:
+    nowhere = Engine(binary=str(docker.program.with_name("no-docker")))
+    with pytest.raises(SetupError):
+        nowhere.inspect_image("made:1")
+    with pytest.raises(SetupError):
+        nowhere.find_images(["made:1"])
+    assert not nowhere.alive()
+
+
+def test_a_name_that_is_gone_already_is_no_error(engine: Engine, docker: FakeDocker) -> None:
+    docker.answer("image rm --no-prune gone:1", err=MISSING, code=1)
+    engine.untag("gone:1")
+
+
+def test_names_without_a_tag_are_none(engine: Engine, docker: FakeDocker) -> None:
+    docker.answer("image ls", out="made:1\nmade:<none>\nmade:2\n")
+    assert engine.names("made") == ["made:1", "made:2"]
+    assert docker.calls[0].endswith("--filter reference=made:*")
+
+
+def test_the_history_is_of_layers_from_the_bottom_up(engine: Engine, docker: FakeDocker) -> None:
+    steps = [("CMD bash", 0), ("COPY b /", 2), ("ENV A=b", 0), ("COPY a /", 1)]
+    lines = [json.dumps({"CreatedBy": text, "Size": str(size)}) for text, size in steps]
+    docker.answer("image history", out="\n".join(lines) + "\n")
+    assert engine.history("made:1") == [("COPY a /", 1), ("COPY b /", 2)]
+
+
+def test_a_push_that_the_registry_refuses_says_why(engine: Engine, docker: FakeDocker) -> None:
+    docker.answer("push --quiet ghcr.io/me/x:1", err="preparing\ndenied: not you\n", code=1)
+    with pytest.raises(SetupError) as caught:
+        engine.push("ghcr.io/me/x:1")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.what) == ("push-registry", "ghcr.io/me/x:1: denied: not you")

@@ -1,0 +1,339 @@
+"""What registries are asked, with whose credentials, and what becomes of their answers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import stamina
+from support.registry import FakeRegistry, digest_of, fake_registry
+
+from imagefactory.errors import InputError, SetupError
+from imagefactory.system import registry
+from imagefactory.system.registry import Descriptor, Name, Registries
+
+LAYERS = {"sha256:1": 100, "sha256:2": 200}
+
+
+@pytest.fixture(autouse=True)
+def _at_once() -> Iterator[None]:
+    """Nothing waits before it asks again."""
+    with stamina.set_testing(True, attempts=3):
+        yield
+
+
+@pytest.fixture
+def server() -> Iterator[FakeRegistry]:
+    with fake_registry() as made:
+        yield made
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Registries:
+    """A client whose Docker configuration is a folder of the test's."""
+    return Registries(tmp_path)
+
+
+def login(folder: Path, **settings: object) -> None:
+    (folder / "config.json").write_text(json.dumps(settings))
+
+
+def basic(account: str) -> str:
+    return base64.b64encode(account.encode()).decode()
+
+
+def refused(work: Callable[[], object]) -> tuple[str, str]:
+    with pytest.raises(SetupError) as caught:
+        work()
+    (problem,) = caught.value.problems
+    return problem.code, problem.what
+
+
+@pytest.mark.parametrize(
+    ("reference", "url", "wanted"),
+    [
+        ("debian", "https://registry-1.docker.io/v2/library/debian", "latest"),
+        ("debian:slim", "https://registry-1.docker.io/v2/library/debian", "slim"),
+        ("docker.io/me/x:1", "https://registry-1.docker.io/v2/me/x", "1"),
+        ("me/x", "https://registry-1.docker.io/v2/me/x", "latest"),
+        ("ghcr.io/me/x:1", "https://ghcr.io/v2/me/x", "1"),
+        ("ghcr.io/me/x:1@sha256:2", "https://ghcr.io/v2/me/x", "sha256:2"),
+        ("localhost/x", "http://localhost/v2/x", "latest"),
+        ("127.0.0.1:5000/a/b/x:1", "http://127.0.0.1:5000/v2/a/b/x", "1"),
+        ("127.9.9.9/x@sha256:2", "http://127.9.9.9/v2/x", "sha256:2"),
+        ("[::1]:5000/x", "http://[::1]:5000/v2/x", "latest"),
+        ("10.0.0.1:5000/x", "https://10.0.0.1:5000/v2/x", "latest"),
+    ],
+)
+def test_a_reference_is_read_as_docker_reads_it(reference: str, url: str, wanted: str) -> None:
+    found: Name = registry.parse(reference)
+    assert (found.url, found.wanted) == (url, wanted)
+
+
+@pytest.mark.parametrize("reference", ["", ":1", "@sha256:2", "ghcr.io/:1"])
+def test_a_reference_without_a_repository_is_refused(reference: str) -> None:
+    with pytest.raises(InputError) as caught:
+        registry.parse(reference)
+    assert caught.value.problems[0].code == "reference-wrong"
+
+
+def test_a_manifest_is_known_by_the_hash_of_what_came(
+    server: FakeRegistry, ask: Registries
+) -> None:
+    digest = server.put("me/x", "1", LAYERS)
+    found = ask.manifest(f"{server.address}/me/x:1")
+    assert found is not None
+    assert found.digest == digest
+    assert found.media_type == "application/vnd.oci.image.manifest.v1+json"
+    assert found.size == len(server.manifests["me/x", "1"])
+    assert [layer.digest for layer in found.layers] == ["sha256:1", "sha256:2"]
+    assert found.config is not None
+    assert (found.config.digest, found.config.size) == ("sha256:config-1", 10)
+    assert ask.manifest(f"{server.address}/me/x@{digest}") == found
+
+
+def test_other_bytes_than_the_digest_says_are_refused(
+    server: FakeRegistry, ask: Registries
+) -> None:
+    digest = server.put("me/x", "1", LAYERS)
+    server.manifests["me/x", digest] = b'{"mediaType": "x"}'
+    code, what = refused(lambda: ask.manifest(f"{server.address}/me/x@{digest}"))
+    assert code == "registry-failed"
+    assert digest_of(b'{"mediaType": "x"}') in what
+
+
+def test_the_blobs_of_an_index_are_those_of_all_its_images(
+    server: FakeRegistry, ask: Registries
+) -> None:
+    arm = server.put("me/x", "arm", {"sha256:1": 100, "sha256:arm": 1})
+    amd = server.put("me/x", "amd", {"sha256:1": 100, "sha256:amd": 2})
+    rows = [
+        {"digest": digest, "size": 9, "platform": {"os": "linux", "architecture": arch}}
+        for digest, arch in ((arm, "arm64"), (amd, "amd64"))
+    ]
+    server.put_manifest("me/x", "both", {"manifests": rows})
+    found = ask.manifest(f"{server.address}/me/x:both")
+    assert found is not None
+    assert [part.platform for part in found.manifests] == ["linux/arm64", "linux/amd64"]
+    assert ask.blobs(f"{server.address}/me/x:both") == {
+        "sha256:1": 100,
+        "sha256:arm": 1,
+        "sha256:amd": 2,
+        "sha256:config-arm": 10,
+        "sha256:config-amd": 10,
+    }
+
+
+def test_what_does_not_exist_is_no_error(server: FakeRegistry, ask: Registries) -> None:
+    repository = f"{server.address}/me/x"
+    assert ask.manifest(f"{repository}:1") is None
+    assert ask.blobs(f"{repository}:1") == {}
+    assert ask.tags(repository) == ()
+    assert ask.referrers(repository, "sha256:1") == ()
+    assert not ask.has_blob(repository, "sha256:1")
+
+
+def test_a_blob_is_there_wherever_the_registry_keeps_it(
+    server: FakeRegistry, ask: Registries
+) -> None:
+    server.put("me/x", "1", LAYERS)
+    assert ask.has_blob(f"{server.address}/me/x", "sha256:1")
+    assert server.asked == ["HEAD /v2/me/x/blobs/sha256:1"]
+
+
+def test_tags_are_read_page_by_page(server: FakeRegistry, ask: Registries) -> None:
+    tags = tuple(f"v{number}" for number in range(7))
+    for tag in tags:
+        server.put("me/x", tag, LAYERS)
+    server.page = 3
+    assert ask.tags(f"{server.address}/me/x") == tags
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("has_referrers", [True, False])
+def test_what_is_attached_to_a_manifest_is_found_with_and_without_the_referrers_api(
+    server: FakeRegistry, ask: Registries, has_referrers: bool
+) -> None:
+    row = {
+        "digest": "sha256:sbom",
+        "size": 5,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "artifactType": "application/spdx+json",
+        "annotations": {"made": "today"},
+    }
+    server.has_referrers = has_referrers
+    if has_referrers:
+        server.referrers["me/x", "sha256:1"] = json.dumps({"manifests": [row]}).encode()
+    else:
+        server.put_manifest("me/x", "sha256-1", {"manifests": [row]})
+    assert ask.referrers(f"{server.address}/me/x", "sha256:1") == (
+        Descriptor(
+            digest="sha256:sbom",
+            media_type="application/vnd.oci.image.manifest.v1+json",
+            size=5,
+            artifact_type="application/spdx+json",
+            annotations={"made": "today"},
+        ),
+    )
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "Basic"])
+def test_the_account_of_docker_login_is_shown_when_the_registry_asks(
+    server: FakeRegistry, ask: Registries, tmp_path: Path, scheme: str
+) -> None:
+    server.user, server.scheme = "me:secret", scheme
+    login(tmp_path, auths={f"https://{server.address}/v1/": {"auth": basic("me:secret")}})
+    server.put("me/x", "1", LAYERS)
+    assert ask.manifest(f"{server.address}/me/x:1")
+    assert server.authorized[0] is None
+    asked = len(server.asked)
+    assert ask.manifest(f"{server.address}/me/x:1")
+    assert len(server.asked) == asked + 1, "it is asked for once"
+
+
+def test_an_identity_token_buys_an_access_token(
+    server: FakeRegistry, ask: Registries, tmp_path: Path
+) -> None:
+    server.user = "me:secret"
+    login(tmp_path, auths={server.address: {"identitytoken": "long-lived"}})
+    server.put("me/x", "1", LAYERS)
+    assert ask.manifest(f"{server.address}/me/x:1")
+    (form,) = server.forms
+    assert form["grant_type"] == ["refresh_token"]
+    assert form["refresh_token"] == ["long-lived"]
+    assert form["scope"] == ["repository:x:pull"]
+
+
+def helper(folder: Path, answer: str, code: int = 0) -> None:
+    """A credential helper that notes what it was asked for."""
+    program = folder / "docker-credential-test"
+    program.write_text(
+        f"#!/bin/sh\nread -r name; echo \"$1 $name\" >> {folder}/asked\nprintf '%s' '{answer}'\n"
+        f"exit {code}\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize("of_one", [True, False])
+def test_a_credential_helper_is_asked(
+    server: FakeRegistry,
+    ask: Registries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of_one: bool,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    server.user = "me:secret"
+    login(
+        tmp_path,
+        **({"credHelpers": {server.address: "test"}} if of_one else {"credsStore": "test"}),
+    )
+    helper(tmp_path, '{"Username": "me", "Secret": "secret"}')
+    server.put("me/x", "1", LAYERS)
+    assert ask.manifest(f"{server.address}/me/x:1")
+    assert (tmp_path / "asked").read_text() == f"get {server.address}\n"
+
+
+def test_a_helper_that_has_no_account_is_no_error_and_a_broken_one_is(
+    server: FakeRegistry, ask: Registries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    server.user = "me:secret"
+    login(tmp_path, credsStore="test")
+    helper(tmp_path, "credentials not found in native keychain", code=1)
+    assert refused(lambda: ask.tags(f"{server.address}/me/x"))[0] == "registry-denied"
+    helper(tmp_path, "the keychain is locked", code=1)
+    code, what = refused(lambda: ask.tags(f"{server.address}/me/x"))
+    assert (code, "the keychain is locked" in what) == ("registry-credentials", True)
+
+
+def test_a_configuration_that_cannot_be_read_says_where_it_is(
+    server: FakeRegistry, ask: Registries, tmp_path: Path
+) -> None:
+    server.user = "me:secret"
+    (tmp_path / "config.json").write_text("{")
+    code, what = refused(lambda: ask.tags(f"{server.address}/me/x"))
+    assert (code, str(tmp_path / "config.json") in what) == ("registry-credentials", True)
+
+
+@pytest.mark.parametrize("account", ["", "me:wrong"])
+def test_without_the_right_account_it_says_to_log_in(
+    server: FakeRegistry, ask: Registries, tmp_path: Path, account: str
+) -> None:
+    server.user = "me:secret"
+    if account:
+        login(tmp_path, auths={server.address: {"auth": basic(account)}})
+    with pytest.raises(SetupError) as caught:
+        ask.manifest(f"{server.address}/me/x:1")
+    (problem,) = caught.value.problems
+    assert problem.code == "registry-denied"
+    assert "who are you" in problem.what
+    assert problem.fix.startswith(f"docker login {server.address}")
+
+
+def test_an_account_for_another_registry_stays_here(
+    server: FakeRegistry, ask: Registries, tmp_path: Path
+) -> None:
+    server.user = "me:secret"
+    login(tmp_path, auths={"ghcr.io": {"auth": basic("me:secret")}})
+    refused(lambda: ask.manifest(f"{server.address}/me/x:1"))
+    assert set(server.authorized) == {None}
+
+
+def test_a_password_in_netrc_is_not_sent(
+    server: FakeRegistry, ask: Registries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.put("me/x", "1", LAYERS)
+    ask._session(server.address).trust_env = True  # as for a registry that is not on loopback
+    ask.manifest(f"{server.address}/me/x:1")
+    assert server.authorized == [None]
+
+
+def test_a_registry_that_is_away_for_a_moment_is_asked_again(
+    server: FakeRegistry, ask: Registries
+) -> None:
+    server.put("me/x", "1", LAYERS)
+    server.broken = 2
+    assert ask.manifest(f"{server.address}/me/x:1")
+    server.broken = 9
+    code, what = refused(lambda: ask.manifest(f"{server.address}/me/x:1"))
+    assert (code, what) == ("registry-unreachable", f"{server.address}: HTTP 503")
+
+
+def test_a_registry_that_does_not_answer_is_the_machines_fault(ask: Registries) -> None:
+    code, what = refused(lambda: ask.manifest("127.0.0.1:9/me/x:1"))
+    assert code == "registry-unreachable"
+    assert what.startswith("127.0.0.1:9: Failed to establish a new connection")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"layers": [{}]}', b'{"config": "x"}'])
+def test_nonsense_is_an_error_of_the_registrys(
+    server: FakeRegistry, ask: Registries, body: bytes
+) -> None:
+    server.manifests["me/x", "1"] = body
+    code, _ = refused(lambda: ask.manifest(f"{server.address}/me/x:1"))
+    assert code == "registry-failed"
+
+
+def test_the_bundle_that_docker_trusts_is_trusted(
+    ask: Registries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+    def trusted() -> object:
+        session = ask._session("ghcr.io")
+        return session.merge_environment_settings("https://ghcr.io", {}, False, None, None)[
+            "verify"
+        ]
+
+    assert trusted() == str(tmp_path / "ca.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/own.pem")
+    assert trusted() == "/own.pem"
