@@ -3,11 +3,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-e2e test-all check fmt engine down compiler clean
+.PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: lock plan build verify push patch-status port-drift bench
 
 VENV := .venv
 BIN := $(VENV)/bin
+# as modules: given as paths, mypy calls all of them `proof`
+PROOFS := $(subst /,.,$(patsubst patches/%.py,%,$(wildcard patches/*/*/proof.py)))
 # the cell that `make demo` builds: one that any machine can build and run
 DEMO ?= flavor=cpu
 
@@ -27,14 +29,15 @@ demo: engine ## build and verify the demo cell, and show the results
 	@$(BIN)/imagefactory build --matrix --select '$(DEMO)' --no-verify
 	@$(BIN)/imagefactory verify --select '$(DEMO)'
 
-test: check test-unit test-e2e ## run all tests except the large ones
+test: check test-unit test-proofs test-e2e ## run all tests except the large ones
 
 check: $(BIN)/imagefactory ## run ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@MYPYPATH=imagefactory/inbuild:patches $(BIN)/mypy $(PROOFS:%=-m %)
 
-# tests compile small libraries, and proofs compile and configure upstream's sources
+# tests compile small libraries; proofs compile and configure upstream's sources
 compiler:
 	@{ command -v g++ && command -v cmake; } >/dev/null || { \
 	  echo "installing g++ and cmake for the tests"; \
@@ -42,7 +45,10 @@ compiler:
 	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
 
 test-unit: $(BIN)/imagefactory compiler ## run the unit tests, which need no engine
-	@$(BIN)/pytest -n auto -m 'not e2e and not large'
+	@$(BIN)/pytest -n auto -m 'not e2e and not large' tests/unit imagefactory
+
+test-proofs: $(BIN)/imagefactory compiler ## test the proofs of patches on small sources
+	@$(BIN)/pytest -n auto tests/proofs
 
 test-e2e: engine compiler ## run the tests with a real engine, registry and servers
 	@$(BIN)/pytest -n 2 --dist loadgroup -m 'e2e and not large' tests/e2e

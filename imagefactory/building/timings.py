@@ -87,4 +87,4 @@ def _read(file: Path) -> dict[str, dict[str, list[float]]]:
 def _numbers(value: object) -> list[float]:
     values = value if isinstance(value, list) else []
     good = (one for one in values if isinstance(one, int | float) and math.isfinite(one))
-    return [float(one) for one in good if one >= 0][-KEPT:]
+    return [float(one) for one in good if one >= 0]

@@ -39,6 +39,7 @@ def copy_proofs(patches: Path, out: Path) -> None:
         proof = out / row["name"] / "proof.py"
         proof.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(patches / row["proof"], proof)
+        shutil.copyfile(Path(__file__).with_name("proofkit.py"), out / "proofkit.py")
 
 
 def main(folder: Path = IN, root: Path = OUT / "root") -> None:

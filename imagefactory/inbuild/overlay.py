@@ -21,14 +21,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 PROOF_SECONDS = 300
-RIGHT, SYMPTOM, UNTOLD = 0, 1, 3
+RIGHT, SYMPTOM, INCONCLUSIVE = 0, 1, 3
 COMPILED = "compiled in"
+#: Runs a proof on a tree; its exit code, and what it saw.
+Prover = Callable[[Path, Path], tuple[int, str]]
 
 
 @dataclass
@@ -85,28 +87,29 @@ def touched(diff: Path) -> list[str]:
 
 
 def prove(script: Path, tree: Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Run a proof; its exit code (anything but 0, 1, 3 counts as "cannot be told") and its last
-    line.
+    """Run a proof; its exit code (anything but 0, 1 and 3 counts as inconclusive) and last line.
 
-    ``env`` is added to the environment: it names the tools that a proof may use, such as
-    ``IMAGEFACTORY_CUDA``.
+    It finds ``proofkit`` beside this program. ``env`` is added to the environment: it names the
+    tools that a proof may use, such as ``IMAGEFACTORY_CUDA``.
     """
     argv = [sys.executable, "-B", str(script.resolve()), str(tree.resolve())]
     full = {**os.environ, **(env or {})}
+    path = (str(Path(__file__).resolve().parent), full.get("PYTHONPATH", ""))
+    full["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=PROOF_SECONDS, check=False, env=full
         )
     except subprocess.TimeoutExpired:
-        return UNTOLD, f"the proof did not end within {PROOF_SECONDS} s"
-    # the proof speaks on standard output; what else there is may be warnings of the code that it
-    # runs
+        return INCONCLUSIVE, f"inconclusive: no end after {PROOF_SECONDS} s"
+    # standard error may hold warnings of the code that the proof runs
     lines = [
         line
         for line in (done.stdout if done.stdout.strip() else done.stderr).splitlines()
         if line.strip()
     ]
-    code = done.returncode if done.returncode in (RIGHT, SYMPTOM, UNTOLD) else UNTOLD
+    known = done.returncode in (RIGHT, SYMPTOM, INCONCLUSIVE)
+    code = done.returncode if known else INCONCLUSIVE
     return code, lines[-1] if lines else f"exit {done.returncode}"
 
 
@@ -136,16 +139,14 @@ class Snapshot:
 
 
 def apply_one(
-    tree: Path, name: str, diff: Path | None, proof: Path, env: Mapping[str, str] | None = None
+    tree: Path, name: str, diff: Path | None, proof: Path, prover: Prover = prove
 ) -> Applied:
     """Apply and prove one patch in ``tree``; on any failure the tree is as before."""
-    before, saw = prove(proof, tree, env)
+    before, saw = prover(proof, tree)
     if before == RIGHT:
         return Applied(name, "obsolete", f"the proof passes without the patch: {saw}")
-    if diff is None and before == UNTOLD:
-        return Applied(
-            name, "unknown", f"no variant for this version, and the proof cannot tell here: {saw}"
-        )
+    if diff is None and before == INCONCLUSIVE:
+        return Applied(name, "unknown", f"no variant for this version; {saw}")
     if diff is None:
         return Applied(name, "conflict", f"no variant for this version, and the proof fails: {saw}")
     names = touched(diff)
@@ -160,8 +161,8 @@ def apply_one(
         )
     offsets = [line for line in done.stderr.splitlines() if "offset" in line]
     reverse = git_apply(tree, diff, "--reverse", "--check")
-    after, now = prove(proof, tree, env)
-    if reverse.returncode != 0 or after == SYMPTOM or (after == UNTOLD and before == SYMPTOM):
+    after, now = prover(proof, tree)
+    if reverse.returncode != 0 or after == SYMPTOM or (before, after) == (SYMPTOM, INCONCLUSIVE):
         snapshot.restore()
         why = (
             now
@@ -175,7 +176,7 @@ def apply_one(
 
 
 def apply_series(
-    tree: Path, steps: Sequence[tuple[str, Path | None, Path]], env: Mapping[str, str] | None = None
+    tree: Path, steps: Sequence[tuple[str, Path | None, Path]], prover: Prover = prove
 ) -> list[Applied]:
     """Apply all patches in order.
 
@@ -183,7 +184,7 @@ def apply_series(
     """
     names = [n for _, diff, _ in steps if diff for n in touched(diff)]
     whole = Snapshot(tree, list(dict.fromkeys(names)))
-    done = [apply_one(tree, name, diff, proof, env) for name, diff, proof in steps]
+    done = [apply_one(tree, name, diff, proof, prover) for name, diff, proof in steps]
     if any(patch.state in ("conflict", "broken") for patch in done):
         whole.restore()
         return done

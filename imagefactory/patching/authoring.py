@@ -17,15 +17,20 @@ from imagefactory.patching.sources import DISTRIBUTIONS
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
-DRAFT_PROOF = '''"""Checks for the symptom: exit 0 fixed, 1 symptom present, 3 inconclusive here.
+DRAFT_PROOF = '''"""Runs upstream's own code on the case that goes wrong."""
 
-    python proof.py TREE
-"""
+from pathlib import Path
 
-import sys
+import proofkit
 
-print("this proof is not written yet: run upstream's own code on the case that goes wrong")
-sys.exit(3)
+
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is what a user meets without the patch."""
+    raise proofkit.Inconclusive("this proof is not written yet")
+
+
+if __name__ == "__main__":
+    proofkit.main(judge)
 '''
 
 

@@ -162,7 +162,6 @@ def _read(file: Path, name: str, root: Path) -> Patch:
         draft=entry.draft,
         summary=entry.summary,
         stage=entry.where,
-        applies_to={key: tuple(values) for key, values in entry.applies_to.items()},
         after=tuple(entry.after),
         variants=variants,
         exemptions=exemptions,

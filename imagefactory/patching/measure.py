@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -14,14 +15,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from imagefactory.inbuild import overlay
+from imagefactory.inbuild import overlay, proofkit
 from imagefactory.patching import conflicts
 from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
-
-#: Where a proof of the kind ``nvcc`` finds the toolchain: a folder with ``bin/nvcc``.
-CUDA_VARIABLE = "IMAGEFACTORY_CUDA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ class Bench:
         self, settings: Settings, *, cuda: Path | None = None, fresh: bool = False
     ) -> None:
         self._cache = settings.cache / "proofs"
-        self._env: Mapping[str, str] = {CUDA_VARIABLE: str(cuda)} if cuda else {}
+        self._env: Mapping[str, str] = {proofkit.CUDA: str(cuda)} if cuda else {}
         self._tools = (
             f"{sys.version_info[:2]} {cuda.parents[1].name if cuda else 'no toolchain'}".encode()
         )
@@ -103,7 +101,7 @@ class Bench:
                 if step.variant and row.state is State.NEEDED:
                     overlay.git_apply(copy, step.variant.diff)
             steps = steps[len(known) :]
-            done = overlay.apply_series(copy, [_row(step) for step in steps], self._env)
+            done = overlay.apply_series(copy, [_row(step) for step in steps], self._prover(steps))
         return [
             Measured(
                 project=step.patch.project,
@@ -118,8 +116,20 @@ class Bench:
             for step, one in zip(steps, done, strict=True)
         ]
 
+    def _prover(self, steps: Sequence[Step]) -> overlay.Prover:
+        """Runs proofs, but for those that need what this machine does not have."""
+        needs = {step.patch.proof.script: step.patch.proof.needs for step in steps}
+
+        def prove(script: Path, tree: Path) -> tuple[int, str]:
+            if lacking := proofkit.missing(needs[script], {**os.environ, **self._env}):
+                return overlay.INCONCLUSIVE, f"inconclusive: {lacking}"
+            return overlay.prove(script, tree, self._env)
+
+        return prove
+
     def _key(self, tree: SourceTree, steps: Sequence[Step]) -> str:
-        parts = [tree.sha256.encode(), self._tools, _sha(Path(overlay.__file__))]
+        programs = (overlay.__file__, proofkit.__file__)
+        parts = [tree.sha256.encode(), self._tools, *(_sha(Path(file)) for file in programs)]
         for step in steps:
             parts += [step.patch.name.encode(), _sha(step.patch.proof.script)]
             parts.append(_sha(step.variant.diff) if step.variant else b"")

@@ -10,6 +10,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagefactory.inbuild import proofkit
 from imagefactory.system.yamlfile import Location
 
 
@@ -61,12 +62,12 @@ class Proof:
         script: Python file, run as ``python script TREE``: exit 0 fixed, 1 symptom present, 3
             inconclusive on this machine.
         kind: cheapest sufficient kind: ``static``, ``behaviour``, ``host`` or ``nvcc``.
-        needs: what the machine must have beyond Python, such as ``g++`` or ``import-vllm``.
+        needs: what the machine must have beyond Python, such as ``g++``.
     """
 
     script: Path
     kind: str
-    needs: tuple[str, ...]
+    needs: tuple[proofkit.Need, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,6 @@ class Patch:
     draft: bool
     summary: str
     stage: Stage
-    applies_to: Mapping[str, tuple[str, ...]]
     after: tuple[str, ...]
     variants: tuple[Variant, ...]
     exemptions: tuple[Exemption, ...]

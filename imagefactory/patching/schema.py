@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from imagefactory.inbuild import proofkit
 from imagefactory.patching.patch import Stage
 from imagefactory.system.yamlfile import Strict
 
@@ -31,7 +32,7 @@ class ProofEntry(Strict):
 
     run: Text
     kind: Literal["static", "behaviour", "host", "nvcc"]
-    needs: list[Text] = []
+    needs: list[proofkit.Need] = []
 
 
 class PatchFile(Strict):
@@ -44,7 +45,6 @@ class PatchFile(Strict):
     evidence: list[Text]
     remove_when: Text
     stage: Literal["source", "installed"]
-    applies_to: dict[str, list[Text]] = {}
     after: list[Text] = []
     variants: list[VariantEntry] = []
     not_applicable: list[ExemptionEntry] = []

@@ -27,12 +27,12 @@ PROGRAMS = {
         *LAYER_PROGRAMS,
         *("belt.py", "identity.py"),
         *("toolchain.py", "cuda_home.py"),
-        *("patched.py", "overlay.py"),
+        *("patched.py", "overlay.py", "proofkit.py"),
         "manifest.py",
     ),
-    "official": ("install.py", "sources.py", "overlay.py", "wheelmaker.py"),
+    "official": ("install.py", "sources.py", "overlay.py", "proofkit.py", "wheelmaker.py"),
     "compiled": (
-        *("install.py", "cuda_home.py", "sources.py", "overlay.py"),
+        *("install.py", "cuda_home.py", "sources.py", "overlay.py", "proofkit.py"),
         *("compiler.py", "wheelmaker.py"),
     ),
 }

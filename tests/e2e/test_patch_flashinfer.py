@@ -5,16 +5,14 @@ Which target it compiles for, and that CUDA's own FP4 headers are enough.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import ROOT
 from support.mutants import SETTINGS, measured, weakened
+from support.proofs import judged
 
+from imagefactory.inbuild import proofkit
 from imagefactory.patching import sources
 from imagefactory.patching.measure import copy_of
 
@@ -41,16 +39,7 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def proof(name: str, tree: Path, cuda: Path) -> tuple[int, str]:
-    script = ROOT / "patches" / name / "proof.py"
-    env = {**os.environ, "IMAGEFACTORY_CUDA": str(cuda)}
-    done = subprocess.run(
-        [sys.executable, str(script), str(tree)],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout.strip().splitlines()[-1]
+    return judged(name, tree, {proofkit.CUDA: str(cuda)})
 
 
 @pytest.mark.parametrize(

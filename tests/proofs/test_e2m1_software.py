@@ -5,15 +5,14 @@ With a compiler that only knows targets.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support.proofs import judged
 
-PROOF = ROOT / "patches" / "vllm" / "e2m1-software" / "proof.py"
+from imagefactory.inbuild import proofkit
+
 HEADER = "csrc/quantization/fp4/nvfp4_utils.cuh"
 PLAIN = (
     "defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_SPECIFIC__) && "
@@ -119,11 +118,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def prove(tree: Path, toolchain: Path | str | None, cwd: Path | None = None) -> tuple[int, str]:
-    env = {**os.environ, "IMAGEFACTORY_CUDA": str(toolchain or "")}
-    argv = [sys.executable, "-I", "-B", str(PROOF), str(tree)]
-    done = subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    return done.returncode, done.stdout.strip().splitlines()[-1]
+    return judged("vllm/e2m1-software", tree, {proofkit.CUDA: str(toolchain or "")}, cwd=cwd)
 
 
 def change(tree: Path, old: str, new: str) -> None:
@@ -263,12 +258,12 @@ def test_another_file_with_the_instruction_needs_a_guard_too(
     assert (f"new_kernels.cu: {seen}" if seen else "") in said
 
 
-def test_an_unknown_layout_cannot_be_told(tree: Path, toolchain: Path) -> None:
+def test_an_unknown_layout_is_inconclusive(tree: Path, toolchain: Path) -> None:
     (tree / HEADER).rename(tree / "csrc/nvfp4_utils.cuh")
     assert prove(tree, toolchain)[0] == 3
 
 
-def test_a_header_that_never_compiles_cannot_be_told(tree: Path, toolchain: Path) -> None:
+def test_a_header_that_never_compiles_is_inconclusive(tree: Path, toolchain: Path) -> None:
     change(tree, "#pragma once", '#include "not_there.h"')
     assert prove(tree, toolchain)[0] == 3
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
-
-PROOF = ROOT / "patches" / "vllm" / "existing-torch" / "proof.py"
+from support import proofs
 
 PROJECT = """\
 [build-system]
@@ -95,9 +91,7 @@ def sdist(folder: Path, layout: dict[str, str], script: str = SCRIPT, cuda: str 
 
 
 def judged(folder: Path) -> tuple[int, str]:
-    argv = [sys.executable, "-I", "-B", str(PROOF), str(folder)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
+    return proofs.judged("vllm/existing-torch", folder)
 
 
 @pytest.mark.parametrize("layout", [OLD, NEW])

@@ -5,12 +5,10 @@ On a vLLM that is small enough to read.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, proofs
 
 from imagefactory.inbuild import overlay
 
@@ -190,9 +188,7 @@ def tree(folder: Path, diff: str, *, patched: bool = True) -> Path:
 
 
 def judged(folder: Path) -> tuple[int, str]:
-    argv = [sys.executable, "-I", "-B", str(FOLDER / "proof.py"), str(folder)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
+    return proofs.judged("vllm/gpu-memory-utilization-gb", folder)
 
 
 def changed(folder: Path, name: str, old: str, new: str) -> Path:
@@ -268,7 +264,12 @@ def test_with_the_diff_the_budget_in_gib_reaches_the_worker(tmp_path: Path, diff
         ("config/cache.py", "default=None, gt=0", "default=None", "=-1 is accepted"),
         ("config/cache.py", ", allow_inf_nan=False", "", "=inf is accepted"),
         ("config/cache.py", "utilization_gb: float", "utilization_gb: int", "107.5"),
-        ("config/cache.py", '"gpu_memory_utilization_gb",\n', "\n", "tells compiled graphs apart"),
+        (
+            "config/cache.py",
+            '"gpu_memory_utilization_gb",\n',
+            "\n",
+            "leads to other compiled graphs",
+        ),
         (
             "entrypoints/llm.py",
             "            **kwargs,\n",
@@ -338,7 +339,7 @@ def test_a_layout_that_the_proof_does_not_know_is_not_judged(tmp_path: Path, nam
     (folder / "vllm" / name).unlink()
     code, said = judged(folder)
     assert code == 3
-    assert said.startswith("cannot be told")
+    assert said.startswith("inconclusive: ")
 
 
 def test_the_fraction_that_vllm_logs_is_the_budgets(tmp_path: Path) -> None:

@@ -1,28 +1,28 @@
-"""Runs vLLM's own CMake files for a build on the GB10 and looks at what each source and each target would get.
+"""Runs vLLM's own CMake files for a build on the GB10: what would each source and target get?
 
-    python proof.py TREE
+CMakeLists.txt and everything it includes are configured as they are, with CUDA 13.0, for the lists
+of architectures that people give for a GB10: 12.1, 12.1a, 12.1f and 12.0f. Torch, the compiler and
+the downloads are stand-ins; so are the commands that make targets, which write down what they are
+given. Compared with the same run for 12.0 (which upstream builds and tests):
 
-CMakeLists.txt and everything it includes are configured as they are, with CUDA 13.0, for the lists of architectures that
-people give for a GB10: 12.1, 12.1a, 12.1f and 12.0f. Torch, the compiler and the downloads are stand-ins; so are the
-commands that make targets, which write down what they are told. Against the same run for 12.0 (which upstream builds and
-tests) it must hold that
-
-- every source has machine code that a GB10 loads, and as good as 12.0 has: with the features of the family where 12.0 has
-  them. `sm_120a` is for 12.0 only; plain `sm_121` lacks the FP4 conversion and the block-scaled matrix instructions;
-- the SM120 kernels are all built, with those features, beside their dispatchers, and ENABLE_… tells the dispatchers so;
-- the guards inside the kernels (``enable_sm120_…``) let through the ``__CUDA_ARCH__`` that the target has.
-
-Needs `cmake`.
+- every source has machine code that a GB10 loads, and as good as 12.0 has: with the features of the
+  family where 12.0 has them. `sm_120a` is for 12.0 only; plain `sm_121` lacks the FP4 conversion
+  and the block-scaled matrix instructions;
+- the SM120 kernels are all built, with those features, beside their dispatchers, and the
+  dispatchers know it by ENABLE_…;
+- the guards inside the kernels (``enable_sm120_…``) let through the ``__CUDA_ARCH__`` that the
+  target has.
 """
 
-import pathlib
+import ast
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-TREE = pathlib.Path(sys.argv[1]).resolve()
+import proofkit
+
 LISTS = ("12.1", "12.1a", "12.1f", "12.0f")
 KERNELS = {
     "scaled_mm_sm120_fp8.cu",
@@ -38,16 +38,16 @@ DISPATCHERS = {
     "nvfp4_scaled_mm_entry.cu": {"ENABLE_NVFP4_SM120"},
     "nvfp4_quant_entry.cu": {"ENABLE_NVFP4_SM120"},
 }
-# Commands of CMake are replaced by macros of the same name; the command itself is then called _name.
+#: Commands of CMake are replaced by macros of the same name; the command itself is then _name.
 PROJECT = r"""
 cmake_minimum_required(VERSION 3.20)
 project(stand_in NONE)
 set(VLLM_PYTHON_EXECUTABLE "${CMAKE_COMMAND}")
 set(FETCHCONTENT_BASE_DIR "${CMAKE_BINARY_DIR}/deps")
 set(CUTLASS_INCLUDE_DIR "${CMAKE_SOURCE_DIR}/cutlass")
-foreach(name cmake_minimum_required project enable_language install find_program find_library add_custom_target
-    add_custom_command add_dependencies add_library set_target_properties set_source_files_properties
-    target_include_directories target_link_libraries)
+foreach(name cmake_minimum_required project enable_language install find_program find_library
+    add_custom_target add_custom_command add_dependencies add_library set_target_properties
+    set_source_files_properties target_include_directories target_link_libraries)
   cmake_language(EVAL CODE "macro(${name})\nendmacro()")
 endforeach()
 macro(find_package name)
@@ -78,7 +78,7 @@ macro(file action)
   elseif("${action}" MATCHES "^(GLOB|MD5|READ|REAL_PATH|RELATIVE_PATH|STRINGS)$")
     _file(${ARGV})
     if("${action}" STREQUAL "GLOB" AND "${${ARGV1}}" STREQUAL "")
-      set(${ARGV1} "${ARGV2}") # sources that a script would have written: the pattern stands for them
+      set(${ARGV1} "${ARGV2}") # a script would have written these sources
     endif()
   endif()
 endmacro()
@@ -120,48 +120,51 @@ _file(WRITE "${CMAKE_BINARY_DIR}/seen" "${seen}")
 """
 
 
-class Unknown(Exception):
-    """The sources are not laid out in any way that this proof knows, or a tool is missing."""
-
-
 class Build:
     """What CMake would have built for a list of architectures.
 
-    ``targets`` maps (library, source) to the kinds of code for it, ``flags`` a library to its ENABLE_… definitions.
+    ``targets`` maps (library, source) to the kinds of code for it, ``flags`` a library to its
+    ENABLE_… definitions.
     """
 
-    def __init__(self, archs):
-        self.archs, self.targets, self.flags = archs, {}, {}
+    def __init__(self, tree: Path, archs: str) -> None:
+        self.tree, self.archs = tree, archs
+        self.targets: dict[tuple[str, str], list[str]] = {}
+        self.flags: dict[str, set[str]] = {}
         library = ""
-        for line in self._configure(archs).splitlines():
+        for line in self._configure().splitlines():
             kind, name, rest = line.split("\t")
             if kind == "target":
                 library = name
                 self.flags[library] = set(re.findall(r"(?:-D|\b)(ENABLE_\w+)=1", rest))
             elif name.endswith(".cu"):
-                self.targets[library, "/".join(name.split("/")[-3:])] = re.findall(r"code=((?:sm|compute)_\w+)", rest)
+                codes = re.findall(r"code=((?:sm|compute)_\w+)", rest)
+                self.targets[library, "/".join(name.split("/")[-3:])] = codes
 
-    @staticmethod
-    def _configure(archs):
-        codes = [arch.replace(".", "") for arch in archs.split(";")]
+    def _configure(self) -> str:
+        codes = [arch.replace(".", "") for arch in self.archs.split(";")]
+        gencode = " ".join(f"-gencode arch=compute_{code},code=sm_{code}" for code in codes)
         with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name, "project")
+            folder, made = Path(name, "project"), Path(name, "build")
             (folder / "cutlass/cutlass").mkdir(parents=True)
             (folder / "cutlass/cutlass/cutlass.h").touch()
-            shutil.copy(TREE / "CMakeLists.txt", folder / "upstream.cmake")
+            shutil.copy(self.tree / "CMakeLists.txt", folder / "upstream.cmake")
             for inside in ("cmake", "csrc", "vllm"):
-                (folder / inside).symlink_to(TREE / inside)
-            gencode = " ".join(f"-gencode arch=compute_{code},code=sm_{code}" for code in codes)
-            (folder / "CMakeLists.txt").write_text(PROJECT.replace("GENCODE", gencode), encoding="utf-8")
-            argv = ["cmake", "-Wno-dev", "-S", str(folder), "-B", str(folder.parent / "build")]
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
-            if done.returncode:
-                raise Unknown(f"CMake fails for {archs}: {' '.join(done.stderr.split())[:300]}")
-            return (folder.parent / "build/seen").read_text(encoding="utf-8")
+                (folder / inside).symlink_to(self.tree / inside)
+            project = PROJECT.replace("GENCODE", gencode)
+            (folder / "CMakeLists.txt").write_text(project, encoding="utf-8")
+            code, said = proofkit.command(["cmake", "-Wno-dev", "-S", folder, "-B", made])
+            if code:
+                error = said[said.find("CMake Error") :][:300]
+                raise proofkit.Inconclusive(f"CMake fails for {self.archs}: {error}")
+            return (made / "seen").read_text(encoding="utf-8")
 
 
-def loads(code, minor):
-    """How good a kind of code is for capability 12.``minor``: 0 not loaded, 1 plain (or made from PTX), 2 with its features."""
+def loads(code: str, minor: int) -> int:
+    """How good a kind of code is for capability 12.``minor``.
+
+    0 is not loaded, 1 is plain (or made from PTX), 2 has its features.
+    """
     if re.fullmatch(r"compute_\d+", code):
         return 1
     found = re.fullmatch(r"sm_12(\d)([af]?)", code)
@@ -170,53 +173,63 @@ def loads(code, minor):
     return 2 if found[2] else 1
 
 
-def best(codes, minor):
+def best(codes: Iterable[str], minor: int) -> int:
     """How good the best of some kinds of code is; -1 if there are none."""
     return max((loads(code, minor) for code in codes), default=-1)
 
 
-def reached(path):
+def reached(tree: Path, path: Path) -> str:
     """A source and everything of the tree that it includes."""
-    found, todo = {}, [path]
+    found: dict[Path, str] = {}
+    todo = [path]
     while todo:
         path = todo.pop()
-        found[path] = path.read_text(encoding="utf-8")
+        found[path] = proofkit.read(path)
+        folders = (path.parent, tree / "csrc", tree / "csrc/libtorch_stable")
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', found[path], re.MULTILINE):
-            places = [folder / name for folder in (path.parent, TREE / "csrc", TREE / "csrc/libtorch_stable")]
-            todo += [place.resolve() for place in places if place.is_file() and place.resolve() not in found][:1]
+            files = [(folder / name).resolve() for folder in folders if (folder / name).is_file()]
+            todo += [file for file in files if file not in found][:1]
     return "\n".join(found.values())
 
 
-def refused(path, macro):
+def refused(tree: Path, path: Path, macro: int) -> Iterator[str]:
     """The guards of a source that shut its kernels out where ``__CUDA_ARCH__`` is ``macro``."""
-    text = reached(path)
-    bodies = dict(re.findall(r"^struct (enable_sm12\w+) : Kernel \{(.*?)^\};", text, re.MULTILINE | re.DOTALL))
+    text = reached(tree, path)
+    struct = re.compile(r"^struct (enable_sm12\w+) : Kernel \{(.*?)^\};", re.MULTILINE | re.DOTALL)
+    bodies = dict(struct.findall(text))
     for name in sorted(set(re.findall(r"\b(enable_sm12\w+)<", text))):
-        for condition in re.findall(r"^\s*#\s*if\b(.*__CUDA_ARCH__.*)$", bodies.get(name, ""), re.MULTILINE):
-            plain = re.sub(r"defined\s*\(?\s*__CUDA_ARCH__\s*\)?", "1", condition).replace("__CUDA_ARCH__", str(macro))
+        guards = r"^\s*#\s*if\b(.*__CUDA_ARCH__.*)$"
+        for condition in re.findall(guards, bodies.get(name, ""), re.MULTILINE):
+            plain = re.sub(r"defined\s*\(?\s*__CUDA_ARCH__\s*\)?", "1", condition)
+            plain = plain.replace("__CUDA_ARCH__", str(macro))
             plain = plain.replace("&&", " and ").replace("||", " or ")
             if not re.fullmatch(r"(?:[\d\s()<>=]|and|or)+", plain):
-                raise Unknown(f"{name} is guarded in a way that this proof cannot read: {condition}")
-            if not eval(plain):
+                what = f"{name} is guarded in a way that this proof cannot read: {condition}"
+                raise proofkit.Inconclusive(what)
+            if not proofkit.evaluate(ast.parse(plain.strip(), mode="eval").body, {}):
                 yield f"{name} shuts out __CUDA_ARCH__ {macro}"
 
 
-def dispatchers(build):
-    """What dispatchers are not told, and kernels that do not stand beside them."""
+def dispatchers(build: Build) -> Iterator[str]:
+    """Definitions that dispatchers lack, and kernels that are not beside them."""
     for dispatcher, wanted in DISPATCHERS.items():
-        libraries = [library for library, source in build.targets if source.endswith(f"/{dispatcher}")]
+        libraries = [library for library, name in build.targets if name.endswith(f"/{dispatcher}")]
         if len(libraries) != 1:
-            raise Unknown(f"{len(libraries)} libraries have {dispatcher}")
+            raise proofkit.Inconclusive(f"{len(libraries)} libraries have {dispatcher}")
         if missing := wanted - build.flags[libraries[0]]:
             yield f"{dispatcher} is compiled without {', '.join(sorted(missing))}"
-        built = {source.rpartition("/")[2] for library, source in build.targets if library == libraries[0]}
+        built = {
+            source.rpartition("/")[2]
+            for library, source in build.targets
+            if library == libraries[0]
+        }
         if missing := KERNELS - built:
             yield f"{libraries[0]} has {dispatcher}, but not {', '.join(sorted(missing))}"
 
 
-def weak(build, model):
-    """Sources whose code is not good enough for 12.1, with that code: {code: sources}."""
-    found = {}
+def weak(build: Build, model: Build) -> dict[str, list[str]]:
+    """Sources whose code is not good enough for 12.1, by that code."""
+    found: dict[str, list[str]] = {}
     for library, source in sorted(model.targets.keys() | build.targets.keys()):
         codes = build.targets.get((library, source), [])
         wanted = best(model.targets.get((library, source), []), 0)
@@ -225,36 +238,36 @@ def weak(build, model):
     return found
 
 
-def symptoms_of(build, model):
+def symptoms_of(build: Build, model: Build) -> Iterator[str]:
     """What is not as it should be in one build, one line each."""
     for codes, sources in weak(build, model).items():
-        yield f"{codes} for {', '.join(sources[:4])}{f' and {len(sources) - 4} more' if sources[4:] else ''}"
+        more = f" and {len(sources) - 4} more" if sources[4:] else ""
+        yield f"{codes} for {', '.join(sources[:4])}{more}"
     yield from dispatchers(build)
-    for path in (path for path in sorted((TREE / "csrc").rglob("*sm120*.cu")) if path.name in KERNELS):
-        codes = [c for (_, s), codes in build.targets.items() if path.as_posix().endswith(s) for c in codes if loads(c, 1)]
-        for macro in sorted({int(re.search(r"\d+", code)[0]) * 10 for code in codes}):
-            yield from (f"{path.name}: {guard}" for guard in refused(path, macro))
+    paths = sorted((build.tree / "csrc").rglob("*sm120*.cu"))
+    for path in (path for path in paths if path.name in KERNELS):
+        own = [codes for (_, s), codes in build.targets.items() if path.as_posix().endswith(s)]
+        loaded = {code for codes in own for code in codes if loads(code, 1)}
+        for macro in sorted({int(re.sub(r"\D", "", code)) * 10 for code in loaded}):
+            yield from (f"{path.name}: {guard}" for guard in refused(build.tree, path, macro))
 
 
-def main():
-    """Look at every list."""
-    if not shutil.which("cmake"):
-        raise Unknown("there is no cmake")
-    model = Build("12.0")
-    missing = KERNELS - {path.name for path in (TREE / "csrc").rglob("*.cu")}
-    if missing:
-        raise Unknown(f"there is no {', '.join(sorted(missing))}")
-    lists = {}
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a list of architectures for which anything is not as for 12.0."""
+    proofkit.require("cmake")
+    model = Build(tree, "12.0")
+    if missing := KERNELS - {path.name for path in (tree / "csrc").rglob("*.cu")}:
+        raise proofkit.Inconclusive(f"there is no {', '.join(sorted(missing))}")
+    lists: dict[str, list[str]] = {}
     for archs in LISTS:
-        if seen := "; ".join(dict.fromkeys(symptoms_of(Build(archs), model))):
+        if seen := "; ".join(dict.fromkeys(symptoms_of(Build(tree, archs), model))):
             lists.setdefault(seen, []).append(archs)
-    return [f"for {', '.join(archs)}: {seen}" for seen, archs in lists.items()]
+    return proofkit.verdict(
+        (f"for {', '.join(archs)}: {seen}" for seen, archs in lists.items()),
+        right=f"for {', '.join(LISTS)} every source gets code for a GB10, and the dispatchers "
+        "know the SM120 kernels",
+    )
 
 
-try:
-    lines = main()
-except Exception as error:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
-    print(f"cannot be told: {error!r}")
-    sys.exit(3)
-print(" | ".join(lines) or "for 12.1, 12.1a, 12.1f and 12.0f every source gets code for a GB10, and the dispatchers know the SM120 kernels")
-sys.exit(1 if lines else 0)
+if __name__ == "__main__":
+    proofkit.main(judge)

@@ -1,11 +1,18 @@
-"""Asks for vLLM's version the way vLLM does at start: through the metadata of the distribution named `vllm`."""
+"""Asks for vLLM's version as vLLM does at start: from the metadata of the distribution `vllm`."""
 
 import importlib.metadata
-import sys
+from pathlib import Path
 
-found = [d.version for d in importlib.metadata.distributions(name="vllm", path=[sys.argv[1]])]
-if found:
-    print(f"importlib.metadata answers vllm {found[0]}")
-    sys.exit(0)
-print("PackageNotFoundError: no package metadata was found for vllm")
-sys.exit(1)
+import proofkit
+
+
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is that no distribution of that name is installed in the tree."""
+    found = importlib.metadata.distributions(name="vllm", path=[str(tree)])
+    version = next((distribution.version for distribution in found), None)
+    wrong = [] if version else ["PackageNotFoundError: no package metadata was found for vllm"]
+    return proofkit.verdict(wrong, right=f"importlib.metadata answers vllm {version}")
+
+
+if __name__ == "__main__":
+    proofkit.main(judge)

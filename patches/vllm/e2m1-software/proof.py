@@ -1,37 +1,30 @@
-"""Compiles vLLM's conversions of floats to E2M1 for several GPUs, and computes with what a plain target gets.
+"""Compiles vLLM's conversions of floats to E2M1 for several GPUs, and computes with them.
 
-    IMAGEFACTORY_CUDA=CUDA_HOME python proof.py TREE
-
-The header ``nvfp4_utils.cuh`` is compiled as it is, with stand-ins for torch's types, in a kernel that calls each of its
-conversions. For a target with the features of its architecture or family (sm_121a, sm_120f, sm_100a) every conversion must
-be the instruction; for a plain one (sm_121, sm_120), which has no such instruction, it must be something that ptxas takes.
-What that is, is compiled for the host and held against a reference of its own: nearest value, ties to the even code,
-saturating, NaN of either sign to 0x7, -0 to 0x8, element i in nibble i. Other files whose code holds the instruction are
-put through the preprocessor, as for a plain target, one of a family and one of an architecture: the first must not see
-it, the others must.
+The header ``nvfp4_utils.cuh`` is compiled as it is, with stand-ins for torch's types, in a kernel
+that calls each of its conversions. For a target with the features of its architecture or family
+(sm_121a, sm_120f, sm_100a) every conversion must be the instruction; for a plain one (sm_121,
+sm_120), which has no such instruction, it must be something that ptxas takes. What that is, is
+compiled for the host and compared with a reference of its own: nearest value, ties to the even
+code, saturating, NaN of either sign to 0x7, -0 to 0x8, element i in nibble i. Other files whose
+code holds the instruction are put through the preprocessor, as for a plain target, one of a family
+and one of an architecture: the first must not see it, the others must.
 """
 
-import os
-import pathlib
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
-TREE = pathlib.Path(sys.argv[1]).resolve()
-HEADERS = [TREE / f"csrc/{part}quantization/fp4/nvfp4_utils.cuh" for part in ("", "libtorch_stable/")]
+import proofkit
+
+HEADERS = [f"csrc/{part}quantization/fp4/nvfp4_utils.cuh" for part in ("", "libtorch_stable/")]
 INSTRUCTION = re.compile(r"cvt\.rn\.satfinite\.e2m1x2\.f32")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 CODE = (".cu", ".cuh", ".h", ".hpp", ".inl")
 PLAIN, FEATURED = ("121", "120"), ("121a", "120f", "100a")
-# what nvcc defines for some of them
-PREDEFINED = {
-    "sm_121": ["-D__CUDA_ARCH__=1210"],
-    "sm_120f": ["-D__CUDA_ARCH__=1200", "-D__CUDA_ARCH_FAMILY_SPECIFIC__=1200"],
-    "sm_121a": ["-D__CUDA_ARCH__=1210", "-D__CUDA_ARCH_FAMILY_SPECIFIC__=1210", "-D__CUDA_ARCH_SPECIFIC__=1210"],
-}
-RIGHT, SYMPTOM, UNTOLD = 0, 1, 3
+#: What nvcc defines for some targets: architecture, and features of its family and its own.
+PREDEFINED = {"sm_121": (1210, 0, 0), "sm_120f": (1200, 1200, 0), "sm_121a": (1210, 1210, 1210)}
+MACROS = ("__CUDA_ARCH__", "__CUDA_ARCH_FAMILY_SPECIFIC__", "__CUDA_ARCH_SPECIFIC__")
 
 TORCH = """
 #pragma once
@@ -39,8 +32,13 @@ namespace c10 { struct Half {}; struct BFloat16 {}; }
 namespace at { using c10::Half; using c10::BFloat16; }
 namespace torch { namespace headeronly { using c10::Half; using c10::BFloat16; } }
 """
-CUDA = "\n".join(f"#include <{name}>" for name in ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"))
-STANDARD = "\n".join(f"#include <{name}>" for name in ("cassert", "cmath", "cstdint", "cstring", "type_traits", "utility"))
+CUDA = "\n".join(
+    f"#include <{name}>" for name in ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h")
+)
+STANDARD = "\n".join(
+    f"#include <{name}>"
+    for name in ("cassert", "cmath", "cstdint", "cstring", "type_traits", "utility")
+)
 
 DEVICE = """
 __global__ void probe(const float* in, uint32_t* out) {
@@ -57,7 +55,7 @@ __global__ void probe(const float* in, uint32_t* out) {
 }
 """
 
-# what the header asks of the device: only what a conversion may use is given a body, the rest is declared
+#: What the header asks of the device: only what a conversion may use has a body.
 HOST_PRELUDE = """
 static inline unsigned __float_as_uint(float x) { unsigned u; std::memcpy(&u, &x, 4); return u; }
 static inline float __uint_as_float(unsigned u) { float x; std::memcpy(&x, &u, 4); return x; }
@@ -124,13 +122,16 @@ static void feed(unsigned bits) {
 int main() {
   for (unsigned sign = 0; sign <= 1; sign++) {
     unsigned s = sign << 31;
-    // every exponent and the leading mantissa bits, with the least bits around both ends: denormals, infinities, NaNs
+    // every exponent and the leading mantissa bits, with the least bits around both ends:
+    // denormals, infinities, NaNs
     for (unsigned top = 0; top < 0x8000; top++)
-      for (unsigned low : {0u, 1u, 2u, 0x7fffu, 0x8000u, 0x8001u, 0xfffeu, 0xffffu}) feed(s | top << 16 | low);
-    // the whole neighbourhood of every midpoint and every value, found by bisection of the reference itself
+      for (unsigned low : {0u, 1u, 2u, 0x7fffu, 0x8000u, 0x8001u, 0xfffeu, 0xffffu})
+        feed(s | top << 16 | low);
+    // the whole neighbourhood of every midpoint and every value
     for (unsigned c = 0; c < 7; c++)
       for (float middle : {(VALUES[c] + VALUES[c + 1]) / 2, VALUES[c], VALUES[c + 1]})
-        for (int d = -50000; d <= 50000; d++) feed(s | ((__float_as_uint(middle) + d) & 0x7fffffff));
+        for (int d = -50000; d <= 50000; d++)
+          feed(s | ((__float_as_uint(middle) + d) & 0x7fffffff));
   }
   unsigned state = 1;
   for (int i = 0; i < 4000000; i++) { state = state * 1664525u + 1013904223u; feed(state); }
@@ -140,124 +141,102 @@ int main() {
 """
 
 
-class Untold(Exception):
-    """This machine, or this proof, cannot tell."""
-
-
-def run(argv, folder):
-    """A program's exit code and what it said."""
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, errors="replace")
-    return done.returncode, done.stdout + done.stderr
-
-
-def uses(text):
+def uses(text: str) -> int:
     """How often code, not a comment, holds the instruction."""
     return len(INSTRUCTION.findall(COMMENT.sub("", text)))
 
 
-def last(text):
-    """The line that tells most."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if "error" in line.lower() or "not supported" in line.lower()]
-    return (telling or lines or ["nothing was said"])[0]
-
-
-def write_probe(folder, header, name, *parts):
-    """A source that holds the header, and stand-ins for the headers of torch that it includes."""
-    for place in ("torch/headeronly/util", "c10/util"):
-        (folder / place).mkdir(parents=True, exist_ok=True)
+def write_probe(folder: Path, header: Path, name: str, before: str, after: str) -> Path:
+    """A source that holds the header, and stand-ins for torch's headers that it includes."""
+    for inside in ("torch/headeronly/util", "c10/util"):
+        (folder / inside).mkdir(parents=True, exist_ok=True)
         for stub in ("BFloat16", "Half"):
-            (folder / place / f"{stub}.h").write_text('#include "torch_standin.h"\n')
+            (folder / inside / f"{stub}.h").write_text('#include "torch_standin.h"\n')
     (folder / "torch_standin.h").write_text(TORCH)
-    before, after = parts
-    text = [STANDARD, "#include <algorithm>", "#include <cstdio>", '#include "torch_standin.h"', CUDA, before]
-    (folder / name).write_text("\n".join([*text, f'#include "{header.resolve()}"', after]))
-    return name
+    included = [STANDARD, "#include <algorithm>", "#include <cstdio>"]
+    included += ['#include "torch_standin.h"', CUDA]
+    path = folder / name
+    path.write_text("\n".join([*included, before, f'#include "{header}"', after]))
+    return path
 
 
-def includes(header, cuda):
+def includes(tree: Path, header: Path) -> list[str]:
     """Where a build of vLLM looks for the header's own includes."""
-    roots = [header.parents[2], header.parents[3], TREE / "csrc"]
-    return [f"-I{path}" for path in (pathlib.Path("."), *roots, cuda / "include")]
+    roots = [header.parents[2], header.parents[3], tree / "csrc", proofkit.cuda_home() / "include"]
+    return ["-I.", *(f"-I{path}" for path in roots)]
 
 
-def compiled(target, source, header, cuda, folder):
-    """Exit code, output, and how many conversions are the instruction, for one target."""
-    kept = folder / target
-    kept.mkdir()
-    argv = [str(cuda / "bin/nvcc"), "-std=c++17", f"-gencode=arch=compute_{target},code=sm_{target}", "-cubin", "-w"]
-    code, said = run([*argv, *includes(header, cuda), "--keep", "--keep-dir", str(kept), "-o", f"{target}.cubin", source], folder)
-    made = "".join(path.read_text(errors="replace") for path in kept.glob("*.ptx"))
-    return code, said, len(INSTRUCTION.findall(made))
-
-
-def targets(header, cuda, folder):
+def targets(tree: Path, header: Path, folder: Path) -> Iterator[str]:
     """What is wrong with the code for some target."""
-    source = write_probe(folder, header, "probe.cu", "", DEVICE)
-    total = uses(header.read_text(errors="replace"))
+    probe = write_probe(folder, header, "probe.cu", "", DEVICE)
+    total, flags = uses(proofkit.read(header)), includes(tree, header)
     for target in FEATURED:
-        code, said, count = compiled(target, source, header, cuda, folder)
+        code, said, ptx = proofkit.nvcc(probe, target, *flags)
         if code:
-            raise Untold(f"the header does not compile for sm_{target} here: {last(said)}")
-        if count < total:
-            yield f"sm_{target} has the instruction, and {total - count} of {total} conversions do without it"
+            error = proofkit.first_error(said)
+            what = f"the header does not compile for sm_{target} here: {error}"
+            raise proofkit.Inconclusive(what)
+        if (lost := total - len(INSTRUCTION.findall(ptx))) > 0:
+            what = f"{lost} of {total} conversions do without it"
+            yield f"sm_{target} has the instruction, and {what}"
     for target in PLAIN:
-        code, said, _ = compiled(target, source, header, cuda, folder)
+        code, said, _ = proofkit.nvcc(probe, target, *flags)
         if code:
-            yield f"plain sm_{target} does not compile: {re.sub('.*error *: *', '', last(said))}"
+            yield f"plain sm_{target} does not compile: {proofkit.first_error(said)}"
 
 
-def numbers(header, cuda, folder):
-    """What the software conversion computes wrongly."""
-    source = write_probe(folder, header, "host.cpp", HOST_PRELUDE, HOST_MAIN)
-    argv = ["g++", "-std=c++17", "-O2", "-w", "-fpermissive", "-DCUDART_VERSION=13000"]
-    code, said = run([*argv, *includes(header, cuda), source, "-o", "host"], folder)
+def numbers(tree: Path, header: Path, folder: Path) -> tuple[int, str]:
+    """Whether the software conversion computes anything wrongly, and what."""
+    probe = write_probe(folder, header, "host.cpp", HOST_PRELUDE, HOST_MAIN)
+    flags = ["-std=c++17", "-O2", "-w", "-fpermissive", "-DCUDART_VERSION=13000"]
+    argv = ["g++", *flags, *includes(tree, header), probe.name, "-o", "host"]
+    code, said = proofkit.command(argv, folder)
     if code:
-        raise Untold(f"the software conversion does not compile for the host: {last(said)}")
-    code, said = run(["./host"], folder)
-    if code:
-        yield f"the software conversion is wrong: {said.strip().splitlines()[0] if said.strip() else f'exit {code}'}"
-    else:
-        print(said.strip())
+        error = proofkit.first_error(said)
+        what = f"the software conversion does not compile for the host: {error}"
+        raise proofkit.Inconclusive(what)
+    code, said = proofkit.command([folder / "host"])
+    return code, said.strip().partition("\n")[0] or f"exit {code}"
 
 
-def elsewhere(header, folder):
-    """Other sources in which a plain target sees the instruction, or one with its features does not."""
-    for path in sorted(path for path in (TREE / "csrc").rglob("*") if path.suffix in CODE and path != header):
-        text = path.read_text(errors="replace")
+def elsewhere(tree: Path, header: Path, folder: Path) -> Iterator[str]:
+    """Other sources that show the instruction to a plain target, or hide it from a featured one."""
+    for path in sorted(path for path in (tree / "csrc").rglob("*") if path.suffix in CODE):
+        text = proofkit.read(path)
         total = uses(text)
-        if not total:
+        if not total or path == header:
             continue
-        bare = "\n".join("" if line.lstrip().startswith("#include") else line for line in text.splitlines())
+        bare = re.sub(r"^[ \t]*#include.*$", "", text, flags=re.MULTILINE)
         (folder / "bare.cpp").write_text(bare)
-        for target, macros in PREDEFINED.items():
-            argv = ["g++", "-E", "-P", "-x", "c++", "-DCUDART_VERSION=13000", "-D__CUDACC__", *macros, "bare.cpp"]
-            code, said = run(argv, folder)
+        for target, values in PREDEFINED.items():
+            macros = [
+                f"-D{name}={value}" for name, value in zip(MACROS, values, strict=True) if value
+            ]
+            argv = ["g++", "-E", "-P", "-x", "c++", "-DCUDART_VERSION=13000", "-D__CUDACC__"]
+            code, said = proofkit.command([*argv, *macros, "bare.cpp"], folder)
             if code:
-                raise Untold(f"{path.name} does not preprocess: {last(said)}")
+                error = proofkit.first_error(said)
+                raise proofkit.Inconclusive(f"{path.name} does not preprocess: {error}")
             seen, wanted = len(INSTRUCTION.findall(said)), 0 if target == "sm_121" else total
             if seen != wanted:
                 yield f"{path.name}: {target} sees the instruction {seen} times, not {wanted}"
 
 
-def main():
-    """Exit 0, 1 or 3, with one sentence."""
-    cuda = pathlib.Path(os.environ.get("IMAGEFACTORY_CUDA") or "/nonexistent").resolve()
-    header = next((path for path in HEADERS if path.is_file()), None)
-    try:
-        if header is None:
-            raise Untold("nvfp4_utils.cuh is in none of the places that it has been in")
-        if not os.access(cuda / "bin/nvcc", os.X_OK) or not shutil.which("g++"):
-            raise Untold("needs g++, and a CUDA toolchain in IMAGEFACTORY_CUDA")
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            faults = [*elsewhere(header, folder), *targets(header, cuda, folder)]
-            faults = faults or list(numbers(header, cuda, folder))
-    except (Untold, OSError) as reason:
-        print(f"cannot be told: {reason}")
-        return UNTOLD
-    print("; ".join(faults) or "plain sm_121 and sm_120 convert in software to the same bits; with features, in hardware")
-    return SYMPTOM if faults else RIGHT
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a plain target without code, a featured one without hardware, wrong bits."""
+    header = next((tree / name for name in HEADERS if (tree / name).is_file()), None)
+    if header is None:
+        raise proofkit.Inconclusive("nvfp4_utils.cuh is nowhere that it has been")
+    proofkit.require("nvcc", "g++")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found = [*elsewhere(tree, header, folder), *targets(tree, header, folder)]
+        if found:
+            return proofkit.verdict(found, right="")
+        code, seen = numbers(tree, header, folder)
+    right = f"plain targets convert in software to the same bits, others in hardware ({seen})"
+    return proofkit.verdict([f"the software conversion is wrong: {seen}"] if code else [], right)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    proofkit.main(judge)

@@ -1,95 +1,101 @@
-"""Prepares TREE for a build against an installed torch, as vLLM documents it, and asks what would still be pulled.
+"""Prepares the tree for a build against an installed torch: what would still be pulled?
 
-    python proof.py TREE
-
-The files that a build reads requirements from are copied; upstream's own ``use_existing_torch.py`` runs in the copy,
-as its users run it. Then everything that could bring another torch is read: the build system's requirements
-(``pyproject.toml``), the list that is installed for a build without isolation (``requirements/build.txt``, from 0.20
-``requirements/build/cuda.txt``) and what the wheel's metadata would ask for: ``get_requirements()`` of setup.py, taken
-out of it and run for a CUDA 13 machine. A tree without the script is judged as it is.
+The files that a build reads requirements from are copied; upstream's own ``use_existing_torch.py``
+runs in the copy, as its users run it. Then everything that could bring another torch is read: the
+build system's requirements (``pyproject.toml``), the list that is installed for a build without
+isolation (``requirements/build.txt``, from 0.20 ``requirements/build/cuda.txt``) and what the
+wheel's metadata would ask for: ``get_requirements()`` of setup.py, taken out of it and run for a
+CUDA 13 machine. A tree without the script is judged as it is.
 """
 
-import ast
-import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
-import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import proofkit
 
 SCRIPTS = ("use_existing_torch.py", "tools/use_existing_torch.py")
 BUILD_LISTS = ("requirements/build/cuda.txt", "requirements/build.txt")
-FAMILY = {"torch", "torchvision", "torchaudio", "torchcodec", "triton", "pytorch-triton", "torchdata", "torchtext"}
-NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+FAMILY = {
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+    "triton",
+    "pytorch-triton",
+    "torchdata",
+    "torchtext",
+}
+PLATFORMS = ("_no_device", "_is_cuda", "_is_hip", "_is_tpu", "_is_cpu", "_is_xpu")
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = r"(?:===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9_.*+!-]+"
+VERSIONS = rf"\(?\s*{VERSION}(?:\s*,\s*{VERSION})*\s*,?\s*\)?"
 REQUIREMENT = re.compile(
-    rf"{NAME.pattern}\s*(?:\[[A-Za-z0-9._,\s-]*\])?\s*(?:@\s*\S+|\(?\s*{VERSION}(?:\s*,\s*{VERSION})*\s*,?\s*\)?)?\s*(?:;.*)?$"
+    rf"{NAME.pattern}\s*(?:\[[A-Za-z0-9._,\s-]*\])?\s*(?:@\s*\S+|{VERSIONS})?\s*(?:;.*)?$"
 )
+#: A distribution's name as the index has it, and the requirement as it is written.
+Requirement = tuple[str, str]
 
 
-class Unknown(Exception):
-    """The sources are not laid out in any way that this proof knows."""
-
-
-class Symptom(Exception):
+class UnreadableError(Exception):
     """The script left something that no build can read."""
 
 
-def named(line):
-    """(name as the index has it, requirement) of a line of PEP 508."""
+def named(line: str) -> Requirement:
+    """A line of PEP 508. Raises Inconclusive for another one."""
     text = re.split(r"(?:^|\s)#", line)[0].strip()
-    if not REQUIREMENT.match(text):
-        raise Unknown(f"not a requirement: {line!r}")
-    return re.sub(r"[-_.]+", "-", NAME.match(text)[0]).lower(), text
+    name = NAME.match(text)
+    if name is None or not REQUIREMENT.match(text):
+        raise proofkit.Inconclusive(f"not a requirement: {line!r}")
+    return re.sub(r"[-_.]+", "-", name[0]).lower(), text
 
 
-def lines(tree, name):
+def lines(tree: Path, name: str) -> Iterator[str]:
     """The requirements of a file and of the files that it names."""
-    for line in map(str.strip, (tree / name).read_text(encoding="utf-8").splitlines()):
+    for line in map(str.strip, proofkit.read(tree / name).splitlines()):
         if line.startswith("-r "):
-            yield from lines(tree, (pathlib.Path(name).parent / line.split()[1]).as_posix())
+            yield from lines(tree, (Path(name).parent / line.split()[1]).as_posix())
         elif line and not line.startswith(("#", "-")):
             yield line
 
 
-def of_the_wheel(tree):
+def of_the_wheel(tree: Path) -> list[str]:
     """What setup.py would write into the metadata of a wheel for CUDA 13."""
-    code = ast.parse((tree / "setup.py").read_text(encoding="utf-8"))
-    functions = [n for n in code.body if isinstance(n, ast.FunctionDef) and n.name == "get_requirements"]
-    if len(functions) != 1:
-        raise Unknown("setup.py has no get_requirements")
-    platforms = ("_no_device", "_is_cuda", "_is_hip", "_is_tpu", "_is_cpu", "_is_xpu")
-    space = {name: lambda found=name == "_is_cuda": found for name in platforms}
-    torch = types.SimpleNamespace(version=types.SimpleNamespace(cuda="13.0", hip=None))
-    space |= {"ROOT_DIR": tree, "torch": torch, "sys": sys}
-    exec(compile(ast.Module(functions, []), "setup.py", "exec"), space)
-    return space["get_requirements"]()
+    torch = SimpleNamespace(version=SimpleNamespace(cuda="13.0", hip=None))
+    space: proofkit.Space = {"ROOT_DIR": tree, "torch": torch, "sys": sys}
+    space |= {name: lambda found=name == "_is_cuda": found for name in PLATFORMS}
+    setup = proofkit.Source(tree / "setup.py")
+    found: list[str] = setup.run(["get_requirements"], space)["get_requirements"]()
+    return found
 
 
-def asked(tree):
-    """{where: {(name, requirement)}} of everything that a build and its wheel ask for."""
-    project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
+def asked(tree: Path) -> dict[str, set[Requirement]]:
+    """Everything that a build and its wheel ask for, by where that is written."""
+    project = tomllib.loads(proofkit.read(tree / "pyproject.toml"))
     built = next((name for name in BUILD_LISTS if (tree / name).is_file()), None)
     if built is None:
-        raise Unknown("no list of what is needed to build")
+        raise proofkit.Inconclusive("no list of what is needed to build")
     if "dependencies" not in project["project"]["dynamic"]:
-        raise Unknown("the wheel's requirements do not come from setup.py")
-    found = {
+        raise proofkit.Inconclusive("the wheel's requirements do not come from setup.py")
+    found: dict[str, Iterable[str]] = {
         "pyproject.toml": project["build-system"]["requires"],
         built: lines(tree, built),
         "the wheel": of_the_wheel(tree),
     }
-    return {where: set(map(named, all_)) for where, all_ in found.items()}
+    return {where: set(map(named, requirements)) for where, requirements in found.items()}
 
 
-def family(found):
-    """The requirements of the torch family, and all of that name."""
+def family(found: Iterable[Requirement]) -> set[Requirement]:
+    """The requirements of the torch family."""
     return {(name, text) for name, text in found if name in FAMILY}
 
 
-def copied(tree, folder):
+def copied(tree: Path, folder: Path) -> Path:
     """A copy of what the script may touch and the build reads."""
     shutil.copytree(tree / "requirements", folder / "requirements")
     for name in ("pyproject.toml", "setup.py", *SCRIPTS):
@@ -99,60 +105,57 @@ def copied(tree, folder):
     return folder
 
 
-def prepared(tree, folder, *options):
-    """What is asked for after the script ran in a copy, or None where there is no script."""
+def prepared(tree: Path, folder: Path, *options: str) -> dict[str, set[Requirement]]:
+    """What is asked for after the script ran in a copy; nothing where there is no script."""
     copy = copied(tree, folder)
     script = next((name for name in SCRIPTS if (copy / name).is_file()), None)
     if script is None:
-        return None
-    done = subprocess.run(
-        [sys.executable, "-B", script, *options], cwd=copy, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise Unknown(f"{script} failed: {done.stderr.strip().splitlines()[-1:]}")
+        return {}
+    code, said = proofkit.command([sys.executable, "-B", script, *options], copy)
+    if code != 0:
+        raise proofkit.Inconclusive(f"{script} failed: {said.strip().splitlines()[-1:]}")
     try:
         return asked(copy)
     except (KeyError, tomllib.TOMLDecodeError) as error:
-        raise Symptom(f"after {script} pyproject.toml cannot be read: {error!r}") from error
+        what = f"after {script} pyproject.toml cannot be read: {error!r}"
+        raise UnreadableError(what) from error
 
 
-def listed(requirements):
+def listed(requirements: Iterable[Requirement]) -> str:
     """Requirements as text."""
     return ", ".join(sorted(text for _, text in requirements))
 
 
-def symptoms(tree, folder):
-    """Everything that is not as it should be, one line each; and what was seen where all is well."""
+def compared(tree: Path, folder: Path) -> proofkit.Verdict:
+    """What the script leaves of torch, and what else it takes."""
     before, after = asked(tree), prepared(tree, folder / "default")
     pinned = family(before["the wheel"])
-    if not pinned and after is not None:
-        raise Unknown("nothing of torch is asked for by the wheel, and yet there is a script that takes it out")
-    brought = {where: family(all_) for where, all_ in (after or before).items()}
-    broken = [f"{where} would bring {listed(all_)}" for where, all_ in brought.items() if all_]
-    if after is None:
-        return [f"no use_existing_torch.py: {each}" for each in broken], "nothing of torch is asked for"
-    for where, all_ in before.items():
-        if lost := all_ - after[where] - family(all_):
+    if not pinned and after:
+        what = "nothing of torch is asked for by the wheel, and yet there is a script against it"
+        raise proofkit.Inconclusive(what)
+    brought = {where: family(found) for where, found in (after or before).items()}
+    broken = [f"{where} would bring {listed(found)}" for where, found in brought.items() if found]
+    if not after:
+        broken = [f"no use_existing_torch.py: {each}" for each in broken]
+        return proofkit.verdict(broken, right="nothing of torch is asked for")
+    for where, found in before.items():
+        if lost := found - after[where] - family(found):
             broken.append(f"{where} lost {listed(lost)}")
     narrow = prepared(tree, folder / "prefix", "--prefix")
-    kept = {each for all_ in narrow.values() for each in family(all_)}
-    seen = f"use_existing_torch.py takes {listed(pinned)} out of all that a build reads, and nothing else"
-    return broken, f"{seen}{f'; with --prefix it would leave {listed(kept)}' if kept else ''}"
+    kept = {each for found in narrow.values() for each in family(found)}
+    seen = f"use_existing_torch.py takes {listed(pinned)} out of all that a build reads"
+    more = f"; with --prefix it would leave {listed(kept)}" if kept else ""
+    return proofkit.verdict(broken, right=f"{seen}, and nothing else{more}")
 
 
-def main(tree):
-    """Judge a tree; the exit code."""
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            broken, seen = symptoms(pathlib.Path(tree), pathlib.Path(folder))
-    except Symptom as error:
-        broken, seen = [str(error)], ""
-    except Exception as error:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
-        print(f"cannot be told: {error!r}")
-        return 3
-    print("; ".join(broken) or seen)
-    return 1 if broken else 0
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a torch that would be pulled, or anything else that would not."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return compared(tree, Path(folder))
+        except UnreadableError as error:
+            return proofkit.Verdict(proofkit.SYMPTOM, str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    proofkit.main(judge)

@@ -1,68 +1,59 @@
-"""Runs vLLM's fastsafetensors loader as the second machine of a cluster does, and looks which GPU it loads to.
+"""Runs vLLM's fastsafetensors loader as the second machine of a cluster does: which GPU is loaded?
 
-    python proof.py TREE
-
-``fastsafetensors_weights_iterator`` is executed with stand-ins for torch and fastsafetensors: this process has rank 1 of 2, and
-one GPU, as each of two machines with a GPU each. The only device that it can load to is ``cuda:0``.
+``fastsafetensors_weights_iterator`` runs with stand-ins for torch and fastsafetensors: this process
+has rank 1 of 2, and one GPU, as each of two machines with a GPU each. The only device that it can
+load to is ``cuda:0``.
 """
 
-import ast
-import builtins
-import pathlib
-import sys
-import types
-from unittest import mock
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
-UTILITIES = pathlib.Path(sys.argv[1], "vllm/model_executor/model_loader/weight_utils.py")
+import proofkit
+
+UTILITIES = "vllm/model_executor/model_loader/weight_utils.py"
 NAME = "fastsafetensors_weights_iterator"
 
 
 class Loader:
     """fastsafetensors' loaders, old and new, as far as they are used; remembers its device."""
 
-    devices = []
+    devices: ClassVar[list[str]] = []
 
-    def __init__(self, *arguments, device=None, **_named):
+    def __init__(self, *arguments: object, device: object = None, **_named: object) -> None:
         Loader.devices.append(str(device or next(a for a in arguments if "cuda" in str(a))))
 
-    def __getattr__(self, _name):
-        return mock.MagicMock()
+    def __getattr__(self, name: str) -> object:
+        return proofkit.mocked(name)
 
-    def iterate_weights(self):
+    def iterate_weights(self) -> Iterator[tuple[str, object]]:
         yield "name", object()
 
 
-def main():
-    """Exit 0 or 1, with one sentence."""
-    tree = ast.parse(UTILITIES.read_text())
-    node = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == NAME)
-    node.decorator_list, node.returns = [], None
-    group = types.SimpleNamespace(rank=lambda: 1, size=lambda: 2)
-    distributed = types.SimpleNamespace(is_initialized=lambda: True, group=types.SimpleNamespace(WORLD=group))
-    space = {name: mock.MagicMock(name=name) for name in {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}}
-    for name in dir(builtins):
-        space.pop(name, None)
-    space["torch"] = types.SimpleNamespace(distributed=distributed, device=str, Tensor=object)
-    space["current_platform"] = types.SimpleNamespace(current_device=lambda: 0)
-    space["tqdm"] = lambda items, **_named: items
-    space["_init_loader"] = space["_init_fastsafetensors_loader"] = Loader
-    space["_natural_sort_key"] = str
-    module = types.ModuleType("fastsafetensors.parallel_loader")
-    module.ParallelLoader = Loader
-    made = {"fastsafetensors": types.ModuleType("fastsafetensors"), "fastsafetensors.parallel_loader": module}
-    with mock.patch.dict(sys.modules, made):
-        exec(compile(ast.fix_missing_locations(ast.Module([node], [])), "vllm", "exec"), space)
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a loader for any device but the only one."""
+    group = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
+    distributed = SimpleNamespace(is_initialized=lambda: True, group=SimpleNamespace(WORLD=group))
+    space: proofkit.Space = {
+        "torch": SimpleNamespace(distributed=distributed, device=str, Tensor=object),
+        "current_platform": SimpleNamespace(current_device=lambda: 0),
+        "tqdm": lambda items, **_named: items,
+        "_init_loader": Loader,
+        "_init_fastsafetensors_loader": Loader,
+        "_natural_sort_key": str,
+    }
+    utilities = proofkit.Source(tree / UTILITIES)
+    iterator = proofkit.bare(utilities.function(NAME))
+    with proofkit.modules({"fastsafetensors.parallel_loader": {"ParallelLoader": Loader}}):
+        utilities.run([iterator], space, proofkit.mocked)
         list(space[NAME](["a.safetensors", "b.safetensors"], False))
     if not Loader.devices:
-        raise LookupError("no loader was made")
+        raise proofkit.Inconclusive("no loader was made")
     wrong = sorted(set(Loader.devices) - {"cuda:0"})
-    print(f"rank 1 with one GPU loads to {', '.join(wrong)}: invalid device ordinal" if wrong else "loads to its own GPU, cuda:0")
-    return 1 if wrong else 0
+    symptom = f"rank 1 with one GPU loads to {', '.join(wrong)}: invalid device ordinal"
+    return proofkit.verdict([symptom] if wrong else [], right="loads to its own GPU, cuda:0")
 
 
-try:
-    code = main()
-except Exception as reason:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
-    print(f"cannot be told: {reason!r}")
-    code = 3
-sys.exit(code)
+if __name__ == "__main__":
+    proofkit.main(judge)

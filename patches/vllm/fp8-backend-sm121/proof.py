@@ -1,15 +1,14 @@
-"""Asks vLLM's own code which FP8 kernels it takes on capability 12.1, for linear layers and for experts.
+"""Asks vLLM's own code which FP8 kernels it takes on capability 12.1, linear and experts.
 
-    python proof.py TREE
+The modules of the tree that choose, and all the kernels and experts that they choose from with what
+these say about themselves, are imported as they are. Torch, FlashInfer, the rest of vLLM and the
+GPU are stand-ins. FlashInfer and DeepGEMM count as installed, so that nothing but the GPU can rule
+them out. A Python of its own asks for each capability, as vLLM keeps answers.
 
-The modules of TREE that choose, and all the kernels and experts that they choose from with what these say about
-themselves, are imported as they are. Torch, FlashInfer, the rest of vLLM and the GPU are stand-ins. FlashInfer and DeepGEMM
-count as installed, so that nothing but the GPU can rule them out. A Python of its own asks for each capability, as vLLM
-keeps answers.
-
-On 12.1 the choice must be that of 12.0, and a kernel that has code for 12.x. DeepGEMM has it or not by the commit that vLLM
-takes: an installed tree has its headers to look at, sources name the commit. That the CUTLASS kernels are built and reached
-is for the proofs of cmake-arch-121 and scaled-mm-sm121-dispatch.
+On 12.1 the choice must be that of 12.0, and a kernel that has code for 12.x. DeepGEMM has it or not
+by the commit that vLLM takes: an installed tree has its headers to look at, sources name the
+commit. That the CUTLASS kernels are built and reached is for the proofs of cmake-arch-121 and
+scaled-mm-sm121-dispatch.
 """
 
 import ast
@@ -18,22 +17,35 @@ import importlib.machinery
 import importlib.util
 import inspect
 import json
-import pathlib
 import re
-import subprocess
 import sys
 import types
-import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-TREE = pathlib.Path(sys.argv[1]).resolve()
+import proofkit
+
 LAYERS = "vllm.model_executor.layers"
 OLD, NEW = f"{LAYERS}.quantization.kernels.scaled_mm", "vllm.model_executor.kernels.linear"
 UTILS = f"{LAYERS}.quantization.utils"
-REAL = (OLD, NEW, f"{LAYERS}.fused_moe", "vllm.scalar_type", "vllm.utils.deep_gemm", "vllm.utils.flashinfer")
-REAL += tuple(f"{UTILS}.{name}" for name in ("quant_utils", "w8a8_utils", "fp8_utils", "flashinfer_utils", "marlin_utils_fp8"))
+#: What is imported from the tree; all else is a stand-in.
+REAL = (
+    OLD,
+    NEW,
+    f"{LAYERS}.fused_moe",
+    "vllm.scalar_type",
+    "vllm.utils.deep_gemm",
+    "vllm.utils.flashinfer",
+    f"{UTILS}.quant_utils",
+    f"{UTILS}.w8a8_utils",
+    f"{UTILS}.fp8_utils",
+    f"{UTILS}.flashinfer_utils",
+    f"{UTILS}.marlin_utils_fp8",
+)
 NOT_REAL = f"{LAYERS}.fused_moe.prepare_finalize"
 RUNS = {
-    "FlashInferFP8ScaledMMLinearKernel",  # FlashInfer's bmm_fp8 names 120 and 121 in every version that vLLM pins
+    "FlashInferFP8ScaledMMLinearKernel",  # FlashInfer's bmm_fp8 names 120 and 121 in every version
     "CutlassFP8ScaledMMLinearKernel",
     "CutlassFp8BlockScaledMMKernel",
     "_run_cutlass",
@@ -46,9 +58,15 @@ RUNS = {
     "TRITON",
     "MARLIN",
 }
-NO_CODE = {"FLASHINFER_TRTLLM", "FlashInferFp8DeepGEMMDynamicBlockScaledKernel", "VLLM_CUTLASS", "refused"}
+NO_CODE = {
+    "FLASHINFER_TRTLLM",
+    "FlashInferFp8DeepGEMMDynamicBlockScaledKernel",
+    "VLLM_CUTLASS",
+    "refused",
+}
 DEEP_GEMM = {"DeepGemmFp8BlockScaledMMKernel", "DEEPGEMM", "_run_deepgemm"}
-# DeepGEMM at the commits that vLLM takes: whether the official wheel that was made with it holds kernels for 12.x.
+#: DeepGEMM at the commits that vLLM takes: whether the official wheel that was made with it holds
+#: kernels for 12.x.
 COMMITS = {
     "891d57b4db1071624b5c8fa0d1e51cb317fa709f": False,
     "a6b593d2826719dcf4892609af7b84ee23aaf32a": True,
@@ -63,77 +81,108 @@ KINDS = {
     "per token": ("kFp8StaticChannelSym", "kFp8DynamicTokenSym"),
     "per block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym"),
 }
-SETTINGS = {"VLLM_DISABLED_KERNELS": [], "VLLM_USE_DEEP_GEMM": True, "VLLM_MOE_USE_DEEP_GEMM": True}
-SETTINGS |= {"VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER": True, "VLLM_USE_DEEP_GEMM_E8M0": True, "VLLM_HAS_FLASHINFER_CUBIN": True}
-SETTINGS |= {"VLLM_CACHE_ROOT": ""}
+#: What vllm.envs has; all other variables are not set.
+SETTINGS: dict[str, object] = {
+    "VLLM_DISABLED_KERNELS": [],
+    "VLLM_USE_DEEP_GEMM": True,
+    "VLLM_MOE_USE_DEEP_GEMM": True,
+    "VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER": True,
+    "VLLM_USE_DEEP_GEMM_E8M0": True,
+    "VLLM_HAS_FLASHINFER_CUBIN": True,
+    "VLLM_CACHE_ROOT": "",
+    "is_set": lambda _name: False,
+}
+PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm", "CPU": "cpu", "XPU": "xpu", "TPU": "tpu", "OOT": "oot"}
+Pair = tuple[int, int]
 
 
-class Unknown(Exception):
-    """The sources are not laid out in any way that this proof knows."""
+def hide_special(name: str) -> None:
+    """Python's own names are not there, so that a stand-in does not answer Python's questions."""
+    if name.startswith("__"):
+        raise AttributeError(name)
 
 
 class Thing:
     """Stands for anything: a base class, a decorator, a function, a flag that is not set."""
 
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def __getattr__(self, name: str) -> object:
+        hide_special(name)
         return self.__dict__.setdefault(name, Thing())
 
-    def __call__(self, *given, **named):
-        decorates = len(given) == 1 and not named and isinstance(given[0], type | types.FunctionType)
-        return given[0] if decorates else Thing()
+    def __call__(self, *given: object, **named: object) -> object:
+        decorated = len(given) == 1 and isinstance(given[0], type | types.FunctionType)
+        return given[0] if decorated and not named else Thing()
 
-    def __mro_entries__(self, bases):
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
         return ()
 
-    def __or__(self, other):
+    def __or__(self, other: object) -> object:
         return self
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: object) -> object:
         return Thing()
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[object]:
         return iter(())
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return False
 
     __ror__ = __or__
 
 
+class Tree(NamedTuple):
+    """The tree's files, by the names of modules."""
+
+    root: Path
+
+    def file(self, name: str) -> Path | None:
+        """Where a module of vLLM is, or None."""
+        path = self.root.joinpath(*name.split("."))
+        paths = (path / "__init__.py", path.with_suffix(".py"))
+        return next((path for path in paths if path.is_file()), None)
+
+    def has_deep_gemm(self) -> bool:
+        """Whether the DeepGEMM that comes with this vLLM has an FP8 kernel for 12.x."""
+        headers = self.root / "vllm/third_party/deep_gemm/include/deep_gemm/impls"
+        if headers.is_dir():
+            return any(headers.glob("sm120_fp8*gemm*.cuh"))
+        text = proofkit.read(self.root / "cmake/external_projects/deepgemm.cmake")
+        named = [commit for commit in re.findall(r"\b[0-9a-f]{40}\b", text) if commit in COMMITS]
+        if len(named) != 1:
+            raise proofkit.Inconclusive("the DeepGEMM that is taken is not known to this proof")
+        return COMMITS[named[0]]
+
+
 class StandIn(types.ModuleType):
     """A module that has everything."""
 
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
+    tree_files: Tree
+    dtype: Callable[[], object]
+
+    def __getattr__(self, name: str) -> object:
+        hide_special(name)
+        if self.__name__ == "vllm.envs":
+            return SETTINGS.get(name, False)
         inside = f"{self.__name__}.{name}"
-        if inside in sys.modules or (self.__name__.startswith("vllm") and file_of(inside)):
+        if inside in sys.modules or (
+            self.__name__.startswith("vllm") and self.tree_files.file(inside)
+        ):
             return importlib.import_module(inside)
-        dtype = self.__name__ == "torch" and re.fullmatch(r"u?int\d+|b?float\d+\w*|half|bool", name)
-        setattr(self, name, self.dtype() if dtype else Thing())
+        pattern = r"u?int\d+|b?float\d+\w*|half|bool"
+        is_dtype = self.__name__ == "torch" and re.fullmatch(pattern, name)
+        setattr(self, name, self.dtype() if is_dtype else Thing())
         return self.__dict__[name]
 
 
-class Envs(StandIn):
-    """vLLM's environment variables: unset."""
+class Capability(NamedTuple):
+    """A compute capability as vLLM has it."""
 
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return SETTINGS.get(name, False)
+    major: int
+    minor: int
 
-    def is_set(self, name):
-        return False
-
-
-class Capability(tuple):
-    major = property(lambda self: self[0])
-    minor = property(lambda self: self[1])
-
-    def to_int(self):
-        return self[0] * 10 + self[1]
+    def to_int(self) -> int:
+        return self.major * 10 + self.minor
 
 
 class Platform(Thing):
@@ -141,199 +190,206 @@ class Platform(Thing):
 
     _enum, device_type = "cuda", "cuda"
 
-    def __init__(self, capability):
-        self.capability = Capability(capability)
+    def __init__(self, capability: Pair, tree: Tree) -> None:
+        self.capability, self.tree = Capability(*capability), tree
 
     @staticmethod
-    def _pair(capability):
+    def _pair(capability: Pair | int) -> Pair:
         return capability if isinstance(capability, tuple) else divmod(capability, 10)
 
-    def get_device_capability(self, device_id=0):
+    def get_device_capability(self, device_id: int = 0) -> Capability:
         return self.capability
 
-    def is_device_capability(self, capability, device_id=0):
+    def is_device_capability(self, capability: Pair | int, device_id: int = 0) -> bool:
         return self.capability == self._pair(capability)
 
-    def has_device_capability(self, capability, device_id=0):
+    def has_device_capability(self, capability: Pair | int, device_id: int = 0) -> bool:
         return self.capability >= self._pair(capability)
 
-    def is_device_capability_family(self, capability, device_id=0):
-        return self.capability[0] == capability // 10
+    def is_device_capability_family(self, capability: int, device_id: int = 0) -> bool:
+        return self.capability.major == capability // 10
 
-    def support_deep_gemm(self):
+    def support_deep_gemm(self) -> object:
         """vLLM's own answer, since 0.19 a method of its CUDA platform."""
-        tree = ast.parse((TREE / "vllm/platforms/cuda.py").read_text(encoding="utf-8"))
-        found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "support_deep_gemm"]
-        found[0].decorator_list, space = [], {}
-        exec(compile(ast.Module(found[:1], []), "vllm", "exec"), space)
-        return space["support_deep_gemm"](self)
+        name, cuda = "support_deep_gemm", proofkit.Source(self.tree.root / "vllm/platforms/cuda.py")
+        functions = [n for n in ast.walk(cuda.module) if isinstance(n, ast.FunctionDef)]
+        method = next(node for node in functions if node.name == name)
+        return cuda.run([proofkit.bare(method)])[name](self)
 
-    def is_cuda(self):
+    def is_cuda(self) -> bool:
         return True
 
-    def supports_fp8(self):
-        return True
+    is_cuda_alike = supports_fp8 = is_cuda
 
-    is_cuda_alike = is_cuda
-
-    def fp8_dtype(self):
+    def fp8_dtype(self) -> object:
         return importlib.import_module("torch").float8_e4m3fn
 
 
-def file_of(name):
-    """Where a module of vLLM is, or None."""
-    path = TREE.joinpath(*name.split("."))
-    return next((p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file()), None)
-
-
 class Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports what chooses from TREE, stand-ins for all else that is not Python's own."""
+    """Imports what chooses from the tree, stand-ins for all else that is not Python's own."""
 
-    def __init__(self, platform):
-        self.platform = platform
+    def __init__(self, tree: Tree, platform: Platform) -> None:
+        self.tree, self.platform = tree, platform
 
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in sys.stdlib_module_names:
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name.partition(".")[0] in sys.stdlib_module_names:
             return None
         if not name.startswith(REAL) or name.startswith(NOT_REAL):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        if not (path := file_of(name)):
+        if not (file := self.tree.file(name)):
             return None
-        inside = [str(path.parent)] if path.name == "__init__.py" else None
-        return importlib.util.spec_from_file_location(name, path, submodule_search_locations=inside)
+        inside = [str(file.parent)] if file.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
 
-    def create_module(self, spec):
-        return (Envs if spec.name == "vllm.envs" else StandIn)(spec.name)
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> StandIn:
+        module = StandIn(spec.name)
+        module.tree_files = self.tree
+        return module
 
-    def exec_module(self, module):
-        """What of the stand-ins must have an answer."""
-        yes, same = (lambda *_: True), (lambda kernels, *_, **__: kernels)
-        answers = {
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Gives the stand-ins the answers that they must have."""
+        answers: dict[str, dict[str, object]] = {
             "torch": {"dtype": type("dtype", (), {}), "Tensor": type("Tensor", (), {})},
-            "vllm.platforms": {"current_platform": self.platform, "PlatformEnum": types.SimpleNamespace(**PLATFORMS)},
+            "vllm.platforms": {
+                "current_platform": self.platform,
+                "PlatformEnum": types.SimpleNamespace(**PLATFORMS),
+            },
             "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
-            "vllm.utils.import_utils": {"has_deep_gemm": yes},
-            f"{UTILS}.humming": {"prioritize_humming": same},
+            "vllm.utils.import_utils": {"has_deep_gemm": lambda: True},
+            f"{UTILS}.humming": {"prioritize_humming": lambda kernels, *_, **__: kernels},
             "vllm._custom_ops": {
-                "cutlass_scaled_mm_supports_fp8": yes,
-                "cutlass_scaled_mm_supports_block_fp8": yes,
+                "cutlass_scaled_mm_supports_fp8": lambda _: True,
+                "cutlass_scaled_mm_supports_block_fp8": lambda _: True,
                 "cutlass_group_gemm_supported": lambda capability: 90 <= capability < 110,
             },
         }
         vars(module).update(answers.get(module.__name__, {}))
 
 
-PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm", "CPU": "cpu", "XPU": "xpu", "TPU": "tpu", "OOT": "oot"}
-
-
 class Values:
     """Named values, and False for every other name."""
 
-    def __init__(self, **values):
+    def __init__(self, **values: object) -> None:
         vars(self).update(values)
 
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def __getattr__(self, name: str) -> object:
+        hide_special(name)
         return False
 
 
-def named(function, **arguments):
+def known_to(function: Callable[..., object], **arguments: object) -> dict[str, object]:
     """The arguments that a function has by now."""
-    return {name: value for name, value in arguments.items() if name in inspect.signature(function).parameters}
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in names}
 
 
-def linear(keys, kind, dtype):
+def linear(tree: Tree, keys: tuple[object, object], kind: str, dtype: object) -> str:
     """The kernel that is chosen for a linear layer."""
-    kernels = importlib.import_module(NEW if file_of(NEW) else OLD)
-    tables = ["_POSSIBLE_FP8_BLOCK_KERNELS" if kind == "per block" else "_POSSIBLE_FP8_KERNELS"]
-    if not hasattr(kernels, tables[0]) and kind == "per block":
-        op = importlib.import_module(f"{UTILS}.fp8_utils").W8A8BlockFp8LinearOp(Values(), Values())
-        return "_run_deepgemm" if op.is_deep_gemm_supported else op.w8a8_blockscale_op.__name__
-    weight, activation = keys
-    config = types.SimpleNamespace(weight_quant_key=weight, activation_quant_key=activation, out_dtype=dtype)
-    config.input_dtype, config.weight_shape = dtype, (4096, 4096)
+    kernels = importlib.import_module(NEW if tree.file(NEW) else OLD)
+    table = "_POSSIBLE_FP8_BLOCK_KERNELS" if kind == "per block" else "_POSSIBLE_FP8_KERNELS"
+    if not hasattr(kernels, table) and kind == "per block":
+        utils = importlib.import_module(f"{UTILS}.fp8_utils")
+        op = utils.W8A8BlockFp8LinearOp(Values(), Values())
+        return "_run_deepgemm" if op.is_deep_gemm_supported else str(op.w8a8_blockscale_op.__name__)
+    config = types.SimpleNamespace(
+        weight_quant_key=keys[0],
+        activation_quant_key=keys[1],
+        input_dtype=dtype,
+        out_dtype=dtype,
+        weight_shape=(4096, 4096),
+    )
     choose = kernels.choose_scaled_mm_linear_kernel
+    more = known_to(choose, quantization="fp8")
     try:
-        return choose(config, getattr(kernels, tables[0]), **named(choose, quantization="fp8")).__name__
+        return str(choose(config, getattr(kernels, table), **more).__name__)
     except ValueError:
         return "refused"
 
 
-def experts(keys, kind, dtype):
+def experts(tree: Tree, keys: tuple[object, object], kind: str, dtype: object) -> str:
     """The backend that is chosen for experts."""
     choose = importlib.import_module(f"{LAYERS}.fused_moe.oracle.fp8").select_fp8_moe_backend
     parts = importlib.import_module(f"{LAYERS}.fused_moe.config")
-    silu = "silu"
-    if file_of(f"{LAYERS}.fused_moe.activation"):
-        silu = importlib.import_module(f"{LAYERS}.fused_moe.activation").MoEActivation.SILU
-    sizes = {"hidden_dim": 2048, "intermediate_size_per_partition": 1024, "num_experts": 128, "experts_per_token": 8}
-    parallel = Values(tp_size=1, dp_size=1, ep_size=1, pcp_size=1, sp_size=1)
-    config = Values(in_dtype=dtype, moe_backend="auto", is_act_and_mul=True, swiglu_limit=None, activation=silu, **sizes)
-    config.moe_parallel_config, config.routing_method = parallel, parts.RoutingMethodType.Renormalize
+    silu, activation = "silu", f"{LAYERS}.fused_moe.activation"
+    if tree.file(activation):
+        silu = importlib.import_module(activation).MoEActivation.SILU
+    config = Values(
+        in_dtype=dtype,
+        moe_backend="auto",
+        is_act_and_mul=True,
+        swiglu_limit=None,
+        activation=silu,
+        hidden_dim=2048,
+        intermediate_size_per_partition=1024,
+        num_experts=128,
+        experts_per_token=8,
+        moe_parallel_config=Values(tp_size=1, dp_size=1, ep_size=1, pcp_size=1, sp_size=1),
+        routing_method=parts.RoutingMethodType.Renormalize,
+    )
+    more = known_to(choose, allow_vllm_cutlass=kind != "per block")
     try:
-        return choose(config, *keys, **named(choose, allow_vllm_cutlass=kind != "per block"))[0].name
+        return str(choose(config, *keys, **more)[0].name)
     except (NotImplementedError, ValueError):
         return "refused"
 
 
-def ask(capability):
-    """{kind of layer: choice} on one capability. Only in a Python of its own: this replaces importing."""
+def installed(name: str, package: str | None = None) -> importlib.machinery.ModuleSpec | None:
+    """Of what is not Python's own FlashInfer is installed, and nothing else."""
+    is_there = name.startswith("flashinfer")
+    return importlib.machinery.ModuleSpec(name, None) if is_there else None
+
+
+def ask(root: Path, capability: Pair) -> dict[str, str]:
+    """{kind of layer: choice} on one capability. In a Python of its own: it replaces importing."""
     sys.dont_write_bytecode = True
-    sys.meta_path.insert(0, Modules(Platform(capability)))
-    importlib.util.find_spec = lambda name, package=None: name.split(".")[0].startswith("flashinfer") or None
-    dtype, keys = importlib.import_module("torch").bfloat16, importlib.import_module(f"{UTILS}.quant_utils")
+    tree = Tree(root)
+    sys.meta_path.insert(0, Modules(tree, Platform(capability, tree)))
+    importlib.util.find_spec = installed
+    dtype = importlib.import_module("torch").bfloat16
+    keys = importlib.import_module(f"{UTILS}.quant_utils")
     found = {}
     for kind, (weight, activation) in KINDS.items():
-        for what, choose in (("linear", linear), ("experts", experts)):
-            found[f"{what} {kind}"] = choose((getattr(keys, weight), getattr(keys, activation)), kind, dtype)
+        both = getattr(keys, weight), getattr(keys, activation)
+        found[f"linear {kind}"] = linear(tree, both, kind, dtype)
+        found[f"experts {kind}"] = experts(tree, both, kind, dtype)
     return found
 
 
-def answers(capability):
+def answers(root: Path, capability: Pair) -> dict[str, str]:
     """{kind of layer: choice}, asked in another Python."""
-    argv = [sys.executable, "-B", __file__, str(TREE), json.dumps(capability)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
-    if done.returncode:
-        raise Unknown(f"choosing fails on {capability}: {' '.join(done.stderr.split())[-300:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    script = [sys.executable, "-B", "-W", "ignore", __file__]
+    code, said = proofkit.command([*script, str(root), json.dumps(capability)])
+    if code:
+        raise proofkit.Inconclusive(f"choosing fails on {capability}: {said[-300:]}")
+    return dict(json.loads(next(line for line in said.splitlines() if line.startswith("{"))))
 
 
-def deep_gemm_runs():
-    """Whether the DeepGEMM that comes with this vLLM has an FP8 kernel for 12.x."""
-    headers = TREE / "vllm/third_party/deep_gemm/include/deep_gemm/impls"
-    if headers.is_dir():
-        return any(headers.glob("sm120_fp8*gemm*.cuh"))
-    text = (TREE / "cmake/external_projects/deepgemm.cmake").read_text(encoding="utf-8")
-    named = [commit for commit in re.findall(r"\b[0-9a-f]{40}\b", text) if commit in COMMITS]
-    if len(named) != 1:
-        raise Unknown("DeepGEMM is taken at a commit of which this proof does not know whether it has code for 12.x")
-    return COMMITS[named[0]]
-
-
-def symptoms():
+def symptoms(tree: Tree, gb10: dict[str, str]) -> Iterator[str]:
     """Everything that is not as it should be, one line each."""
-    gb10, model, hopper = answers((12, 1)), answers((12, 0)), answers((9, 0))
-    if hopper["experts per token"] != "VLLM_CUTLASS":  # else the stand-ins may hide what a GPU rules out
-        raise Unknown(f"on 9.0 the choice is not what is known of vLLM: {hopper}")
+    model, hopper = answers(tree.root, (12, 0)), answers(tree.root, (9, 0))
+    # else stand-ins may hide what a GPU rules out
+    if hopper["experts per token"] != "VLLM_CUTLASS":
+        raise proofkit.Inconclusive(f"on 9.0 the choice is not what is known of vLLM: {hopper}")
     for kind, name in gb10.items():
         if name not in RUNS | NO_CODE | DEEP_GEMM:
-            raise Unknown(f"{kind} on 12.1: {name}, of which this proof does not know whether it runs there")
+            raise proofkit.Inconclusive(f"{kind} on 12.1: {name}, which this proof does not know")
         if name != model[kind]:
             yield f"{kind} on 12.1: {name}; on 12.0: {model[kind]}"
-        if name in NO_CODE or (name in DEEP_GEMM and not deep_gemm_runs()):
+        if name in NO_CODE or (name in DEEP_GEMM and not tree.has_deep_gemm()):
             yield f"{kind} on 12.1: {name}, which has no code for 12.x"
-    print("on 12.1:", ", ".join(f"{kind}: {name}" for kind, name in gb10.items()))
 
 
-if len(sys.argv) > 2:
-    warnings.simplefilter("ignore")
-    print(json.dumps(ask(json.loads(sys.argv[2]))))
-    sys.exit(0)
-try:
-    seen = list(symptoms())
-except Exception as error:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
-    print(f"cannot be told: {error!r}")
-    sys.exit(3)
-print("; ".join(seen) or "on 12.1 FP8 linear layers and experts get what they get on 12.0, kernels with code for 12.x")
-sys.exit(1 if seen else 0)
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a choice on 12.1 that is not that of 12.0, or has no code for 12.x."""
+    gb10 = answers(tree, (12, 1))
+    found = list(symptoms(Tree(tree), gb10))
+    chosen = ", ".join(f"{kind}: {name}" for kind, name in gb10.items())
+    return proofkit.verdict(found, right=f"FP8 on 12.1 is as on 12.0, with code for 12.x: {chosen}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:  # as `answers` runs it
+        proofkit.end(0, json.dumps(ask(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])))))
+    proofkit.main(judge)

@@ -1,148 +1,151 @@
-"""Multiplies a small NVFP4 layer with vLLM's emulation backend and holds the outcome against NVFP4's definition.
+"""Multiplies a small NVFP4 layer with vLLM's emulation backend, and compares with the definition.
 
-    python proof.py TREE
-
-What runs is vLLM's own preparation of a layer and its own arithmetic, on numpy in the place of torch. The layer is as the
-loaders of ModelOpt and compressed-tensors leave it: packed values, block scales in rows, the weights' global scale as a
-factor, the input's as a divisor. A weight is value x block scale x global scale; nothing else is right.
+What runs is vLLM's own preparation of a layer and its own arithmetic, on numpy instead of torch.
+The layer is as the loaders of ModelOpt and compressed-tensors leave it: packed values, block scales
+in rows, the weights' global scale as a factor, the input's as a divisor. A weight is
+value x block scale x global scale; nothing else is right.
 """
 
 import ast
 import enum
-import pathlib
-import sys
-import types
-from unittest import mock
+from collections.abc import Collection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import proofkit
 
 try:
     import numpy as np
 except ImportError:
-    print("cannot be told: needs numpy")
-    sys.exit(3)
+    proofkit.end(proofkit.INCONCLUSIVE, "needs numpy")
 
-TREE = pathlib.Path(sys.argv[1], "vllm/model_executor")
-ARITHMETIC = TREE / "layers/quantization/utils/nvfp4_emulation_utils.py"
-BY_BACKEND = TREE / "layers/quantization/utils/nvfp4_utils.py"
-BY_KERNEL = TREE / "kernels/linear/nvfp4/emulation.py"
+ARITHMETIC = "layers/quantization/utils/nvfp4_emulation_utils.py"
+BY_BACKEND = "layers/quantization/utils/nvfp4_utils.py"
+BY_KERNEL = "kernels/linear/nvfp4/emulation.py"
 #: E4M3 has no type in numpy; every value of it is one of float16.
-FP8 = np.dtype("float16")
+FP8: np.dtype[Any] = np.dtype("float16")
 MAGNITUDES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
 ROWS, COLUMNS, BLOCK = 128, 64, 16
+#: vLLM's types by the name that torch has for them.
+TYPES = {"uint8": "uint8", "float32": "float32", "bool": "bool", "long": "int64", "int64": "int64"}
 
 
-def e4m3(values):
+def e4m3(values: Any) -> Any:
     """The nearest values of E4M3, ties to even."""
     exponent = np.maximum(np.frexp(values)[1] - 1, -6)
     step = np.exp2(exponent - 3.0)
     return np.clip(np.round(values / step) * step, -448, 448)
 
 
-class Tensor(np.ndarray):
+class Tensor(np.ndarray[Any, Any]):
     """As much of a torch tensor as the emulation asks for."""
 
     device, is_cuda, data = "cpu", False, property(lambda self: self)
 
-    def to(self, dtype=None, device=None, non_blocking=False):
+    def to(self, dtype: Any = None, device: Any = None, non_blocking: bool = False) -> "Tensor":
         if dtype is None or isinstance(dtype, str):
             return self
         return tensor(e4m3(np.asarray(self, np.float64)) if dtype == FP8 else self, dtype)
 
-    def view(self, what, *more):
+    def view(self, what: Any, *more: int) -> "Tensor":  # type: ignore[override]
         if isinstance(what, np.dtype) and not more:
             if what != self.dtype:
-                raise Unknown(f"{self.dtype} is read as {what}")
+                raise proofkit.Inconclusive(f"{self.dtype} is read as {what}")
             return self
-        return self.reshape(what, *more)
+        return self.reshape(what, *more)  # type: ignore[no-any-return]
 
-    def unsqueeze(self, axis):
+    def unsqueeze(self, axis: int) -> Any:
         return np.expand_dims(self, axis)
 
-    def size(self, axis):
-        return self.shape[axis]
+    def size(self, axis: int) -> int:  # type: ignore[override]
+        return int(self.shape[axis])
 
-    def t(self):
+    def t(self) -> Any:
         return self.T
 
 
-def tensor(values, dtype=None, device=None):
+def tensor(values: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of ``values``."""
     return np.array(values, dtype).view(Tensor)
 
 
-def torch():
+def torch() -> SimpleNamespace:
     """The names of torch that the emulation uses."""
 
-    def most(x, dim=None, keepdim=False):
+    def most(x: Any, dim: int | None = None, keepdim: bool = False) -> tuple[Any]:
         return (np.max(x, axis=dim, keepdims=keepdim),)
 
-    def clamp(x, min=None, max=None):
-        return np.clip(x, min, max)
+    def clamp(x: Any, *bounds: float, **named: float) -> Any:
+        return np.clip(x, *(bounds or (named.get("min"), named.get("max"))))
 
-    found = types.SimpleNamespace(
-        Tensor=Tensor, tensor=tensor, max=most, clamp=clamp, abs=np.abs, sign=np.sign, reshape=np.reshape, float8_e4m3fn=FP8
+    return SimpleNamespace(
+        Tensor=Tensor,
+        tensor=tensor,
+        max=most,
+        clamp=clamp,
+        abs=np.abs,
+        sign=np.sign,
+        reshape=np.reshape,
+        permute=np.transpose,
+        matmul=np.matmul,
+        where=lambda condition, a, b: tensor(np.where(condition, a, b)),
+        stack=lambda parts, dim=0: tensor(np.stack(parts, axis=dim)),
+        nn=proofkit.mocked("nn"),
+        dtype=np.dtype,
+        float8_e4m3fn=FP8,
+        **{name: np.dtype(dtype) for name, dtype in TYPES.items()},
     )
-    found.permute, found.matmul = np.transpose, np.matmul
-    found.where = lambda condition, a, b: np.where(condition, a, b).view(Tensor)
-    found.stack = lambda parts, dim=0: np.stack(parts, axis=dim).view(Tensor)
-    for name, dtype in {"uint8": "uint8", "float32": "float32", "bool": "bool", "long": "int64", "int64": "int64"}.items():
-        setattr(found, name, np.dtype(dtype))
-    found.dtype, found.nn = np.dtype, mock.MagicMock()
-    return found
 
 
-class Unknown(Exception):
-    """The sources are not laid out in any way that this proof knows."""
+def run(path: Path, space: proofkit.Space, wanted: Collection[str] = ()) -> proofkit.Space:
+    """Run a module's plain definitions (no decorators that compile), or only ``wanted``."""
+    source = proofkit.Source(path)
+    nodes = [
+        node
+        for name, node in source.definitions.items()
+        if (name in wanted if wanted else name != "__all__")
+        and not (isinstance(node, ast.FunctionDef) and node.decorator_list)
+    ]
+    return source.run(nodes, space)
 
 
-def run(path, space, wanted=None):
-    """Execute a module's plain definitions (no decorators that compile), or only ``wanted``, in ``space``."""
-    for node in ast.parse(path.read_text()).body:
-        names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
-        if isinstance(node, ast.Assign):
-            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        compiled = isinstance(node, ast.FunctionDef) and node.decorator_list
-        if not names or compiled or names == ["__all__"] or (wanted and not set(names) & set(wanted)):
-            continue
-        future = ast.ImportFrom("__future__", [ast.alias("annotations")], 0)
-        exec(compile(ast.fix_missing_locations(ast.Module([future, node], [])), str(path), "exec"), space)
-    return space
-
-
-def arithmetic():
+def arithmetic(folder: Path) -> proofkit.Space:
     """The functions of the emulation, on numpy."""
-    scalar_types = mock.MagicMock()
+    scalar_types = proofkit.mocked("scalar_types")
     scalar_types.float4_e2m1f.max = lambda: 6.0
-    platform = mock.MagicMock()
+    platform = proofkit.mocked("current_platform")
     platform.is_cuda_alike = platform.is_cuda = lambda: False
-    space = {"torch": torch(), "scalar_types": scalar_types, "current_platform": platform, "SimpleNamespace": types.SimpleNamespace}
-    for name in ("direct_register_custom_op", "triton", "tl"):
-        space[name] = mock.MagicMock()
-    return run(ARITHMETIC, space)
+    space = {name: proofkit.mocked(name) for name in ("direct_register_custom_op", "triton", "tl")}
+    space |= {"torch": torch(), "SimpleNamespace": SimpleNamespace}
+    space |= {"scalar_types": scalar_types, "current_platform": platform}
+    return run(folder / ARITHMETIC, space)
 
 
-def multiply(layer, x):
+def multiply(folder: Path, layer: SimpleNamespace, x: Tensor) -> Any:
     """What vLLM makes of ``x`` and ``layer``: it prepares the layer, then applies it."""
-    space = arithmetic()
-    if BY_KERNEL.is_file():
-        kernel = run(BY_KERNEL, {**space, "NvFp4LinearKernel": object}, ["EmulationNvFp4LinearKernel"])
-        kernel = kernel["EmulationNvFp4LinearKernel"]()
+    space = arithmetic(folder)
+    if (folder / BY_KERNEL).is_file():
+        name = "EmulationNvFp4LinearKernel"
+        kernel = run(folder / BY_KERNEL, {**space, "NvFp4LinearKernel": object}, [name])[name]()
         kernel.process_weights_after_loading(layer)
         return kernel.apply_weights(layer, x)
-    names = ["NvFp4LinearBackend", "convert_to_nvfp4_linear_kernel_format", "apply_nvfp4_linear"]
-    space = run(BY_BACKEND, {**space, "Enum": enum.Enum, "logger": mock.MagicMock()}, names)
+    prepare, apply = "convert_to_nvfp4_linear_kernel_format", "apply_nvfp4_linear"
+    space = {**space, "Enum": enum.Enum, "logger": proofkit.mocked("logger")}
+    run(folder / BY_BACKEND, space, ["NvFp4LinearBackend", prepare, apply])
     backend = space["NvFp4LinearBackend"].EMULATION
-    space["convert_to_nvfp4_linear_kernel_format"](backend, layer)
-    return space["apply_nvfp4_linear"](backend=backend, layer=layer, x=x)
+    space[prepare](backend, layer)
+    return space[apply](backend=backend, layer=layer, x=x)
 
 
-def main():
-    """Exit 0, 1 or 3, with one sentence."""
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a product of another size or direction than the right one."""
     draw = np.random.default_rng(7)
     codes = draw.integers(0, 16, (ROWS, COLUMNS), dtype=np.uint8)
     scales = e4m3(draw.uniform(16, 440, (ROWS, COLUMNS // BLOCK)))
     x = draw.standard_normal((8, COLUMNS)).astype(np.float32)
     whole, into = np.float32(1.3e-4), np.float32(np.abs(x).max() / (448 * 6))
-    layer = types.SimpleNamespace(
+    layer = SimpleNamespace(
         weight=tensor(codes[:, ::2] | codes[:, 1::2] << 4, np.uint8),
         weight_scale=tensor(scales, FP8),
         weight_global_scale=tensor(whole),
@@ -154,19 +157,18 @@ def main():
     )
     values = MAGNITUDES[codes & 7] * np.where(codes & 8, -1, 1)
     right = x @ (values * np.repeat(scales, BLOCK, axis=1) * whole).T
-    got = np.asarray(multiply(layer, tensor(x)), np.float64)
+    got = np.asarray(multiply(tree / "vllm/model_executor", layer, tensor(x)), np.float64)
     # the input is rounded to NVFP4 as well, which turns the outcome by a few degrees at most
-    turn = np.degrees(np.arccos(np.clip((got * right).sum() / np.linalg.norm(got) / np.linalg.norm(right), -1, 1)))
+    cosine = (got * right).sum() / np.linalg.norm(got) / np.linalg.norm(right)
+    turn = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
     size = np.linalg.norm(got) / np.linalg.norm(right)
-    seen = f"the emulated product is {size:.3g} times as large as the right one, and {turn:.0f} degrees off"
-    good = 0.9 < size < 1.1 and turn < 12
-    print(seen if not good else f"right: {seen}")
-    return 0 if good else 1
+    seen = f"{size:.3g} times as large as the right one, and {turn:.0f} degrees off"
+    good = bool(0.9 < size < 1.1 and turn < 12)
+    return proofkit.Verdict(
+        proofkit.RIGHT if good else proofkit.SYMPTOM,
+        f"{'right: ' if good else ''}the emulated product is {seen}",
+    )
 
 
-try:
-    code = main()
-except Exception as reason:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
-    print(f"cannot be told: {reason!r}")
-    code = 3
-sys.exit(code)
+if __name__ == "__main__":
+    proofkit.main(judge)

@@ -1,97 +1,93 @@
 """Looks under which names the projections of Qwen3-Next's linear attention are built.
 
-    python proof.py TREE
-
-Every assignment to ``self.in_proj_*`` is taken out of the sources, and its layer is built with stand-ins: where a method
-builds it (``create_qkvz_proj``), that method's own code is run, in every class that has one. The prefix that reaches the
-layer must be the attribute's own name below the module's: by it a checkpoint's list of unquantized layers is followed.
+Every assignment to ``self.in_proj_*`` is taken out of the sources, and its layer is built with
+stand-ins: where a method builds it (``create_qkvz_proj``), that method's own code is run, in every
+class that has one. The prefix that reaches the layer must be the attribute's own name below the
+module's: by it a checkpoint's list of unquantized layers is followed.
 """
 
 import ast
-import builtins
-import pathlib
-import sys
-from unittest import mock
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-TREE = pathlib.Path(sys.argv[1], "vllm/model_executor")
-PLACES = ("models/qwen3_next.py", "models/qwen3_5.py", "layers/mamba/gdn_linear_attn.py", "layers/mamba/gdn/*.py")
+import proofkit
+
+FILES = (
+    "models/qwen3_next.py",
+    "models/qwen3_5.py",
+    "layers/mamba/gdn_linear_attn.py",
+    "layers/mamba/gdn/*.py",
+)
 MODULE = "model.layers.0.linear_attn"
+#: Methods that build layers, by name: one for each class that has such a method.
+Methods = Mapping[str, list[tuple[proofkit.Source, ast.FunctionDef]]]
 
 
-class Unknown(Exception):
-    """The sources are not laid out in any way that this proof knows."""
-
-
-def sources():
-    """Every module that may build the projections."""
-    return [ast.parse(path.read_text()) for place in PLACES for path in sorted(TREE.glob(place))]
-
-
-def run_method(node, prefix):
+def run_method(source: proofkit.Source, method: ast.FunctionDef, prefix: object) -> list[object]:
     """The prefixes of the layers that a ``create_...`` method builds."""
-    built = []
-    node.decorator_list, node.returns = [], None
-    for argument in (*node.args.args, *node.args.kwonlyargs):
-        argument.annotation = None
+    built: list[object] = []
 
-    def layer(*_arguments, **named):
+    def layer(*_arguments: object, **named: object) -> None:
         built.append(named.get("prefix"))
 
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - set(dir(builtins))
-    space = {name: layer if name.endswith("Linear") else mock.MagicMock(name=name) for name in names}
-    exec(compile(ast.fix_missing_locations(ast.Module([node], [])), "vllm", "exec"), space)
-    given = {a.arg: 16 for a in (*node.args.args, *node.args.kwonlyargs) if a.arg != "self"}
-    given |= {name: value for name, value in (("prefix", prefix), ("quant_config", None)) if name in given}
-    space[node.name](mock.MagicMock(), **given)
+    def stand_in(name: str) -> object:
+        return layer if name.endswith("Linear") else proofkit.mocked(name)
+
+    arguments = [a.arg for a in (*method.args.args, *method.args.kwonlyargs) if a.arg != "self"]
+    known = {"prefix": prefix, "quant_config": None}
+    create = source.run([proofkit.bare(method)], None, stand_in)[method.name]
+    create(proofkit.mocked("self"), **{name: known.get(name, 16) for name in arguments})
     return built
 
 
-def prefixes(call, methods):
+def prefixes(call: ast.Call, methods: Methods) -> list[object]:
     """The prefixes of the layers that come of one call."""
     expression = next((k.value for k in call.keywords if k.arg == "prefix"), None)
     if expression is None:
         return [None]
-    text = eval(compile(ast.fix_missing_locations(ast.Expression(expression)), "vllm", "eval"), {"prefix": MODULE})
+    prefix = proofkit.evaluate(expression, {"prefix": MODULE})
     if not isinstance(call.func, ast.Attribute):
-        return [text]
+        return [prefix]
     if call.func.attr not in methods:
-        raise Unknown(f"{call.func.attr} is not where its caller is")
-    return [built for node in methods[call.func.attr] for built in run_method(node, text)]
+        raise proofkit.Inconclusive(f"{call.func.attr} is not where its caller is")
+    return [built for method in methods[call.func.attr] for built in run_method(*method, prefix)]
 
 
-def main():
-    """Exit 0, 1 or 3, with one sentence."""
-    trees = sources()
-    functions = [n for tree in trees for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body]
-    methods = {}
-    for node in functions:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("create_"):
-            methods.setdefault(node.name, []).append(node)
-    found, wrong = set(), set()
-    for node in (n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
-        target = node.targets[0]
-        if not isinstance(target, ast.Attribute) or not target.attr.startswith("in_proj_"):
+def layers(source: proofkit.Source) -> Iterator[tuple[str, ast.Call]]:
+    """Attributes of the module that hold layers, and the calls that build them."""
+    for node in ast.walk(source.module):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
-        callee = node.value.func
-        if not (isinstance(callee, ast.Name) and callee.id.endswith("Linear")) and not (
-            isinstance(callee, ast.Attribute) and callee.attr.startswith("create_")
-        ):
-            continue
-        found.add(target.attr)
-        wrong |= {
-            f"{target.attr} is built as {built}, and the checkpoint has {MODULE}.{target.attr}"
-            for built in prefixes(node.value, methods)
-            if built != f"{MODULE}.{target.attr}"
-        }
-    if "in_proj_qkvz" not in found:
-        raise Unknown("in_proj_qkvz is built nowhere")
-    print("; ".join(sorted(wrong)) or f"built under their own names: {', '.join(sorted(found))}")
-    return 1 if wrong else 0
+        target, callee = node.targets[0], node.value.func
+        is_layer = isinstance(callee, ast.Name) and callee.id.endswith("Linear")
+        is_method = isinstance(callee, ast.Attribute) and callee.attr.startswith("create_")
+        if isinstance(target, ast.Attribute) and (is_layer or is_method):
+            yield target.attr, node.value
 
 
-try:
-    code = main()
-except Exception as reason:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
-    print(f"cannot be told: {reason!r}")
-    code = 3
-sys.exit(code)
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a projection that is built under another name than its own."""
+    folder = tree / "vllm/model_executor"
+    sources = [proofkit.Source(path) for name in FILES for path in sorted(folder.glob(name))]
+    methods: dict[str, list[tuple[proofkit.Source, ast.FunctionDef]]] = {}
+    for source in sources:
+        classes = [node for node in source.module.body if isinstance(node, ast.ClassDef)]
+        for node in (node for each in classes for node in each.body):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("create_"):
+                methods.setdefault(node.name, []).append((source, node))
+    built = [layer for source in sources for layer in layers(source)]
+    found = [(name, call) for name, call in built if name.startswith("in_proj_")]
+    names = sorted({name for name, _ in found})
+    if "in_proj_qkvz" not in names:
+        raise proofkit.Inconclusive("in_proj_qkvz is built nowhere")
+    wrong = {
+        f"{name} is built as {built}, and the checkpoint has {MODULE}.{name}"
+        for name, call in found
+        for built in prefixes(call, methods)
+        if built != f"{MODULE}.{name}"
+    }
+    return proofkit.verdict(sorted(wrong), f"built under their own names: {', '.join(names)}")
+
+
+if __name__ == "__main__":
+    proofkit.main(judge)

@@ -1,29 +1,32 @@
-"""Runs vLLM's own dispatchers of the CUTLASS kernels on the host, for several GPUs, and looks at which kernel they call.
+"""Runs vLLM's dispatchers of the CUTLASS kernels for several GPUs: which kernel is called?
 
-    python proof.py TREE
+``scaled_mm_entry.cu``, ``nvfp4_scaled_mm_entry.cu`` and ``nvfp4_quant_entry.cu`` are compiled whole
+with g++, as is the dispatching function of ``nvfp4_blockwise_moe_kernel.cu`` and the one that asks
+for the GPU's capability. Torch and CUDA are stand-ins, and every kernel that is declared notes its
+name when it is called. This is done with the ENABLE_… of a build for 12.x and with those of the
+official wheels (9.0, 10.0 and 12.x together).
 
-``scaled_mm_entry.cu``, ``nvfp4_scaled_mm_entry.cu`` and ``nvfp4_quant_entry.cu`` are compiled whole with g++, as is the
-dispatching function of ``nvfp4_blockwise_moe_kernel.cu`` and the one that asks for the GPU's capability. Torch and CUDA are
-stand-ins, and every kernel that is declared notes its name when it is called. This is done with the ENABLE_… of a build
-for 12.x and with those of the official wheels (9.0, 10.0 and 12.x together).
-
-On 12.1 everything must go as on 12.0; FP8 and NVFP4 must reach the SM120 kernels, and nothing may be promised that has no
-kernel (``vllm/_custom_ops.py`` stands before one of the promises and is run, too). On 10.0 and 9.0 the wheel's FP8 must
-reach the kernels of these. Needs `g++`.
+On 12.1 everything must go as on 12.0; FP8 and NVFP4 must reach the SM120 kernels, and nothing may
+be promised that has no kernel (``vllm/_custom_ops.py``, which answers one of the promises first, is
+run, too). On 10.0 and 9.0 the wheel's FP8 must reach the kernels of these.
 """
 
-import ast
-import pathlib
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
-import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
-TREE = pathlib.Path(sys.argv[1])
+import proofkit
+
 SM120 = ["SCALED_MM_SM120", "SCALED_MM_C2X", "NVFP4_SM120", "CUTLASS_MOE_SM120"]
-OTHERS = ["SCALED_MM_SM90", "SCALED_MM_SM100", "NVFP4_SM100", "CUTLASS_MOE_SM90", "CUTLASS_MOE_SM100"]
+OTHERS = [
+    "SCALED_MM_SM90",
+    "SCALED_MM_SM100",
+    "NVFP4_SM100",
+    "CUTLASS_MOE_SM90",
+    "CUTLASS_MOE_SM100",
+]
 BUILDS = {"a build for 12.x": SM120, "the wheel": SM120 + OTHERS}
 ENTRIES = ("scaled_mm_entry.cu", "nvfp4_scaled_mm_entry.cu", "nvfp4_quant_entry.cu")
 GROUPED = "run_fp4_blockwise_scaled_group_mm"
@@ -64,7 +67,7 @@ struct Any {
   bool operator==(const Any&) const { return true; }
   bool operator!=(const Any&) const { return false; }
 };
-// One by one, row-major and packed; as the third argument column-major. Of every type that it is asked for.
+// One by one, row-major and packed; as the third argument column-major. Of any type.
 struct Tensor {
   bool columns = false;
   int64_t dim() const { return 2; }
@@ -85,7 +88,10 @@ namespace at::cuda { using OptionalCUDAGuard = c10::cuda::OptionalCUDAGuard; }
 namespace torch {
 using ::Tensor;
 inline const Any kInt, kInt32, kUInt8;
-struct TensorOptions { TensorOptions dtype(Any) { return {}; } TensorOptions device(Any) { return {}; } };
+struct TensorOptions {
+  TensorOptions dtype(Any) { return {}; }
+  TensorOptions device(Any) { return {}; }
+};
 template <typename... A> Tensor empty(std::vector<int64_t>, A&&...) { return {}; }
 namespace headeronly::ScalarType { inline const Any Int, Byte, Float; }
 namespace stable {
@@ -98,7 +104,8 @@ inline constexpr int CVT_FP4_SF_VEC_SIZE = 16;
 namespace vllm {
 inline std::tuple<int64_t, int64_t> computeSwizzledSFShape(int64_t, int64_t) { return {1, 1}; }
 }
-#define TORCH_CHECK(condition, ...) do { if (!(condition)) throw std::runtime_error("refused"); } while (0)
+#define TORCH_CHECK(condition, ...) \
+  do { if (!(condition)) throw std::runtime_error("refused"); } while (0)
 #define TORCH_CHECK_NOT_IMPLEMENTED TORCH_CHECK
 #define STD_TORCH_CHECK TORCH_CHECK
 #define STD_TORCH_CHECK_NOT_IMPLEMENTED TORCH_CHECK
@@ -113,7 +120,8 @@ void ask(const char* name, R (*function)(A...), std::index_sequence<I...>) {
   std::tuple<std::decay_t<A>...> given{Make<std::decay_t<A>>::value(I)...};
   called.clear();
   try {
-    if constexpr (std::is_same_v<R, bool>) called = function(std::get<I>(given)...) ? "true" : "false";
+    if constexpr (std::is_same_v<R, bool>)
+      called = function(std::get<I>(given)...) ? "true" : "false";
     else (void)function(std::get<I>(given)...);
   } catch (const std::runtime_error& error) { called = error.what(); }
   std::cout << name << "\t" << capability << "\t" << called << "\n";
@@ -128,109 +136,106 @@ int main() {
   }
 }
 """
+#: What was called, or answered, by function and GPU (121 for 12.1).
+Answers = Mapping[tuple[str, int], str]
 
 
-class Unknown(Exception):
-    """The sources are not laid out in any way that this proof knows, or a tool is missing."""
-
-
-def source(name):
+def source(tree: Path, name: str) -> str:
     """The text of the one file of that name below csrc."""
-    found = [path for path in sorted((TREE / "csrc").rglob(name)) if "rocm" not in path.parts]
+    found = [path for path in sorted((tree / "csrc").rglob(name)) if "rocm" not in path.parts]
     if len(found) != 1:
-        raise Unknown(f"{len(found)} files below csrc are named {name}")
-    return found[0].read_text(encoding="utf-8")
+        raise proofkit.Inconclusive(f"{len(found)} files below csrc are named {name}")
+    return proofkit.read(found[0])
 
 
-def definition(text, name):
+def definition(text: str, name: str) -> str:
     """A function of a source, with its template line."""
-    found = re.search(rf"^(?:template <[^\n]*>\n)?(?:inline )?\w+ {name}\([^;{{]*\) \{{.*?^\}}", text, re.MULTILINE | re.DOTALL)
+    pattern = rf"^(?:template <[^\n]*>\n)?(?:inline )?\w+ {name}\([^;{{]*\) \{{.*?^\}}"
+    found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     if not found:
-        raise Unknown(f"there is no function {name}")
+        raise proofkit.Inconclusive(f"there is no function {name}")
     return found[0]
 
 
-def capability_function():
-    """The function that asks for the GPU's capability: in a header from 0.32, before that in a source."""
-    for path in sorted((TREE / "csrc").rglob("cutlass_extensions/common.[ch]pp")):
-        text = path.read_text(encoding="utf-8")
-        if re.search(r"get_sm_version_num\(\) \{", text):
+def capability_function(tree: Path) -> str:
+    """The function that asks for the GPU's capability, in a header from 0.32, else a source."""
+    for path in sorted((tree / "csrc").rglob("cutlass_extensions/common.[ch]pp")):
+        text = proofkit.read(path)
+        if "get_sm_version_num() {" in text:
             return definition(text, "get_sm_version_num")
-    raise Unknown("there is no function get_sm_version_num")
+    raise proofkit.Inconclusive("there is no function get_sm_version_num")
 
 
-def program():
-    """All dispatchers as one source, and the names of the functions in it that are asked."""
-    parts, asked = ['#include "stand_in.h"', capability_function()], []
+def program(tree: Path) -> str:
+    """All dispatchers as one source that asks each of its functions."""
+    parts, asked = ['#include "stand_in.h"', capability_function(tree)], list[str]()
     for name in ENTRIES:
-        text = re.sub(r"^\s*#\s*include[^\n]*$", "", source(name), flags=re.MULTILINE)
-        asked += re.findall(r"^(?:void|bool|std::tuple<[^{;]*?>) (\w+)\([^;{]*\) \{", text, re.MULTILINE)
-        parts.append(re.sub(r"^void (\w+)\(([^;{}]*)\);", r'void \1(\2) { note("\1"); }', text, flags=re.MULTILINE))
-    kernels = "\n".join(
-        f'template <{first}typename... A> void {GROUPED}_{arch}(A&&...) {{ note("{GROUPED}_{arch}"); }}'
-        for arch, first in (("sm120", ""), ("sm100", "typename T, "))
-    )
-    parts += [kernels, definition(source("nvfp4_blockwise_moe_kernel.cu"), GROUPED)]
+        text = re.sub(r"^\s*#\s*include[^\n]*$", "", source(tree, name), flags=re.MULTILINE)
+        functions = r"^(?:void|bool|std::tuple<[^{;]*?>) (\w+)\([^;{]*\) \{"
+        asked += re.findall(functions, text, re.MULTILINE)
+        declared = re.compile(r"^void (\w+)\(([^;{}]*)\);", re.MULTILINE)
+        parts.append(declared.sub(r'void \1(\2) { note("\1"); }', text))
+    for arch, first in (("sm120", ""), ("sm100", "typename T, ")):
+        kernel = f"{GROUPED}_{arch}"
+        note = f'note("{kernel}");'
+        parts.append(f"template <{first}typename... A> void {kernel}(A&&...) {{ {note} }}")
+    parts.append(definition(source(tree, "nvfp4_blockwise_moe_kernel.cu"), GROUPED))
     calls = [f'ask("{name}", {name});' for name in asked] + [f'ask("{GROUPED}", {GROUPED}<int>);']
     return "\n".join([*parts, ASK.replace("ALL", "\n    ".join(calls))])
 
 
-def answers(text, enabled):
-    """{(function, capability): what was called, or the answer} under some ENABLE_… definitions."""
+def answers(text: str, enabled: Sequence[str]) -> Answers:
+    """What the program says under some ENABLE_… definitions."""
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+        folder = Path(name)
         (folder / "stand_in.h").write_text(STAND_IN, encoding="utf-8")
         (folder / "all.cpp").write_text(text, encoding="utf-8")
-        argv = ["g++", "-std=c++20", "-w", "-O0", *(f"-DENABLE_{flag}=1" for flag in enabled), "all.cpp", "-o", "all"]
-        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode:
-            raise Unknown(f"the dispatchers do not compile with stand-ins: {done.stderr[:400]}")
-        done = subprocess.run([folder / "all"], capture_output=True, text=True, timeout=60, check=True)
-    rows = (line.split("\t") for line in done.stdout.splitlines())
+        flags = ["-std=c++20", "-w", "-O0", *(f"-DENABLE_{flag}=1" for flag in enabled)]
+        code, said = proofkit.command(["g++", *flags, "all.cpp", "-o", "all"], folder)
+        if code:
+            what = f"the dispatchers do not compile with stand-ins: {said[:400]}"
+            raise proofkit.Inconclusive(what)
+        code, said = proofkit.command([folder / "all"])
+        if code:
+            raise proofkit.Inconclusive(f"the dispatchers end with {code}: {said[-300:]}")
+    rows = (line.split("\t") for line in said.splitlines())
     return {(name, int(gpu)): answer for name, gpu, answer in rows}
 
 
-def promised(seen, gpu):
+def promised(tree: Path, seen: Answers, gpu: int) -> bool:
     """Whether Python says that there is a grouped GEMM."""
-    path = TREE / "vllm/_custom_ops.py"
-    found = [n for n in ast.parse(path.read_text(encoding="utf-8")).body if getattr(n, "name", "") == "cutlass_group_gemm_supported"]
-    if len(found) != 1:
-        raise Unknown("_custom_ops.py does not define cutlass_group_gemm_supported")
-    native = types.SimpleNamespace(cutlass_group_gemm_supported=lambda at: seen["cutlass_group_gemm_supported", at] == "true")
-    space = {"torch": types.SimpleNamespace(ops=types.SimpleNamespace(_C=native))}
-    exec(compile(ast.Module(found, []), "vllm", "exec"), space)
-    return space["cutlass_group_gemm_supported"](gpu)
+    name = "cutlass_group_gemm_supported"
+    native = SimpleNamespace(**{name: lambda capability: seen[name, capability] == "true"})
+    space: proofkit.Space = {"torch": SimpleNamespace(ops=SimpleNamespace(_C=native))}
+    return bool(proofkit.Source(tree / "vllm/_custom_ops.py").run([name], space)[name](gpu))
 
 
-def symptoms_of(build, seen, reached):
+def symptoms_of(tree: Path, build: str, seen: Answers, reached: Answers) -> Iterator[str]:
     """What is not as it should be with one set of definitions."""
-    if missing := [name for name, _ in reached if not any(name == there for there, _ in seen)]:
-        raise Unknown(f"there is no function {missing[0]}")
+    there = {name for name, _ in seen}
+    if missing := [name for name, _ in reached if name not in there]:
+        raise proofkit.Inconclusive(f"there is no function {missing[0]}")
     for (name, gpu), wanted in reached.items():
         if seen[name, gpu] != wanted:
             yield f"{build}: {name} on {gpu / 10}: {seen[name, gpu] or 'nothing'}, not {wanted}"
-    for name, gpu in seen:
-        if gpu == 121 and seen[name, 121] != seen[name, 120]:
-            yield f"{build}: {name} on 12.1: {seen[name, 121] or 'nothing'}; on 12.0: {seen[name, 120] or 'nothing'}"
-    if promised(seen, 121) and seen["cutlass_moe_mm", 121] == "refused":
+    for name in sorted(there):
+        own, model = seen[name, 121] or "nothing", seen[name, 120] or "nothing"
+        if own != model:
+            yield f"{build}: {name} on 12.1: {own}; on 12.0: {model}"
+    if promised(tree, seen, 121) and seen["cutlass_moe_mm", 121] == "refused":
         yield f"{build}: a grouped FP8 GEMM is promised on 12.1, and cutlass_moe_mm refuses"
 
 
-def main():
-    """Look at every build."""
-    if not shutil.which("g++"):
-        raise Unknown("there is no g++")
-    text, lines = program(), []
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a function that does another thing on 12.1 than on 12.0, or than it should."""
+    proofkit.require("g++")
+    text, found = program(tree), list[str]()
     for build, enabled in BUILDS.items():
-        seen = answers(text, enabled)
-        lines += symptoms_of(build, seen, REACHED | (REACHED_BY_WHEEL if enabled is not SM120 else {}))
-    return list(dict.fromkeys(lines))
+        reached = REACHED if enabled is SM120 else REACHED | REACHED_BY_WHEEL
+        found += symptoms_of(tree, build, answers(text, enabled), reached)
+    right = "12.1 is dispatched as 12.0 is: FP8 and NVFP4 reach the SM120 kernels"
+    return proofkit.verdict(found, f"{right}, nothing is promised that does not exist")
 
 
-try:
-    found = main()
-except Exception as error:  # an unknown layout may fail in any way; what Python makes of that is exit 1, a symptom
-    print(f"cannot be told: {error!r}")
-    sys.exit(3)
-print("; ".join(found) or "12.1 is dispatched as 12.0 is: FP8 and NVFP4 reach the SM120 kernels, nothing is promised that is not there")
-sys.exit(1 if found else 0)
+if __name__ == "__main__":
+    proofkit.main(judge)

@@ -135,6 +135,45 @@ def test_a_proof_that_crashes_is_never_taken_for_a_success(tmp_path: Path, tree:
     assert done.state == "unknown"
 
 
+def test_a_proof_imports_the_proofkit_that_is_beside_the_program(
+    tmp_path: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(write(tmp_path / "lib/more.py", "NAME = 'zwei'\n").parent))
+    script = write(
+        tmp_path / "proof.py",
+        "import more, proofkit\nproofkit.end(1, f'{more.NAME} of {proofkit.__file__}')\n",
+    )
+    kit = Path(overlay.__file__).with_name("proofkit.py")
+    assert overlay.prove(script, tree) == (overlay.SYMPTOM, f"zwei of {kit}")
+    for name in ("overlay.py", "proofkit.py"):
+        write(tmp_path / "factory" / name, kit.with_name(name).read_text())
+    program = "import sys, pathlib, overlay; print(overlay.prove(*map(pathlib.Path, sys.argv[1:])))"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program, str(script), str(tree)],
+        cwd=tmp_path / "factory",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(tmp_path / "factory/proofkit.py") in done.stdout
+
+
+def test_a_prover_that_cannot_judge_leaves_the_patch_unknown_but_finds_its_conflicts(
+    tmp_path: Path, tree: Path
+) -> None:
+    def prover(script: Path, _tree: Path) -> tuple[int, str]:
+        return overlay.INCONCLUSIVE, f"no {script.stem}"
+
+    good, bad = step(tmp_path, "good", "a.py", "zwei"), step(tmp_path, "bad", "b.py", "zwei")
+    bad[1].write_text(DIFF.format(file="missing.py", word="zwei")) if bad[1] else None
+    found = overlay.apply_series(tree, [good, bad, ("none", None, good[2])], prover)
+    assert [(one.state, one.detail) for one in found] == [
+        ("unknown", "no good"),
+        ("conflict", "error: missing.py: No such file or directory"),
+        ("unknown", "no variant for this version; no good"),
+    ]
+
+
 def test_a_tree_inside_another_repository_is_patched_all_the_same(
     tmp_path: Path, tree: Path
 ) -> None:

@@ -69,6 +69,8 @@ def test_the_error_for_an_unknown_patch_lists_the_available_ones(tmp_path: Path)
         ("run: proof.py", "run: none.py", "patch-no-proof", 14),
         ("findings: f", "finding: f", "patch-unknown-key", 12),
         ("stage: installed", "stage: here", "patch-wrong-value", 6),
+        ("kind: static", "kind: static\n  needs: [gcc]", "patch-wrong-value", 16),
+        ("variants:", "applies_to: {flavors: [gb11]}\nvariants:", "patch-unknown-key", 7),
         ("variants:", "after: [vllm/gone]\nvariants:", "patch-unknown", 1),
         ("variants:", "after: [vllm/one]\nvariants:", "patch-cycle", 1),
     ],

@@ -12,6 +12,7 @@ from support.matrices import write as write_matrix
 from support.patches import PATCH, make
 from support.sources import index
 
+from imagefactory.inbuild import proofkit
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog, check, conflicts
@@ -95,6 +96,23 @@ def test_an_inconclusive_result_is_not_cached(tmp_path: Path, index: str) -> Non
     done = checked(tmp_path, index, proof_py="raise SystemExit(3)")
     assert [row.state for row in done.rows] == ["unknown"]
     assert not list((tmp_path / "cache").glob("proofs/*.json"))
+
+
+def test_a_proof_whose_tools_are_missing_is_inconclusive_and_not_run(
+    tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(proofkit.CUDA, raising=False)
+    text = PATCH.replace("kind: static", "kind: nvcc\n  needs: [nvcc]")
+    done = checked(tmp_path, index, patch_yaml=text, proof_py="raise SystemExit(1)")
+    reason = f"inconclusive: needs a CUDA toolchain in {proofkit.CUDA}"
+    assert [(row.state, row.reason) for row in done.rows] == [("unknown", reason)]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvcc").touch(0o755)
+    monkeypatch.setenv(proofkit.CUDA, str(tmp_path))
+    steps = catalog.series(catalog.load(tmp_path / "patches"), _cell(tmp_path, "0.22.1"))
+    using = settings(tmp_path, index)
+    done = check.check(_cell(tmp_path, "0.22.1"), steps, Bench(using), None, using)
+    assert [row.state for row in done.rows] == ["broken"]
 
 
 COUNTING = """\

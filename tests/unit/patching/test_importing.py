@@ -8,6 +8,7 @@ import pytest
 from support.releases import BASE, DIFF, using
 
 from imagefactory.errors import InputError
+from imagefactory.inbuild import overlay
 from imagefactory.patching import catalog, importing
 from imagefactory.settings import Settings
 
@@ -41,6 +42,8 @@ def test_a_diff_becomes_a_draft_for_the_newest_release_that_it_applies_to(
     assert draft.draft
     assert "0.21.5" in draft.variants[0].versions
     assert draft.variants[0].diff.read_text().splitlines()[1:] == DIFF.splitlines()
+    said = overlay.prove(draft.proof.script, tmp_path)
+    assert said == (overlay.INCONCLUSIVE, "inconclusive: this proof is not written yet")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from support.patches import DIFF, make
 from support.sources import TREES, publish
 
 from imagefactory.errors import SetupError
+from imagefactory.inbuild import proofkit
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Patch, State
@@ -79,6 +80,19 @@ def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     (patch.folder / "a.diff").write_text(DIFF.replace("zwei", "other"))
     (row,) = status.measure([patch], [tree], Bench(using))
     assert row.state is State.BROKEN
+
+
+def test_results_are_kept_for_one_proofkit(
+    tmp_path: Path, index: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using = settings(tmp_path, index)
+    tree = sources.fetch("vllm", "0.22.1", using)
+    status.measure([patch], [tree], Bench(using))
+    ran = (tmp_path / "ran").read_text()
+    (tmp_path / "proofkit.py").write_text("# another one\n")
+    monkeypatch.setattr(proofkit, "__file__", str(tmp_path / "proofkit.py"))
+    status.measure([patch], [tree], Bench(using))
+    assert (tmp_path / "ran").read_text() == 2 * ran
 
 
 def test_the_newest_release_of_each_minor_is_measured_unless_a_specifier_is_given(

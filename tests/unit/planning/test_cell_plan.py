@@ -11,7 +11,7 @@ from support.plans import planned
 
 from imagefactory.locking import store
 from imagefactory.locking.lock import FIND_LINKS
-from imagefactory.planning import layers
+from imagefactory.planning import context, layers
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import decide
 from imagefactory.system.platforms import Platform
@@ -20,6 +20,11 @@ from imagefactory.system.platforms import Platform
 def test_the_same_inputs_have_the_same_build_key() -> None:
     assert planned().build_key == planned().build_key
     assert planned().labels["io.imagefactory.build-key"] == planned().build_key
+
+
+def test_whatever_proves_patches_in_a_build_has_the_proofkit_next_to_it() -> None:
+    for programs in context.PROGRAMS.values():
+        assert {"overlay.py", "proofkit.py"} <= set(programs)
 
 
 def test_the_build_key_changes_with_everything_that_determines_the_content() -> None:

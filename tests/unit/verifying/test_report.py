@@ -35,10 +35,17 @@ SOME = Receipt(
 )
 
 
+class Terminal(io.StringIO):
+    """Output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a terminal of 80 columns shows."""
-    shown = io.StringIO()
+    shown = Terminal()
     console = Console(
         file=shown,
         width=80,

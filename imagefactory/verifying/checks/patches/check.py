@@ -31,9 +31,7 @@ def present(subject: Subject) -> Verdict:
         for key in subject.image.labels
         if key.startswith(prefix)
     }
-    faults = [
-        f"{name} has a label and is not in the manifest" for name in sorted(labelled - names)
-    ]
+    faults = [f"{name} has a label and is not in the manifest" for name in sorted(labelled - names)]
     if subject.expected:
         wanted = set(subject.expected.cell.flavor.patches)
         faults += [f"{name} is missing, the cell has it" for name in sorted(wanted - names)]

@@ -79,7 +79,7 @@ FAULTS = (
     Fault(
         check="patches-present",
         name="a patch that the cell does not have",
-        breaks=lambda image: cell_with(image),
+        breaks=cell_with,
         says=f"{PATCH} is in the image, the cell does not have it",
     ),
     Fault(
