@@ -1,18 +1,20 @@
-# Two targets matter: `make demo` and `make test`. Both set up everything that they need and may be run again at any time.
+# Two targets matter: `make demo` and `make test`. Both set up everything that they need, and can be
+# run again at any time.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down lock plan build verify push clean patch-status port-drift bench compiler
+.PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
+.PHONY: lock plan build verify push patch-status port-drift bench
 
 VENV := .venv
 BIN := $(VENV)/bin
-# as modules: by their paths, mypy calls all of them `proof`
+# as modules: given as paths, mypy calls all of them `proof`
 PROOFS := $(subst /,.,$(patsubst patches/%.py,%,$(wildcard patches/*/*/proof.py)))
-# what the demo makes: the cell that any machine can build, run and ask
+# the cell that `make demo` builds: one that any machine can build and run
 DEMO ?= flavor=cpu
 
-help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+help: ## show this list
+	@sed -nE 's/^([a-z0-9-]+):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 21
 
 $(BIN)/imagefactory: pyproject.toml
 	@echo "setting up $(VENV)"
@@ -20,53 +22,55 @@ $(BIN)/imagefactory: pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-engine: $(BIN)/imagefactory ## a container engine: the machine's own, or a private one where none answers
+engine: $(BIN)/imagefactory ## start a private container engine if none is running
 	@scripts/engine up
 
-demo: engine ## build and verify the demo cell, ending in a table of what was made and proven
+demo: engine ## build and verify the demo cell, and show the results
 	@$(BIN)/imagefactory build --matrix --select '$(DEMO)' --no-verify
 	@$(BIN)/imagefactory verify --select '$(DEMO)'
 
-test: check test-unit test-proofs test-e2e ## everything but what moves tens of gigabytes
+test: check test-unit test-proofs test-e2e ## run all tests except the large ones
 
-check: $(BIN)/imagefactory ## mypy strict and ruff
+check: $(BIN)/imagefactory ## run ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@MYPYPATH=imagefactory/inbuild:patches $(BIN)/mypy $(PROOFS:%=-m %)
 
-# the tests of the extension probe make small libraries; proofs compile and configure upstream's sources
+# tests compile small libraries; proofs compile and configure upstream's sources
 compiler:
-	@{ command -v g++ && command -v cmake; } >/dev/null || { echo "installing g++ and cmake for the tests"; apt-get -qq update && apt-get -qq install -y --no-install-recommends cmake g++ >/dev/null; } \
+	@{ command -v g++ && command -v cmake; } >/dev/null || { \
+	  echo "installing g++ and cmake for the tests"; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends cmake g++ >/dev/null; } \
 	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
 
-test-unit: $(BIN)/imagefactory compiler ## seconds, without an engine
+test-unit: $(BIN)/imagefactory compiler ## run the unit tests, which need no engine
 	@$(BIN)/pytest -n auto -m 'not e2e and not large' tests/unit imagefactory
 
-test-proofs: $(BIN)/imagefactory compiler ## the proofs of patches, on small sources; no engine
+test-proofs: $(BIN)/imagefactory compiler ## test the proofs of patches on small sources
 	@$(BIN)/pytest -n auto tests/proofs
 
-test-e2e: engine compiler ## a real engine, a real registry, real servers
+test-e2e: engine compiler ## run the tests with a real engine, registry and servers
 	@$(BIN)/pytest -n 2 --dist loadgroup -m 'e2e and not large' tests/e2e
 
-test-all: test ## all of it: a whole gb10 cell too, tens of gigabytes
+test-all: test ## run all tests: builds a gb10 cell, tens of gigabytes
 	@$(BIN)/pytest -m large tests/e2e
 
-patch-status: $(BIN)/imagefactory compiler ## measure every patch against every release, and write docs/patch-status.md
+patch-status: $(BIN)/imagefactory compiler ## measure all patches; write docs/patch-status.md
 	@$(BIN)/imagefactory patch status --markdown docs/patch-status.md
 
-port-drift: $(BIN)/imagefactory compiler ## carry every patch forward release by release, and write docs/port-drift.md
+port-drift: $(BIN)/imagefactory compiler ## rebase all patches; write docs/port-drift.md
 	@$(BIN)/python benchmarks/port_drift.py --markdown docs/port-drift.md
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-# the nightly's steps, one target each; SELECT narrows them, TO names the registry's repository
-lock: $(BIN)/imagefactory ## resolve everything anew
+# the steps of the nightly build; SELECT selects cells, TO is the repository to push to
+lock: $(BIN)/imagefactory ## resolve all cells again
 	@$(BIN)/imagefactory lock --upgrade
 
-plan: $(BIN)/imagefactory ## what would be built
+plan: $(BIN)/imagefactory ## show what would be built
 	@$(BIN)/imagefactory plan $(if $(SELECT),--select '$(SELECT)')
 
 build: engine ## build what changed
@@ -78,12 +82,14 @@ verify: engine ## verify what was built
 push: engine ## push what was verified
 	@$(BIN)/imagefactory push $(if $(SELECT),--select '$(SELECT)') $(if $(TO),--to '$(TO)')
 
-# CELL names it as --select does; BENCH may hold further options, such as --together 'flavor=gb10'; PAGE is what is written
-bench: engine ## measure a cell against other ways of making it, and write docs/benchmarks.md
-	@$(BIN)/python benchmarks/images.py --select '$(or $(CELL),$(DEMO))' --markdown $(or $(PAGE),docs/benchmarks.md) $(BENCH)
+# CELL is a --select expression, PAGE the page to write (default docs/benchmarks.md), BENCH further
+# options, such as --together 'flavor=gb10'
+bench: engine ## compare a cell with other ways to build it; write docs/benchmarks.md
+	@$(BIN)/python benchmarks/images.py --select '$(or $(CELL),$(DEMO))' \
+	  --markdown $(or $(PAGE),docs/benchmarks.md) $(BENCH)
 
-down: ## stop the private engine, if there is one
+down: ## stop the private engine
 	@scripts/engine down
 
-clean: ## forget the virtual environment
+clean: ## delete the virtual environment
 	@rm -rf $(VENV)

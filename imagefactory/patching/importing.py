@@ -150,7 +150,7 @@ def _project(texts: dict[Path, str]) -> str:
             f"the diffs change {' and '.join(found) or 'nothing'}, but a patch belongs to "
             "one project"
         )
-        raise fail(InputError, "import-projects", what, fix="import them one by one")
+        raise fail(InputError, "import-projects", what, fix="import them separately")
     return next(iter(found))
 
 
