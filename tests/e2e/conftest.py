@@ -26,6 +26,7 @@ from imagefactory.system.engine import Engine
 SOURCES = ("test_patch", "test_real_index")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two workers at most share the machine: what uses the engine, and what reads sources."""
     for item in items:
