@@ -11,7 +11,7 @@ import typer
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from imagefactory import opening, pipeline
+from imagefactory import opening, workflows
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.patching import catalog, sources, status
@@ -149,7 +149,7 @@ def check_command(
 
     Exits with 1 if a patch would stop the build.
     """
-    done = pipeline.check_patches(workspace_of(file), [cell])
+    done = workflows.check_patches(workspace_of(file), [cell])
     if json:
         ui.emit_json([{"cell": one.cell, **row.as_dict()} for one in done for row in one.rows])
     else:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import pipeline
+from imagefactory import workflows
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError
 from imagefactory.system import ui
@@ -41,7 +41,7 @@ def prune_command(
     Only what imagefactory made is removed.
     """
     workspace = workspace_of(file)
-    found, engine = pipeline.survey(workspace, everything=everything, build_cache=cache)
+    found, engine = workflows.survey(workspace, everything=everything, build_cache=cache)
     items, kept = found.items, found.kept
     confirmed = bool(items) and not dry_run and (yes or _confirm(items, kept))
     failed, freed = upkeep.remove(items, engine) if confirmed else ([], 0)

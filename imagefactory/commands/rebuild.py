@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import pipeline
+from imagefactory import workflows
 from imagefactory.commands import tables
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.inspecting import rebuild
@@ -37,7 +37,7 @@ def rebuild_command(
 
     Exits with 1 if they differ.
     """
-    done = pipeline.rebuild(workspace_of(file), tag, with_base=with_base, files=diff)
+    done = workflows.rebuild(workspace_of(file), tag, with_base=with_base, files=diff)
     if json:
         ui.emit_json(done.as_dict())
     elif done.same:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import pipeline
+from imagefactory import workflows
 from imagefactory.commands.options import HERE, File, Select, workspace_of
 from imagefactory.system import ui
 
@@ -25,7 +25,7 @@ def render_command(
     ] = None,
 ) -> None:
     """Print the Dockerfiles of the selected cells, or write everything that Buildx needs."""
-    rendered = pipeline.render(workspace_of(file), select or [], out.resolve() if out else None)
+    rendered = workflows.render(workspace_of(file), select or [], out.resolve() if out else None)
     if rendered.bakefile is None:
         for plan in rendered.plans:
             sys.stdout.write(plan.dockerfile)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from imagefactory import pipeline
+from imagefactory import workflows
 from imagefactory.commands.options import (
     HERE,
     BuilderName,
@@ -65,13 +65,13 @@ def wheel_command(
     cells = tuple(cell for cell in cells if cell.flavor.build)
     if units:
         trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
-        tried = pipeline.try_units(workspace, _only(cells), trial, builder)
+        tried = workflows.try_units(workspace, _only(cells), trial, builder)
         _show_tried(tried, count, json=json)
         return
     if targets or count:
         what, fix = "--target and --count need --try", "add the files to compile: --try GLOB"
         raise fail(InputError, "try-what", what, fix=fix)
-    made = pipeline.wheels_of(workspace, cells, builder, again=again) if cells else ()
+    made = workflows.wheels_of(workspace, cells, builder, again=again) if cells else ()
     if json:
         ui.emit_json([one.as_dict() for one in made])
         return

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "imagefactory"
 ORDER = (
     *("errors", "settings", "system", "inbuild", "matrix", "locking", "patching", "planning"),
     *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
-    *("workspace", "opening", "results", "pipeline", "commands", "cli", "__main__"),
+    *("workspace", "opening", "results", "pipeline", "workflows", "commands", "cli", "__main__"),
 )
 #: Packages without an entry module; every other one is a station, with a module of its own name.
 COLLECTIONS = ("system", "inbuild", "commands")
