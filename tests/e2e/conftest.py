@@ -26,12 +26,10 @@ from imagefactory.system.engine import Engine
 SOURCES = ("test_patch", "test_real_index")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers at most share the machine: what uses the engine, and what reads sources."""
-    for item in items:
-        group = "sources" if item.path.name.startswith(SOURCES) else "engine"
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give two workers a group each: what uses the engine, and what only reads sources."""
+    group = "sources" if item.path.name.startswith(SOURCES) else "engine"
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
