@@ -50,8 +50,14 @@ test-unit: $(BIN)/imagefactory compiler ## run the unit tests, which need no eng
 test-proofs: $(BIN)/imagefactory compiler ## test the proofs of patches on small sources
 	@$(BIN)/pytest -n auto tests/proofs
 
-test-e2e: engine compiler ## run the tests with a real engine, registry and servers
-	@$(BIN)/pytest -n 2 --dist loadgroup -m 'e2e and not large' tests/e2e
+# tests that only read and compile upstream's sources run next to those that use the engine
+E2E := $(BIN)/pytest -m 'e2e and not large'
+SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py
+test-e2e: engine compiler ## a real engine, a real registry, real servers
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	  $(E2E) $(SOURCES) >"$$log" 2>&1 & sources=$$!; \
+	  failed=0; $(E2E) tests/e2e $(SOURCES:%=--ignore=%) || failed=$$?; \
+	  wait $$sources || failed=$$?; cat "$$log"; exit $$failed
 
 test-all: test ## run all tests: builds a gb10 cell, tens of gigabytes
 	@$(BIN)/pytest -m large tests/e2e

@@ -22,15 +22,6 @@ from imagefactory.patching import cuda_home
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
 
-#: Modules that ask no engine: they compile and prove upstream's sources.
-SOURCES = ("test_patch", "test_real_index")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give two workers a group each: what uses the engine, and what only reads sources."""
-    group = "sources" if item.path.name.startswith(SOURCES) else "engine"
-    item.add_marker(pytest.mark.xdist_group(group))
-
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
