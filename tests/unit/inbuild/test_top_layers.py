@@ -80,6 +80,7 @@ def test_the_top_layer_has_the_entrypoint_the_records_and_the_proofs(tmp_path: P
         "manifest.json",
         "dropped.json",
         "entrypoint",
+        "proofs/proofkit.py",
         "proofs/vllm/one/proof.py",
     }
     assert (folder / "entrypoint").stat().st_mode & 0o777 == 0o755
