@@ -145,8 +145,12 @@ def _hints(term: _Term, cells: Sequence[Cell]) -> Iterator[str]:
     if term.negated or any(term.holds(cell) for cell in cells):
         return
     if term.axis is None:
-        near = difflib.get_close_matches(term.text, [cell.name for cell in cells], n=1, cutoff=0.8)
+        values = {value: axis for cell in cells for axis, value in cell.axes.items()}
+        names = [cell.name for cell in cells]
+        near = difflib.get_close_matches(term.text, names, n=1, cutoff=0.8)
+        if term.text in values:
+            near = [f"{values[term.text]}={term.text}"]
         yield from (f"did you mean {name}?" for name in near)
         return
-    values = dict.fromkeys(value for cell in cells if (value := cell.axes.get(term.axis)))
-    yield f"{term.axis} is one of {', '.join(values)}" if values else f"no cell has {term.axis}"
+    known = dict.fromkeys(value for cell in cells if (value := cell.axes.get(term.axis)))
+    yield f"{term.axis} is one of {', '.join(known)}" if known else f"no cell has {term.axis}"

@@ -27,7 +27,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
 from imagefactory.errors import FactoryError
@@ -39,7 +38,6 @@ __all__ = [
     "command",
     "emit_json",
     "err",
-    "escape",
     "failure",
     "finish",
     "line",
@@ -59,8 +57,8 @@ WIDE = None if "COLUMNS" in os.environ or sys.stdout.isatty() else 160
 #: Columns that a terminal is assumed to have at least.
 LEAST = 80
 
-out = Console(highlight=False, emoji=False, soft_wrap=True, width=WIDE)
-err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=WIDE)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 #: The result of the command that is running, until ``finish`` writes it.
 _results: list[object] = []

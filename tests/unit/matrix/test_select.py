@@ -112,6 +112,7 @@ def test_a_term_that_matches_nothing_is_answered_with_what_would_match() -> None
     assert refused("flavor=gb10 and vllm=0.9*").fix == "vllm is one of 0.22.1, 0.33.0, 0.32.0"
     name = cells()[0].name
     assert refused(name[:-1]).fix == f"did you mean {name}?"
+    assert refused("gb10").fix == "did you mean flavor=gb10?"
     assert refused("flavor=cpu flavor=gb10").fix == GRAMMAR
 
 
