@@ -1,14 +1,13 @@
-"""What an image costs, made by imagefactory and in the ways it is made elsewhere, from the same
-locked wheels.
+"""Measures what an image costs when imagefactory builds it, and with other build methods.
 
     python benchmarks/images.py [--select CELL] [--together CELLS] [--rival NAME] [--markdown PAGE]
 
-Cold is from nothing: every way makes the same base anew, and downloads the same wheels from the
-same index, which has been asked for all of them once before. Rivals are Dockerfiles with Docker's
-own settings (gzip layers); what pip keeps of its downloads stays in its image, and depends on the
-index. "Changed" is one line of one patched Python file. "Moved" are the bytes that a real registry,
-which has the image, gets when the changed one is pushed. Ratios are to ours, in this one run;
-seconds depend on the machine.
+All methods use the same locked wheels. A cold build starts without any cache: every method builds
+the same base and downloads the same wheels from the same index, whose caches are warm. The rivals
+are Dockerfiles with Docker's default settings (gzip layers); what pip caches stays in its image and
+depends on the index. The rebuild follows a change of one line in a patched Python file. The
+bytes pushed are those that a registry with the original image receives when the rebuilt image is
+pushed. Ratios are relative to imagefactory in the same run; times depend on the machine.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import json
 import os
 import statistics
 import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -30,7 +30,6 @@ from measure import (
     REPOSITORY,
     ROOT,
     Files,
-    alone,
     bake,
     command,
     files_of,
@@ -38,9 +37,10 @@ from measure import (
     prune,
     registry,
     remove_images,
-    room,
+    run_exclusively,
     surplus,
     unpacked,
+    wait_for_space,
 )
 from report import Cost, Goal, Report
 
@@ -57,8 +57,8 @@ from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
 ROUNDS = 3
-#: Bytes on disk, for each byte that the wheels hold, while an image is made, exported and pushed to
-#: a local registry.
+#: Bytes of disk space per byte of the wheels' content, while an image is built, exported and pushed
+#: to a local registry.
 PEAK = 5
 OTHER = {"linux/amd64": "linux/arm64", "linux/arm64": "linux/amd64"}
 RIVALS = {"plain": "plain pip Dockerfile", "single": "single-layer image"}
@@ -66,7 +66,7 @@ RIVALS = {"plain": "plain pip Dockerfile", "single": "single-layer image"}
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """One cell, ready to be made in every way."""
+    """One cell, prepared for every build method."""
 
     engine: Engine
     project: scratch.Project
@@ -76,13 +76,13 @@ class Bench:
 
     @property
     def tag(self) -> str:
-        """The name of our image."""
+        """The reference of imagefactory's image."""
         return self.plan.cell.tag
 
-    def forget(self) -> None:
-        """Give our image's name to another one.
+    def retag(self) -> None:
+        """Move the cell's tag to another image, so that the cell has to be built.
 
-        It keeps one of its own: the engine deletes layers without a name.
+        The built image keeps another tag, as the engine deletes images without one.
         """
         self.engine.tag(f"{REPOSITORY}:basefs", self.tag)
 
@@ -90,7 +90,7 @@ class Bench:
 def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
     """Copy the project, render the first of ``cells`` and write its rivals.
 
-    All of it goes when ``stack`` unwinds.
+    Everything is removed when ``stack`` unwinds.
     """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
     project = scratch.copy(folder, (cell.flavor.name for cell in cells))
@@ -102,12 +102,9 @@ def prepare(stack: ExitStack, engine: Engine, cells: Sequence[Cell]) -> Bench:
 
 
 def content(bench: Bench, *, ours: bool) -> tuple[int, int]:
-    """Download all wheels once.
-
-    Bytes of the base's files, and of the files that the wheels hold.
-    """
+    """Download all wheels once; returns the bytes of the base's files and of the wheels' files."""
     if not ours:
-        bake(bench.engine, bench.rivals, "asked", cold=True)
+        bake(bench.engine, bench.rivals, "warmup", cold=True)
     bake(bench.engine, bench.rivals, "basefs")
     base = files_of(bench.engine, f"{REPOSITORY}:basefs")
     return base.total, unpacked(bench.plan, bench.project.settings)
@@ -120,19 +117,19 @@ def measure(
     change: Callable[[], float],
     between: Callable[[], None] = lambda: None,
 ) -> Cost:
-    """Push the image ``tag``, change it, push it again; ``between`` runs before the change."""
+    """Push the image ``tag``, change it and push it again; ``between`` runs before the change."""
     with registry(bench.engine) as store:
         store.push(bench.engine, tag, "first")
         first = files_of(bench.engine, tag)
         between()
         changed = change()
-        moved = store.push(bench.engine, tag, "changed")
+        pushed = store.push(bench.engine, tag, "changed")
         images: list[Files] = [first, files_of(bench.engine, tag)]
         sizes = [store.size("first"), store.size("changed")]
         return Cost(
             cold=cold,
             changed=changed,
-            moved=moved,
+            pushed=pushed,
             compressed=sizes[0],
             unpacked=first.total,
             surplus=surplus(store.stored(), sizes, images),
@@ -140,10 +137,7 @@ def measure(
 
 
 def measure_ours(bench: Bench, report: Report) -> Cost:
-    """Ours: cold as rendered; then what `imagefactory build` adds to the same bake.
-
-    Then the changed patch.
-    """
+    """Measure imagefactory: a cold bake, the overhead of `imagefactory build`, a changed patch."""
     name = bench.plan.cell.name
     cold = bake(bench.engine, bench.ours, name, cold=True)
     cell = [bench.plan.cell]
@@ -152,27 +146,26 @@ def measure_ours(bench: Bench, report: Report) -> Cost:
         baked, built = [], []
         bench.engine.tag(bench.tag, f"{REPOSITORY}:kept")
         for _ in range(ROUNDS):
-            bench.forget()
+            bench.retag()
             baked.append(bake(bench.engine, bench.ours, name))
-            bench.forget()
+            bench.retag()
             built.append(bench.project.build(cell))
-        by_hand, by_us = statistics.median(baked), statistics.median(built)
-        extra = by_us - by_hand
+        plain, full = statistics.median(baked), statistics.median(built)
+        extra = full - plain
+        ratio = (cold + extra) / cold
         unchanged = statistics.median(bench.project.build(cell) for _ in range(ROUNDS))
         report.goals += [
             Goal(
-                "`imagefactory build` over a hand-written bake of the same files, cold",
-                f"{(cold + extra) / cold:.3f} ({extra:+.1f} s on {cold:.0f} s)",
+                "cold `imagefactory build` / plain bake",
+                f"{ratio:.3f} ({extra:+.1f} s on {cold:.0f} s)",
                 1.05,
-                (cold + extra) / cold,
+                ratio,
             ),
             Goal(
-                "the same with every step cached",
-                f"{by_us:.1f} s, by hand {by_hand:.1f} s (median of {ROUNDS})",
+                "`imagefactory build`, all steps cached",
+                f"{full:.1f} s, plain bake {plain:.1f} s (median of {ROUNDS})",
             ),
-            Goal(
-                "`build --matrix` with nothing changed", f"{unchanged:.1f} s (median of {ROUNDS})"
-            ),
+            Goal("`build --matrix`, unchanged", f"{unchanged:.1f} s (median of {ROUNDS})"),
         ]
 
     def change() -> float:
@@ -183,7 +176,7 @@ def measure_ours(bench: Bench, report: Report) -> Cost:
 
 
 def measure_rival(bench: Bench, name: str) -> Cost:
-    """A rival: cold, then with another file to copy."""
+    """Measure a rival: a cold build, then a rebuild with a changed file."""
     rivals.change(bench.rivals.parent, 1)
     cold = bake(bench.engine, bench.rivals, name, cold=True)
 
@@ -195,13 +188,10 @@ def measure_rival(bench: Bench, name: str) -> Cost:
 
 
 def other_platform(bench: Bench, platform: Platform) -> Goal:
-    """The steps of the cell itself, the base standing already.
-
-    For another platform and for its own.
-    """
+    """The time of the cell's own steps on its platform, relative to those on another platform."""
     cell = bench.plan.cell
-    what = f"steps of the cell for {cell.platform} over the same pins for {platform}"
     arch = platform.arch
+    what = f"build steps for {cell.platform.arch} / for {arch}"
     other = replace(
         cell,
         name=f"{cell.name}-also-{arch}",
@@ -213,23 +203,25 @@ def other_platform(bench: Bench, platform: Platform) -> Goal:
         plans, found = bench.project.plan([cell, other], bench.engine)
         seconds = {one.platform: _steps_of(bench, one, plans, found) for one in (cell, other)}
     except FactoryError as error:
-        return Goal(what, f"not measured: {error.problems[0].what}")
+        reason = textwrap.shorten(error.problems[0].what, 45, placeholder=" …")
+        return Goal(what, f"not measured: {reason}")
     own, theirs = seconds[cell.platform], seconds[platform]
     bound = 1.15 if cell.platform == Platform.ARM64 else None
     return Goal(what, f"{own / theirs:.2f} ({own:.0f} s, {theirs:.0f} s)", bound, own / theirs)
 
 
 def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Bases) -> float:
-    """The wall seconds of the steps of one cell, its base made and its wheels downloaded before."""
+    """The wall-clock seconds of a cell's own steps, with its base built and wheels downloaded."""
     known = bench.project.bakefile(plans, found, bench.engine, "also")
     bake(bench.engine, known, cell.name, keep=False)
     prune(bench.engine)
     for shared in json.loads(known.read_text(encoding="utf-8"))["target"]:
         if shared.startswith(("base-", "builder-")):
             bake(bench.engine, known, shared, keep=False)
-    anew = bench.project.bakefile(plans, found, bench.engine, "also", BakeOptions(uncached="cells"))
+    uncached = BakeOptions(uncached="cells")
+    file = bench.project.bakefile(plans, found, bench.engine, "also", uncached)
     try:
-        return bake(bench.engine, anew, cell.name)
+        return bake(bench.engine, file, cell.name)
     finally:
         remove_images(bench.engine)
         prune(bench.engine)
@@ -238,12 +230,10 @@ def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Bases) -> 
 def together(bench: Bench, expressions: Sequence[str]) -> Goal:
     """All selected cells in one registry."""
     cells = select(bench.project.inputs.matrix.cells, expressions)
-    what = f"registry bytes of {len(cells)} cells over their distinct content"
     if len(cells) < 2:
-        return Goal(
-            "registry bytes of several cells over their distinct content",
-            "not measured: one cell is selected",
-        )
+        what = "registry with several cells / distinct content"
+        return Goal(what, "not measured: only one cell is selected")
+    what = f"registry with {len(cells)} cells / distinct content"
     with registry(bench.engine) as store:
         images = []
         for number, cell in enumerate(cells):
@@ -258,47 +248,37 @@ def together(bench: Bench, expressions: Sequence[str]) -> Goal:
 
 
 def titles(platform: str, native: str) -> dict[str, str]:
-    """What the ways of making the image are called.
-
-    Pip runs on the image's own platform, whatever that costs.
-    """
+    """The names of the build methods; pip runs on the image's own platform, emulated if needed."""
     emulated = ", emulated" if platform != native else ""
     return {"ours": "imagefactory", **RIVALS, "plain": RIVALS["plain"] + emulated}
 
 
-def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
-    """Measure everything, the cheapest to be wrong first.
+def run(options: argparse.Namespace, stack: ExitStack) -> Report:
+    """Measure everything, quick measurements first.
 
-    The page is written as it grows, lest an hour be lost.
+    The page is written after each step, so that an error does not lose an hour's results.
     """
     settings = from_environment(os.environ)
     engine = Engine.connect(os.environ, settings.state)
-    alone(stack, settings.state / "bench.lock")
+    run_exclusively(stack, settings.state / "bench.lock")
     remove_images(engine)
     real = matrix.load(ROOT / "matrix.yaml").cells
-    selected, several = select(real, [asked.select]), asked.together or [asked.select]
+    selected, several = select(real, [options.select]), options.together or [options.select]
     facts = machine(engine)
     scale = [plan_scale.planning(1000), plan_scale.unchanged(100, engine)]
     bench = prepare(stack, engine, [*selected, *select(real, several)])
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
-    facts.append(
-        (
-            "cell",
-            (
-                f"{cell.name}: {len(wheels)} wheels, "
-                f"{sum(wheel.size for wheel in wheels) / 1e9:.2f} GB"
-            ),
-        )
-    )
-    room(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
-    measured = () if asked.ours else tuple(asked.rival or RIVALS)
-    base, held = content(bench, ours=not measured)
-    facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {held / 1e6:.0f} MB unpacked"))
-    report = Report(facts=facts, titles=titles(cell.platform, engine.platform), floor=base + held)
+    compressed = sum(wheel.size for wheel in wheels) / 1e9
+    facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {compressed:.2f} GB"))
+    wait_for_space(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
+    measured = () if options.ours else tuple(options.rival or RIVALS)
+    base, files = content(bench, ours=not measured)
+    facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {files / 1e6:.0f} MB unpacked"))
+    report = Report(facts=facts, titles=titles(cell.platform, engine.platform), floor=base + files)
 
     def clear() -> None:
         prune(engine, downloads=True)
-        room(engine, PEAK * held)
+        wait_for_space(engine, PEAK * files)
 
     clear()
     report.costs["ours"] = measure_ours(bench, report)
@@ -307,65 +287,65 @@ def run(asked: argparse.Namespace, stack: ExitStack) -> Report:
         remove_images(engine)
         clear()
         report.costs[name] = measure_rival(bench, name)
-    keep(asked, report)
+    save(options, report)
     remove_images(engine)
     clear()
     report.goals.append(together(bench, several))
-    keep(asked, report)
+    save(options, report)
     clear()
-    report.goals.append(other_platform(bench, Platform(asked.also or OTHER[cell.platform])))
-    keep(asked, report)
+    report.goals.append(other_platform(bench, Platform(options.also or OTHER[cell.platform])))
+    save(options, report)
     return report
 
 
-def keep(asked: argparse.Namespace, report: Report) -> None:
-    """Write the page, if one is asked for."""
-    if asked.markdown:
-        asked.markdown.write_text(
-            report.page((__doc__ or "").split("\n\n", 2)[2], again(asked)), encoding="utf-8"
-        )
+def save(options: argparse.Namespace, report: Report) -> None:
+    """Write the page, if it was asked for."""
+    if options.markdown:
+        method = (__doc__ or "").split("\n\n", 2)[2]
+        options.markdown.write_text(report.page(method, rerun(options)), encoding="utf-8")
 
 
-def again(asked: argparse.Namespace) -> str:
-    """The command that measures the same once more."""
-    options = ["--ours"] * asked.ours + [f"--rival {name}" for name in asked.rival or ()]
-    options += [f"--together '{cells}'" for cells in asked.together or ()]
+def rerun(options: argparse.Namespace) -> str:
+    """The command that repeats the measurement."""
+    words = ["--ours"] * options.ours + [f"--rival {name}" for name in options.rival or ()]
+    words += [f"--together '{cells}'" for cells in options.together or ()]
+    page = options.markdown.name
     given = {
-        "CELL": f"'{asked.select}'" if asked.select != "flavor=cpu" else "",
-        "PAGE": f"docs/{asked.markdown.name}" if asked.markdown.name != "benchmarks.md" else "",
-        "BENCH": f'"{" ".join(options)}"' if options else "",
+        "CELL": f"'{options.select}'" if options.select != "flavor=cpu" else "",
+        "PAGE": f"docs/{page}" if page != "benchmarks.md" else "",
+        "BENCH": f'"{" ".join(words)}"' if words else "",
     }
     return " ".join(["make bench", *(f"{name}={value}" for name, value in given.items() if value)])
 
 
 def main() -> None:
-    """Measure, then print the tables; or write them as a page too."""
+    """Measure, print the tables, and with --markdown write them to a page as well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--select", default="flavor=cpu", metavar="CELL", help="the cell; the first of several"
+        "--select", default="flavor=cpu", metavar="CELL", help="the cell (if several, the first)"
     )
     parser.add_argument(
         "--together",
         action="append",
         metavar="CELLS",
-        help="cells that share a registry; repeatable",
+        help="cells to store in one registry; repeatable",
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
-        "--rival", action="append", choices=tuple(RIVALS), help="measure this rival; repeatable"
+        "--rival", action="append", choices=tuple(RIVALS), help="rival to measure; repeatable"
     )
-    chosen.add_argument("--ours", action="store_true", help="leave the rivals out")
+    chosen.add_argument("--ours", action="store_true", help="measure no rivals")
     parser.add_argument(
         "--also",
         metavar="PLATFORM",
-        help="a platform to make the same cell for (default: the other)",
+        help="second platform to build the cell for (default: the other one)",
     )
-    parser.add_argument("--markdown", type=Path, metavar="PAGE")
-    asked = parser.parse_args()
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="also write this page")
+    options = parser.parse_args()
 
     def work() -> None:
         with ExitStack() as stack:
-            report = run(asked, stack)
+            report = run(options, stack)
         report.show()
 
     command(work)

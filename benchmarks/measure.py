@@ -1,7 +1,4 @@
-"""What the image benchmark measures with.
-
-A clock, a registry whose bytes are counted, the files of an image.
-"""
+"""Tools of the image benchmark: a clock, a registry that counts bytes, the files of an image."""
 
 from __future__ import annotations
 
@@ -37,9 +34,9 @@ from imagefactory.system.engine import Engine
 from imagefactory.system.registry import Registries
 
 ROOT = Path(__file__).parents[1]
-#: Every image that a benchmark makes has a name in here, so that all of them can be taken away.
+#: All images of benchmarks have names in this repository, so that all of them can be removed.
 REPOSITORY = "imagefactory/bench"
-#: Lines of a failed step that are shown.
+#: The number of lines of a failed step's output to show.
 SHOWN = 25
 
 
@@ -47,7 +44,9 @@ SHOWN = 25
 class Files:
     """The regular files of an image, merged over its layers.
 
-    Bytes of all, and sha256 -> bytes of the distinct ones.
+    Attributes:
+        total: bytes of all files.
+        distinct: SHA-256 -> bytes of the distinct ones.
     """
 
     total: int
@@ -55,17 +54,14 @@ class Files:
 
 
 def clock(work: Callable[[], object]) -> float:
-    """The wall seconds of ``work``."""
-    began = time.monotonic()
+    """The wall-clock seconds of ``work``."""
+    start = time.monotonic()
     work()
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 def command(work: Callable[[], None]) -> None:
-    """Run a benchmark as a program.
-
-    Errors are shown, and what was made is removed when it is interrupted or terminated.
-    """
+    """Run a benchmark as a program, with clear errors and clean-up when it is interrupted."""
 
     def terminated(*_: object) -> None:
         raise KeyboardInterrupt
@@ -77,7 +73,7 @@ def command(work: Callable[[], None]) -> None:
         ui.failure(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        ui.say("interrupted; what was made is gone")
+        ui.say("interrupted; everything that was created has been removed")
         sys.exit(130)
 
 
@@ -88,30 +84,26 @@ def must(
     cwd: Path | None = None,
     quiet: bool = False,
 ) -> str:
-    """Run ``argv``; what it wrote. Raises SetupError if it fails."""
+    """Run ``argv`` and return its output. Raises SetupError if it fails."""
     done = shell.run(argv, env=env, cwd=cwd, join=True, quiet=quiet)
     if not done.ok:
         last = "\n".join(done.out.strip().splitlines()[-SHOWN:])
-        raise fail(
-            SetupError,
-            "bench-step",
-            f"exit {done.code}: {shell.show(argv)}\n{last}",
-            fix="run it by hand",
-        )
+        what = f"exit {done.code}: {shell.show(argv)}\n{last}"
+        raise fail(SetupError, "bench-step", what, fix="run it by hand")
     return done.out
 
 
 def bake(
     engine: Engine, file: Path, target: str, *, cold: bool = False, keep: bool = True
 ) -> float:
-    """The wall seconds of one bake.
+    """The wall-clock seconds of one bake.
 
-    ``cold`` takes nothing from the cache; BuildKit empties the cache mounts then, so that wheels
-    are downloaded again. Without ``keep`` the steps run, and no image is made of them. Raises
-    SetupError if the bake fails.
+    ``cold`` bakes without cache; BuildKit then empties the cache mounts as well, so that wheels are
+    downloaded again. Without ``keep``, the steps run, but no image is written. Raises SetupError if
+    the bake fails.
     """
     last: deque[str] = deque(maxlen=SHOWN)
-    began = time.monotonic()
+    start = time.monotonic()
     code = engine.bake(
         file,
         [target],
@@ -120,20 +112,20 @@ def bake(
         cached=not cold,
         overrides=[] if keep else [f"{target}.output=type=cacheonly"],
     )
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     if code:
-        what = f"exit {code} of the bake of {target}:\n{''.join(last)}"
+        what = f"baking {target} failed with exit {code}:\n{''.join(last)}"
         fix = engine.bake_command(file, [target])
         raise fail(SetupError, "bench-step", what, fix=fix)
     return seconds
 
 
 def files_of(engine: Engine, image: str) -> Files:
-    """The files of ``image``, from an export; nothing of the image is run."""
+    """The files of ``image``, from an export; nothing in the image is run."""
     total, distinct = 0, {}
     with engine.export(image) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
-            # further names of a file are links, which have no bytes of their own
+            # hard links to a file have no bytes of their own
             data = tar.extractfile(member) if member.isreg() else None
             if data is not None:
                 digest = hashlib.sha256()
@@ -146,7 +138,7 @@ def files_of(engine: Engine, image: str) -> Files:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A real registry on loopback that began empty; every byte in it was pushed by this run."""
+    """A real registry on loopback that started empty; this run pushed every byte in it."""
 
     address: str
     store: Path
@@ -159,7 +151,7 @@ class Registry:
         )
 
     def push(self, engine: Engine, image: str, tag: str) -> int:
-        """Push ``image``; the bytes that the registry did not have before."""
+        """Push ``image``; returns the number of bytes that the registry did not have before."""
         reference, before = f"{self.address}/bench:{tag}", self.stored()
         engine.tag(image, reference)
         try:
@@ -169,18 +161,18 @@ class Registry:
         return self.stored() - before
 
     def size(self, tag: str) -> int:
-        """Compressed bytes of one image, whatever it shares with others."""
+        """Compressed bytes of one image, including those that it shares with others."""
         reference = f"{self.address}/bench:{tag}"
         manifest = self.registries.manifest(reference)
         if manifest is None:
-            raise fail(SetupError, "bench-step", f"{reference} is gone", fix="run it again")
+            raise fail(SetupError, "bench-step", f"{reference} is missing", fix="run it again")
         inner = sum(part.size for part in manifest.manifests)
         return manifest.size + inner + sum(self.registries.blobs(reference).values())
 
 
 @contextmanager
 def registry(engine: Engine) -> Iterator[Registry]:
-    """An empty registry, gone with all that it holds on any way out."""
+    """An empty registry, removed with its content in any case."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -194,10 +186,10 @@ def registry(engine: Engine) -> Iterator[Registry]:
 
 
 def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float:
-    """How much more a registry stores than the distinct content of its images: 1.0 is none.
+    """How much a registry stores, relative to the distinct content of its images.
 
-    The share of the compressed bytes that it had to store, over the share of the file bytes that
-    differ by SHA-256.
+    This is the share of the compressed bytes that it stores, divided by the share of the file
+    bytes that are distinct by SHA-256; 1.0 means that nothing is stored twice.
     """
     distinct: dict[str, int] = {}
     for one in images:
@@ -206,72 +198,68 @@ def surplus(stored: int, sizes: Sequence[int], images: Sequence[Files]) -> float
 
 
 def unpacked(plan: CellPlan, settings: Settings) -> int:
-    """Bytes of all files in the wheels of a cell and of its toolchain.
-
-    As the wheels' own directories say.
-    """
+    """Bytes of all files in the wheels of a cell and its toolchain, from the zip directories."""
     wheels = [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
     urls: dict[str, str] = {}
     for index in settings.indexes:
         for page in indexes.pages(index, {wheel.name for wheel in wheels}).values():
             urls |= {file.digests.get("sha256", ""): file.url for file in page.files}
 
-    def held(wheel: Wheel) -> int:
-        here = indexes.local(wheel, settings.find_links)
-        with zipfile.ZipFile(here) if here else RemoteZip(urls[wheel.sha256]) as archive:
+    def size_of(wheel: Wheel) -> int:
+        local = indexes.local(wheel, settings.find_links)
+        with zipfile.ZipFile(local) if local else RemoteZip(urls[wheel.sha256]) as archive:
             return sum(member.file_size for member in archive.infolist())
 
     with ThreadPoolExecutor(8) as pool:
-        return sum(pool.map(held, wheels))
+        return sum(pool.map(size_of, wheels))
 
 
-def room(engine: Engine, size: float, patience: float = 300.0) -> None:
-    """Wait until the engine's disk has ``size`` bytes free: it deletes unused steps by itself, a
-    while after a build.
+def wait_for_space(engine: Engine, size: float, patience: float = 300.0) -> None:
+    """Wait until the engine's disk has ``size`` bytes free.
 
-    Raises SetupError if it has not within ``patience`` seconds.
+    The engine deletes unused steps itself, some time after a build. Raises SetupError if the space
+    is not free within ``patience`` seconds.
     """
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while (free := disk.free(engine.data_root)) is not None and free < size:
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             what = (
-                f"{free / 1e9:.1f} GB are free at {engine.data_root}, the next image "
+                f"{free / 1e9:.1f} GB are free at {engine.data_root}, but the next image "
                 f"needs {size / 1e9:.1f} GB"
             )
-            raise fail(SetupError, "bench-room", what, fix="docker buildx prune, or a bigger disk")
+            raise fail(SetupError, "bench-room", what, fix="docker buildx prune, or a larger disk")
         time.sleep(5)
 
 
-def alone(stack: ExitStack, path: Path) -> None:
-    """Hold the lock ``path`` until ``stack`` unwinds: benchmarks name images alike.
+def run_exclusively(stack: ExitStack, path: Path) -> None:
+    """Hold the lock ``path`` until ``stack`` unwinds, as benchmarks use the same image names.
 
-    SetupError if another runs.
+    Raises SetupError if another benchmark is running.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         stack.enter_context(FileLock(path, timeout=0))
     except Timeout:
-        raise fail(
-            SetupError, "bench-running", "another benchmark runs on this engine", fix="wait for it"
-        ) from None
+        what, fix = "another benchmark is running on this engine", "wait for it to finish"
+        raise fail(SetupError, "bench-running", what, fix=fix) from None
 
 
 def prune(engine: Engine, *, downloads: bool = False) -> None:
-    """Empty the build cache, of ``downloads`` too if that is said.
+    """Empty the build cache, and with ``downloads`` the downloaded wheels.
 
-    Two large cells beside each other fill a disk.
+    The caches of two large cells would fill a disk.
     """
     engine.prune_cache(only=None if downloads else "type=regular")
 
 
 def remove_images(engine: Engine) -> None:
-    """Take away what benchmarks made, by name: an image of equal content may be somebody's."""
+    """Remove the images of benchmarks, by name; images of the same content may be in use."""
     for name in engine.names(REPOSITORY):
         engine.untag(name)
 
 
 def machine(engine: Engine) -> list[tuple[str, str]]:
-    """What the seconds depend on."""
+    """The facts about this machine that the times depend on."""
     cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next(
         (line.partition(":")[2].strip() for line in cpu if line.startswith("model name")),
@@ -289,6 +277,6 @@ def machine(engine: Engine) -> list[tuple[str, str]]:
 
 
 def show(rows: Sequence[tuple[str, str]]) -> None:
-    """Facts, one a line."""
+    """Print facts, one per line."""
     for name, value in rows:
         ui.line(f"{name + ':':<13} {value}")

@@ -1,11 +1,10 @@
-"""How long planning takes: a matrix of many cells is expanded, matched with the lock, patched,
-rendered and hashed.
+"""Measures how long it takes to plan a matrix of many cells, from expansion to build keys.
 
     python benchmarks/plan_scale.py [CELLS] [--unchanged CELLS]
 
-``--unchanged`` needs an engine: as many cells are given images that hold nothing but their labels,
-and receipts that say that these were verified; ``imagefactory build --matrix`` is run as a user
-runs it, to find that nothing is to do.
+``--unchanged`` needs an engine. It gives as many cells images that contain only their labels, with
+receipts as if they had been verified, and runs ``imagefactory build --matrix`` as a user would, to
+find that there is nothing to do.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ GOAL = 1.0
 
 
 def project(folder: Path, cells: int) -> Path:
-    """A copy of the project whose matrix has ``cells`` cells.
-
-    The gb10 flavor many times, with another setting each.
-    """
+    """A copy of the project with ``cells`` cells: many gb10 flavors with different settings."""
     for name in ("patches", "templates"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "wheels.lock", folder)
@@ -63,10 +59,10 @@ def project(folder: Path, cells: int) -> Path:
 
 
 def planning(cells: int) -> Goal:
-    """The seconds from a read matrix to the last build key."""
+    """The seconds from reading the matrix to the last build key."""
     with tempfile.TemporaryDirectory() as name:
         workspace = workspace_of(project(Path(name), cells))
-        began = time.perf_counter()
+        start = time.perf_counter()
         inputs = opening.read(workspace)
         expanded = inputs.matrix.cells
         read = time.perf_counter()
@@ -76,14 +72,13 @@ def planning(cells: int) -> Goal:
         }
         keys = {plan.build_key for plan in stations.plan(expanded, found, inputs)}
         seconds = time.perf_counter() - read
-    seen = (
-        f"{seconds:.2f} s; matrix and lock before it {read - began:.2f} s; {len(keys):,} build keys"
-    )
-    return Goal(f"plan and render of {len(expanded):,} cells", seen, GOAL, seconds, " s")
+    reading = f"+ {read - start:.2f} s to read files"
+    result = f"{seconds:.2f} s ({reading}), {len(keys):,} build keys"
+    return Goal(f"planning {len(expanded):,} cells", result, GOAL, seconds, " s")
 
 
 def unchanged(cells: int, engine: Engine) -> Goal:
-    """The seconds of a build of ``cells`` that are all there."""
+    """The seconds of a build of ``cells`` that are all unchanged."""
     with tempfile.TemporaryDirectory() as name:
         file = project(Path(name), cells)
         file.write_text(
@@ -103,12 +98,12 @@ def unchanged(cells: int, engine: Engine) -> Goal:
             for tag in engine.names(NAME):
                 engine.untag(tag)
     middle = statistics.median(seconds)
-    seen = f"{middle:.2f} s (median of {ROUNDS}, {seconds[0]:.2f} to {seconds[-1]:.2f})"
-    return Goal(f"`build --matrix` over {len(plans)} unchanged cells", seen, GOAL, middle, " s")
+    result = f"{middle:.2f} s (median of {ROUNDS}, {seconds[0]:.2f} to {seconds[-1]:.2f})"
+    return Goal(f"`build --matrix` of {len(plans)} unchanged cells", result, GOAL, middle, " s")
 
 
 def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
-    """An image that holds nothing but the build key of ``plan``."""
+    """Build an image that contains only the build key of ``plan``."""
     context = folder / "image"
     context.mkdir(exist_ok=True)
     text = f"FROM scratch\nCOPY . /\nLABEL io.imagefactory.build-key={plan.build_key}\n"
@@ -117,10 +112,7 @@ def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
 
 
 def _own_state(folder: Path, real: Path) -> Path:
-    """A state folder with the engine and the bases of the ``real`` one, and no receipts.
-
-    None is forged there.
-    """
+    """A state folder with the engine and bases of the ``real`` one, for the made-up receipts."""
     state = folder / "state" / real.name
     state.mkdir(parents=True)
     for name in ("engine", "bases.json"):
@@ -130,8 +122,8 @@ def _own_state(folder: Path, real: Path) -> Path:
 
 
 def _keep_receipts(plans: Sequence[CellPlan], engine: Engine, folder: Path) -> None:
-    """Receipts for the stand-ins of ``plans``, as if they had been verified."""
-    there = engine.find_images(plan.cell.tag for plan in plans)
+    """Save receipts for the stand-ins of ``plans``, as if they had been verified."""
+    images = engine.find_images(plan.cell.tag for plan in plans)
     check = receipt.CheckResult(
         name="stand-in",
         outcome=receipt.Outcome.PASS,
@@ -141,7 +133,7 @@ def _keep_receipts(plans: Sequence[CellPlan], engine: Engine, folder: Path) -> N
     )
     for plan in plans:
         one = receipt.Receipt(
-            digest=there[plan.cell.tag].digest,
+            digest=images[plan.cell.tag].digest,
             tag=plan.cell.tag,
             cell=plan.cell.name,
             build_key=plan.build_key,
@@ -152,42 +144,33 @@ def _keep_receipts(plans: Sequence[CellPlan], engine: Engine, folder: Path) -> N
 
 
 def _build(file: Path, state: Path) -> float:
-    """The wall seconds of `imagefactory build`, as installed.
-
-    With bytecode, whatever this shell says of that.
-    """
-    began = time.perf_counter()
+    """The wall-clock seconds of `imagefactory build`, with bytecode as in an installed package."""
+    start = time.perf_counter()
     argv = [sys.executable, "-m", "imagefactory", "build", "--matrix", str(file), "--json"]
     done = shell.run(
         argv, env={"PYTHONDONTWRITEBYTECODE": "", "XDG_STATE_HOME": str(state)}, quiet=True
     )
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     if not done.ok or {row["action"] for row in json.loads(done.out)} != {"skip"}:
-        raise fail(
-            SetupError,
-            "bench-changed",
-            f"not all was unchanged: {done.err[-500:]}",
-            fix="lock, then run it again",
-        )
+        what = f"some cells were not unchanged: {done.err[-500:]}"
+        raise fail(SetupError, "bench-changed", what, fix="lock, then run it again")
     return seconds
 
 
 def main() -> None:
-    """Print the seconds."""
+    """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cells", nargs="?", type=int, default=1000, metavar="CELLS")
     parser.add_argument("--unchanged", type=int, metavar="CELLS")
-    asked = parser.parse_args()
+    options = parser.parse_args()
 
     def work() -> None:
-        if asked.unchanged:
-            goal = unchanged(
-                asked.unchanged,
-                Engine.connect(os.environ, from_environment(os.environ).state),
-            )
+        if options.unchanged:
+            engine = Engine.connect(os.environ, from_environment(os.environ).state)
+            goal = unchanged(options.unchanged, engine)
         else:
-            goal = planning(asked.cells)
-        ui.line(f"{goal.what}: {goal.seen}; {goal.verdict()}")
+            goal = planning(options.cells)
+        ui.line(f"{goal.what}: {goal.result}; {goal.verdict()}")
 
     command(work)
 

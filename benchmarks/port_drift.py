@@ -107,12 +107,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("patch", nargs="*")
     parser.add_argument("--markdown", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     settings = from_environment(os.environ)
     patches = [
         p
         for p in catalog.load(ROOT / "patches").values()
-        if not asked.patch or p.name in asked.patch
+        if not options.patch or p.name in options.patch
     ]
     bench = opening.bench(workspace.find(ROOT / "matrix.yaml", os.environ), patches)
     found: list[Step] = []
@@ -133,8 +133,8 @@ def main() -> None:
     automatic = sum(step.outcome.succeeded for step in found)
     outcomes = ", ".join(f"{number} {name}" for name, number in counts)
     summary = f"{automatic} of {len(found)} steps were automatic ({outcomes})"
-    if asked.markdown:
-        asked.markdown.write_text(page(rows, summary), encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(page(rows, summary), encoding="utf-8")
     else:
         ui.table("port drift", ["patch", "from", "automatic", "end"], rows)
     ui.say(summary)

@@ -1,7 +1,8 @@
-"""The tables of the image benchmark, for a terminal and as a page."""
+"""The tables of the image benchmark, for the terminal and as a page."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,17 +11,18 @@ from measure import show
 from imagefactory.system import ui
 
 DISK_GOAL, REGISTRY_GOAL = 1.03, 1.10
-#: Of the cold build's seconds, and megabytes.
-CHANGED_GOAL, MOVED_GOAL = 0.05, 1.0
+#: A share of the cold build's time, and megabytes.
+CHANGED_GOAL, PUSHED_GOAL = 0.05, 1.0
+WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one way of making the image costs: seconds and bytes; ``surplus`` is a ratio."""
+    """The cost of one build method: seconds and bytes; ``surplus`` is a ratio."""
 
     cold: float
     changed: float
-    moved: int
+    pushed: int
     compressed: int
     unpacked: int
     surplus: float
@@ -28,28 +30,26 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A measure of ours alone: what was seen, and, for a goal, its upper bound and the value."""
+    """A measure of imagefactory only: its result and, if it has a goal, the bound and the value."""
 
     what: str
-    seen: str
+    result: str
     bound: float | None = None
     value: float = 0.0
     unit: str = ""
 
     def verdict(self) -> str:
         """Pass or miss, with the bound."""
-        return judged(self.value, self.bound, self.unit) if self.bound is not None else ""
+        return verdict(self.value, self.bound, self.unit) if self.bound is not None else ""
 
 
-def judged(value: float, bound: float, unit: str = "") -> str:
-    """Whether a goal is met."""
-    return (
-        f"{'pass' if value <= bound else 'miss'}: {value:.3f}{unit}, goal {bound:.2f}{unit} or less"
-    )
+def verdict(value: float, bound: float, unit: str = "") -> str:
+    """Whether ``value`` meets a goal."""
+    return f"{'pass' if value <= bound else 'miss'} (≤ {bound:.2f}{unit})"
 
 
 def amount(size: float) -> str:
-    """Bytes for people."""
+    """Bytes in a readable unit."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:.2f} {unit}"
@@ -57,16 +57,13 @@ def amount(size: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio for people."""
+    """A ratio in readable form."""
     return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
 
 
 @dataclass(kw_only=True)
 class Report:
-    """Everything that one run saw.
-
-    ``floor`` is the bytes of the base's files and the wheels' contents.
-    """
+    """The results of one run; ``floor`` is the bytes of the base's and the wheels' files."""
 
     facts: list[tuple[str, str]]
     titles: Mapping[str, str]
@@ -79,54 +76,54 @@ class Report:
         disk, stored = ours.unpacked / self.floor, ours.surplus
         return [
             self._row("cold build", lambda cost: cost.cold, lambda value: f"{value:.1f} s"),
-            self._row(
-                "rebuilt after one changed line",
-                lambda cost: cost.changed,
-                lambda value: f"{value:.1f} s",
-            ),
+            self._row("rebuild", lambda cost: cost.changed, lambda value: f"{value:.1f} s"),
             [
-                "the same, over the cold build",
+                "rebuild / cold build",
                 *(f"{cost.changed / cost.cold:.3f}" for cost in self.costs.values()),
-                judged(ours.changed / ours.cold, CHANGED_GOAL),
+                verdict(ours.changed / ours.cold, CHANGED_GOAL),
             ],
-            [
-                *self._row("moved by the push of that change", lambda cost: cost.moved, amount)[
-                    :-1
-                ],
-                judged(ours.moved / 1e6, MOVED_GOAL, " MB"),
-            ],
+            self._row(
+                "pushed after the rebuild",
+                lambda cost: cost.pushed,
+                amount,
+                verdict(ours.pushed / 1e6, PUSHED_GOAL, " MB"),
+            ),
             self._row("compressed image", lambda cost: cost.compressed, amount),
             self._row("unpacked image", lambda cost: cost.unpacked, amount),
             [
-                "unpacked, over base and wheels",
+                "unpacked image / base and wheels",
                 *(f"{cost.unpacked / self.floor:.3f}" for cost in self.costs.values()),
-                judged(disk, DISK_GOAL),
+                verdict(disk, DISK_GOAL),
             ],
             [
-                "registry with both images, over their distinct content",
+                "registry / distinct content",
                 *(f"{cost.surplus:.3f}" for cost in self.costs.values()),
-                judged(stored, REGISTRY_GOAL),
+                verdict(stored, REGISTRY_GOAL),
             ],
         ]
 
     def _row(
-        self, what: str, value: Callable[[Cost], float], shown: Callable[[float], str]
+        self,
+        what: str,
+        value: Callable[[Cost], float],
+        shown: Callable[[float], str],
+        goal: str = "",
     ) -> list[str]:
         ours = value(self.costs["ours"])
         cells = [
             shown(value(cost)) + (f" ({times(value(cost) / ours)})" if name != "ours" else "")
             for name, cost in self.costs.items()
         ]
-        return [what, *cells, ""]
+        return [what, *cells, goal]
 
     def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         names = [self.titles[name] for name in self.costs]
         return [
-            ("every way", ["measure", *names, "our goal"], self._rows()),
+            ("all build methods", ["measure", *names, "goal"], self._rows()),
             (
-                "ours alone",
-                ["measure", "seen", "goal"],
-                [[one.what, one.seen, one.verdict()] for one in self.goals],
+                "measured for imagefactory only",
+                ["measure", "result", "goal"],
+                [[one.what, one.result, one.verdict()] for one in self.goals],
             ),
         ]
 
@@ -137,22 +134,22 @@ class Report:
             ui.table(title, columns, [list(row) for row in rows])
 
     def page(self, method: str, rerun: str) -> str:
-        """The tables as a page."""
-        lines = [f"<!-- generated by `{rerun}`; do not edit -->", "# What an image costs", ""]
-        lines += [" ".join(method.split()), "", DISTINCT, ""]
+        """The tables as a Markdown page."""
+        lines = ["<!-- generated by the command at the end; do not edit -->"]
+        lines += ["# What an image costs", ""]
+        for paragraph in (method, DISTINCT):
+            lines += [textwrap.fill(" ".join(paragraph.split()), WIDTH), ""]
         lines += [f"- {name}: {value}" for name, value in self.facts]
         for title, columns, rows in self._tables():
             lines += ["", f"## {title.capitalize()}", "", f"| {' | '.join(columns)} |"]
-            lines += [
-                f"| {' | '.join('---' for _ in columns)} |",
-                *(f"| {' | '.join(row)} |" for row in rows),
-            ]
-        return "\n".join([*lines, "", f"Again, on your machine: `{rerun}`.", ""])
+            lines.append(f"| {' | '.join('---' for _ in columns)} |")
+            lines += [f"| {' | '.join(row)} |" for row in rows]
+        return "\n".join([*lines, "", "To repeat the measurement:", "", f"    {rerun}", ""])
 
 
 DISTINCT = (
-    "Unpacked is what an export holds: regular files, hard links once. Base and wheels: the base's "
-    "files, and what the wheels' zip directories say. Distinct content is measured by files: the "
-    "share of the images' compressed bytes that the registry stores, over the share of their "
-    "unpacked file bytes that are distinct by SHA-256."
+    "The unpacked size is that of an export's regular files; hard links count once. Base and "
+    "wheels: the bytes of the base's files and of the wheels' files, from their zip directories. "
+    "Registry / distinct content: the share of both images' compressed bytes that the registry "
+    "stores, divided by the share of their unpacked bytes that are distinct by SHA-256."
 )

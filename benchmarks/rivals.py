@@ -1,9 +1,8 @@
-"""How the same wheels become an image elsewhere: Dockerfiles as people write them, baked on the
-same base.
+"""Other ways to build an image from the same wheels: common Dockerfiles, baked on the same base.
 
-``plain``: `pip install` in the image itself, what pip leaves included; emulated for a foreign
-architecture. ``single``: a builder stage installs with uv, then one `COPY --from=builder /opt/venv`
-    makes one layer.
+``plain`` runs `pip install` in the image itself, keeping whatever pip leaves behind; it is emulated
+for a foreign architecture. ``single`` installs with uv in a builder stage, and then makes a single
+layer with `COPY --from=builder /opt/venv`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 
-#: The file that "a one-line change of a patch" changes, in every way of making the image.
+#: The file that a one-line change of a patch affects, with every build method.
 CHANGED = "vllm/imagefactory_bench.py"
 
 _SETUP = """--mount=type=bind,from=tools,target=/tools \\
@@ -39,8 +38,8 @@ _SETUP = """--mount=type=bind,from=tools,target=/tools \\
 _PIP = "PYTHONPATH=/tools/pip /opt/venv/bin/python -m pip --disable-pip-version-check"
 _LOCKED = "--require-hashes --no-deps --only-binary :all: --find-links /wheels"
 _UV = (
-    "/tools/uv pip install --python /opt/venv/bin/python --index-strategy "
-    "unsafe-best-match --link-mode copy"
+    "/tools/uv pip install --python /opt/venv/bin/python "
+    "--index-strategy unsafe-best-match --link-mode copy"
 )
 
 
@@ -51,7 +50,8 @@ def _dockerfile(site: str, *, toolchain: bool) -> str:
     names = ["wheels", *["toolchain"] * toolchain]
     where = {"wheels": "", "toolchain": " --target /opt/cuda"}
     downloads = " \\\n && ".join(
-        f"{_PIP} download {_LOCKED} -d /got/{name} -r /requirements/{name}.txt" for name in names
+        f"{_PIP} download {_LOCKED} -d /downloads/{name} -r /requirements/{name}.txt"
+        for name in names
     )
     pips = " \\\n && ".join(
         f"{_PIP} install {_LOCKED}{where[name]} -r /requirements/{name}.txt" for name in names
@@ -63,10 +63,10 @@ def _dockerfile(site: str, *, toolchain: bool) -> str:
     return f"""
 FROM base AS basefs
 
-# asks the index for every wheel once, so that no way is the first one
-FROM base AS asked
+# downloads every wheel once before any measurement, so that the index's caches are warm
+FROM base AS warmup
 {args}
-RUN {_SETUP}{downloads} && rm -rf /got
+RUN {_SETUP}{downloads} && rm -rf /downloads
 
 FROM base AS plain
 {args}
@@ -86,9 +86,9 @@ COPY --from=patched /opt/venv /opt/venv{copy_cuda}
 def write(
     folder: Path, plan: CellPlan, bakefile: Path, settings: Settings, native: Platform
 ) -> Path:
-    """Write contexts and a bake file below ``folder``, on the base of ``bakefile``.
+    """Write contexts and a bake file below ``folder``, on the base in imagefactory's ``bakefile``.
 
-    Which imagefactory rendered.
+    Returns the path of the new bake file.
     """
     rendered = json.loads(bakefile.read_text(encoding="utf-8"))["target"]
     entry = rendered[plan.cell.name]
@@ -112,8 +112,8 @@ def write(
             "tags": [f"{REPOSITORY}:{name}"],
         }
         targets[name]["output"] = ["type=image"]
-    targets["asked"] = {
-        **_entry(folder, entry, base, "asked", settings),
+    targets["warmup"] = {
+        **_entry(folder, entry, base, "warmup", settings),
         "output": ["type=cacheonly"],
     }
     path = folder / "docker-bake.json"
@@ -145,20 +145,16 @@ def _entry(
 
 
 def change(folder: Path, number: int) -> None:
-    """What the patched file says."""
+    """Write the patched file with the line ``number``."""
     (folder / "context" / "changed.py").write_text(f"LINE = {number}\n", encoding="utf-8")
 
 
 def _write_tools(folder: Path, platform: Platform, native: Platform) -> None:
-    """pip (this environment's own, it is Python only) and the uv of the target platform."""
+    """Copy this environment's pip, which is pure Python, and the uv of the target platform."""
     found = importlib.util.find_spec("pip")
     if found is None or found.origin is None:
-        raise fail(
-            SetupError,
-            "bench-no-pip",
-            "this Python has no pip to measure",
-            fix="make clean, then make bench",
-        )
+        what, fix = "this Python has no pip to measure", "make clean, then make bench"
+        raise fail(SetupError, "bench-no-pip", what, fix=fix)
     shutil.copytree(
         Path(found.origin).parent,
         folder / "pip" / "pip",

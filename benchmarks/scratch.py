@@ -1,7 +1,4 @@
-"""A copy of the project for a benchmark.
-
-Names of its own for images, and one more patch, whose line can be changed.
-"""
+"""A copy of the project for benchmarks, with its own image names and a patch that can change."""
 
 from __future__ import annotations
 
@@ -31,80 +28,70 @@ from imagefactory.workspace import Workspace
 
 _PATCH = "vllm/bench-line"
 _YAML = """summary: Adds a module with one line
-purpose: The benchmark changes this line and measures what that costs.
-symptom: the module is not there
+purpose: The benchmark changes this line and measures the cost.
+symptom: the module is missing
 evidence: [benchmarks/images.py]
 remove_when: never; it exists only while the benchmark runs
 stage: installed
 variants:
   - versions: ">=0"
     diff: 0.diff
-findings: Needed by the benchmark alone.
+findings: Only needed by the benchmark.
 proof:
   run: proof.py
   kind: static
 """
-_PROOF = f'''"""Is the module there?"""
+_PROOF = f'''"""Checks that the module exists."""
 
 import pathlib
 import sys
 
-there = pathlib.Path(sys.argv[1], "{CHANGED}").is_file()
-print("it is there" if there else "it is not there")
-sys.exit(0 if there else 1)
+exists = pathlib.Path(sys.argv[1], "{CHANGED}").is_file()
+print("the module exists" if exists else "the module is missing")
+sys.exit(0 if exists else 1)
 '''
 
 
 @dataclass(frozen=True)
 class Project:
-    """The copy, in ``folder``.
-
-    Its builds share every cache with the real project but the contexts.
-    """
+    """The copy, in ``folder``; its builds share all caches of the real project but the contexts."""
 
     folder: Path
     environ: dict[str, str]
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings of a command that runs in the copy."""
+        """The settings of commands that run in the copy."""
         return self.workspace.settings
 
     @cached_property
     def workspace(self) -> Workspace:
-        """The copy as the stations see it."""
+        """The copy as a workspace."""
         return workspace.find(self.folder / "project" / "matrix.yaml", self.environ)
 
     @property
     def inputs(self) -> Inputs:
-        """Matrix, lock and patches of the copy as they are now."""
+        """The current matrix, lock and patches of the copy."""
         return opening.read(self.workspace)
 
     def change(self, number: int) -> None:
         """Write the patch so that its line says ``number``."""
         diff = (
-            f"diff --git a/{CHANGED} b/{CHANGED}\nnew file mode 100644\n--- "
-            f"/dev/null\n+++ b/{CHANGED}\n"
+            f"diff --git a/{CHANGED} b/{CHANGED}\nnew file mode 100644\n"
+            f"--- /dev/null\n+++ b/{CHANGED}\n"
         )
         target = self.workspace.patches / _PATCH / "0.diff"
         target.write_text(f"{diff}@@ -0,0 +1 @@\n+LINE = {number}\n", encoding="utf-8")
 
     def build(self, cells: Iterable[Cell]) -> float:
-        """The wall seconds of ``imagefactory build`` for ``cells``, verification left out."""
+        """The wall-clock seconds of ``imagefactory build`` for ``cells``, without verification."""
         selects = [word for cell in cells for word in ("--select", cell.name)]
-        argv = [
-            sys.executable,
-            "-m",
-            "imagefactory",
-            "build",
-            "--matrix",
-            str(self.workspace.matrix),
-            *selects,
-        ]
-        return clock(lambda: must([*argv, "--no-verify"], env=self.environ, cwd=ROOT))
+        command = [sys.executable, "-m", "imagefactory", "build", "--no-verify"]
+        argv = [*command, "--matrix", str(self.workspace.matrix), *selects]
+        return clock(lambda: must(argv, env=self.environ, cwd=ROOT))
 
     def plan(self, cells: Iterable[Cell], engine: Engine) -> tuple[list[CellPlan], Bases]:
-        """Plans with their bases, which are made where they are missing."""
+        """Plan ``cells``; missing bases are created."""
         wanted, files = list(cells), self.workspace
         found = bases.ensure_all(
             wanted, [engine.platform], engine, known=files.known_bases, project=files.project
@@ -119,13 +106,13 @@ class Project:
         name: str,
         options: BakeOptions | None = None,
     ) -> Path:
-        """What ``imagefactory render`` writes for ``plans``."""
+        """Write the bake file of ``plans``, as ``imagefactory render`` does."""
         contexts = opening.contexts(self.workspace, self.folder / name)
         own = building.of_platform(found, engine.platform)
         return bakefile.write_cells(contexts, plans, own, options or BakeOptions())
 
     def lock(self, cells: Iterable[Cell]) -> None:
-        """Lock what ``cells`` ask for and the copy's lock lacks."""
+        """Lock the requests of ``cells`` that the copy's lock lacks."""
         inputs = self.inputs
         new, _ = locking.update(
             inputs.lock, list(cells), self.settings, toolchains=inputs.matrix.toolchains
@@ -150,8 +137,7 @@ def copy(folder: Path, flavors: Iterable[str]) -> Project:
     entry.mkdir(parents=True)
     (entry / "patch.yaml").write_text(_YAML, encoding="utf-8")
     (entry / "proof.py").write_text(_PROOF, encoding="utf-8")
-    # contexts go into a cache of their own: somebody may be building this very cell; everything
-    # else is shared
+    # contexts are not shared, as the same cell may be being built; everything else is
     real = workspace.find(ROOT / "matrix.yaml", os.environ).settings.cache
     real.mkdir(parents=True, exist_ok=True)
     cache = folder / "cache" / "imagefactory"

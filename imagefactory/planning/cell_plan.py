@@ -50,7 +50,7 @@ class CellPlan:
         cell: the cell.
         resolution: its wheels.
         series: its patches, in order, with the variants for its versions.
-        base: the base it stands on.
+        base: the base of the image.
         build_key: hash of everything that decides the content.
         labels: the image's labels, the build key among them.
         files: build context: relative path -> bytes.

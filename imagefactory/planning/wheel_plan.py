@@ -25,7 +25,7 @@ from imagefactory.system.platforms import Platform
 #: The tools are Python only where nothing is compiled: one set serves every build platform, and a
 #: key does not depend on where it is built.
 TOOLS_PLATFORM = Platform.AMD64
-#: What `import torch` imports; vLLM's CMake files ask it where it is and what nvcc is told.
+#: What `import torch` imports; vLLM's CMake files ask torch for its path and its nvcc options.
 _TORCH_IMPORTS = frozenset(
     (
         "filelock",

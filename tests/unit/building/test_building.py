@@ -33,10 +33,7 @@ sys.exit(1 if set(names) & set(bad) else 0)
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
-    """A docker whose bake fails for chosen cells.
-
-    A failure of the engine's that cannot be had on order.
-    """
+    """A fake docker whose bake fails for chosen cells, as the real engine does not on demand."""
     program = tmp_path / "docker"
     program.write_text(FAKE)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
