@@ -21,7 +21,9 @@ Select = Annotated[
     typer.Option(
         "--select",
         "-s",
-        help="Cells: name glob or axis=value terms, as in 'flavor=gb10 vllm=0.3*'. Repeat for OR.",
+        metavar="EXPR",
+        help="Cells by name glob or axis=value, with and, or, not: 'flavor=gb10 and vllm=0.3*'. "
+        "Repeat for OR.",
     ),
 ]
 BuilderName = Annotated[

@@ -20,7 +20,7 @@ def layers(title: str, layers: Sequence[Layer]) -> None:
     ui.table(
         title,
         ["digest", "content", "unpacked"],
-        [[one.digest[:19], one.purpose, ui.size(one.size)] for one in layers],
+        [[one.digest, one.purpose, ui.size(one.size)] for one in layers],
     )
 
 
