@@ -1,4 +1,4 @@
-"""Tells before a build whether it will fit the disk. Pure but for asking how much is free."""
+"""Checks before a build whether the disk has room for it. Pure, but for asking how much is free."""
 
 from __future__ import annotations
 

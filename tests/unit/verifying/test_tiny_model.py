@@ -72,7 +72,7 @@ def answer(
 ) -> tuple[tuple[str, ...], float]:
     """The greedy continuation up to the end token.
 
-    And the smallest lead of a chosen word over the next best.
+    The second value is the smallest lead of a chosen word over the next best.
     """
     tokens = [tiny_model.word_id(word) for word in words]
     said: list[str] = []
