@@ -87,7 +87,7 @@ def unchanged(cells: int, engine: Engine) -> Goal:
             )
         )
         workspace = workspace_of(file)
-        plans = list(pipeline.plan(workspace, [], lenient=False).plans)
+        plans = list(pipeline.plan(workspace, [], allow_no_engine=False).plans)
         state = _own_state(Path(name), workspace.settings.state)
         try:
             for plan in plans:

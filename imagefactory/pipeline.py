@@ -1,7 +1,8 @@
-"""The pipeline from a matrix to images in a registry.
+"""The pipeline from a matrix to images in a registry: ``build``, then ``push``.
 
-The steps are: cells, lock, wheels, plan, build, verify, push. Each is a call into one station,
-with immutable values in and out. Every command calls one function here and shows its result.
+A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, patches
+checked, build, verify, push. Each is a call into one station, which takes and returns immutable
+values; a station is a package, such as ``planning``.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def build(
     *,
     builder: str | None = None,
     cache: str | None = None,
-    unverified: bool = False,
+    skip_verify: bool = False,
 ) -> Built:
     """Build all changed cells in one bake, and verify images that have not passed yet.
 
-    ``builder`` is a buildx builder, ``cache`` a repository for build caches; ``unverified`` skips
+    ``builder`` is a buildx builder, ``cache`` a repository for build caches; ``skip_verify`` skips
     the verification.
     """
     connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
@@ -60,20 +61,22 @@ def build(
     planned = plan_cells(workspace, cells, inputs, site, make_bases=True)
     watcher.planned(planned.decisions)
 
-    wanted = [one.plan for one in planned.decisions if one.action is Action.BUILD]
-    stopped = _stopped_by_patches(wanted, inputs)
-    plans = [plan for plan in wanted if plan.cell.name not in stopped]
-    built = bake(workspace, plans, planned, BakeOptions(cache=cache))
+    to_build = [one.plan for one in planned.decisions if one.action is Action.BUILD]
+    blocked = _blocked_by_patches(to_build, inputs)
+    plans = [plan for plan in to_build if plan.cell.name not in blocked]
+    results = bake(workspace, plans, planned, BakeOptions(cache=cache))
 
-    receipts = () if unverified else verify_new(workspace, planned, built, watcher)
-    return Built(decisions=planned.decisions, stopped=stopped, results=built, receipts=receipts)
+    receipts = () if skip_verify else verify_new(workspace, planned, results, watcher)
+    return Built(decisions=planned.decisions, stopped=blocked, results=results, receipts=receipts)
 
 
-def plan(workspace: Workspace, selection: Sequence[str], *, lenient: bool = True) -> Planned:
-    """Plan what a build would do, and build nothing. ``lenient`` also plans without an engine."""
+def plan(
+    workspace: Workspace, selection: Sequence[str], *, allow_no_engine: bool = True
+) -> Planned:
+    """Plan what a build would do; nothing is built. ``allow_no_engine`` plans without one, too."""
     inputs = opening.read(workspace)
     cells = select(inputs.matrix.cells, selection)
-    engine = opening.connect_if_any(workspace) if lenient else opening.connect(workspace)
+    engine = opening.connect_if_any(workspace) if allow_no_engine else opening.connect(workspace)
     return plan_cells(workspace, cells, inputs, Site(engine=engine) if engine else None)
 
 
@@ -144,7 +147,7 @@ def verify_new(
     good = [
         one.plan.cell.tag
         for one in planned.decisions
-        if one.action is Action.SKIP or _is_built(built.get(one.plan.cell.name))
+        if one.action is Action.SKIP or _succeeded(built.get(one.plan.cell.name))
     ]
     images = engine.find_images(good) if built else planned.images or {}
     left = receipt.not_passed(workspace.settings.receipts, good, images)
@@ -159,21 +162,21 @@ def verify(
     if tags:
         expected = _expected_by_tag(workspace, tags, engine)
         return _verify_all(workspace, engine, tags, expected, watcher)
-    planned = plan(workspace, selection, lenient=False)
+    planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
     return _verify_all(workspace, engine, own, planned.expected(), watcher)
 
 
 def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> tuple[Pushed, ...]:
     """Push the images of the selected cells; the last verification of each must have passed."""
-    planned = plan(workspace, selection, lenient=False)
+    planned = plan(workspace, selection, allow_no_engine=False)
     engine = opening.connect(workspace)
     ready = publishing.allowed(planned.plans, engine, workspace.settings.receipts)
     repository = to or planned.inputs.matrix.repository
     return tuple(publishing.push(engine, ready, repository))
 
 
-def _stopped_by_patches(
+def _blocked_by_patches(
     plans: Sequence[CellPlan], inputs: Inputs
 ) -> dict[str, tuple[Problem, ...]]:
     """The cells that cannot be built because of a patch, with the problems."""
@@ -189,7 +192,7 @@ def _stopped_by_patches(
     return {one.cell: one.problems for one in checked if one.problems}
 
 
-def _is_built(result: BuildResult | None) -> bool:
+def _succeeded(result: BuildResult | None) -> bool:
     return result is not None and result.ok
 
 

@@ -11,10 +11,10 @@ from typing import Self
 from imagefactory.building import bakefile, disk
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
+from imagefactory.building.live_view import View
 from imagefactory.building.progress import Event, Progress
 from imagefactory.building.sites import Site
 from imagefactory.building.timings import Timings, Took
-from imagefactory.building.view import View
 from imagefactory.errors import Problem, SetupError
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.planning import Bases

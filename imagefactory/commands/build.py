@@ -58,7 +58,9 @@ def build_command(
         builders.cache_ref(cache, "")  # reject a bad repository before anything is built
     workspace = workspace_of(path)
     if dry_run:
-        _show_plan(pipeline.plan(workspace, select or [], lenient=False).decisions, json=json)
+        _show_plan(
+            pipeline.plan(workspace, select or [], allow_no_engine=False).decisions, json=json
+        )
         return
     silent = Watcher()
     shown = Watcher(planned=tables.decisions, verified=tables.receipt)
@@ -68,7 +70,7 @@ def build_command(
         silent if json else shown,
         builder=builder,
         cache=cache,
-        unverified=no_verify,
+        skip_verify=no_verify,
     )
     if json:
         ui.emit_json([_as_dict(row, built) for row in built.decisions])

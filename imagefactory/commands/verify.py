@@ -58,9 +58,9 @@ def verify_command(
 
 
 def _show_checks(*, json: bool) -> None:
-    from imagefactory.verifying import registry  # noqa: PLC0415 - loads every check
+    from imagefactory.verifying import check_registry  # noqa: PLC0415 - loads every check
 
-    rows = registry.describe()
+    rows = check_registry.describe()
     if json:
         ui.emit_json([asdict(row) for row in rows])
         return

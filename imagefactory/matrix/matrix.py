@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import cell_rules, expand, rules
+from imagefactory.matrix import cell_rules, expand, file_rules
 from imagefactory.matrix.cell import Cell, Toolchain
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
@@ -49,11 +49,11 @@ def load(path: Path) -> Matrix:
     file, positions, problems = yamlfile.examine(path, MatrixFile, prefix="matrix")
     if file is None:
         raise InputError(yamlfile.in_file_order(problems))
-    problems += rules.of_file(file, positions)
+    problems += file_rules.of_file(file, positions)
     points, removed, more = expand.points(file, positions)
-    problems += [*more, *rules.of_points(file, points, positions)]
+    problems += [*more, *file_rules.of_points(file, points, positions)]
     # incomplete points have been reported by now; the complete ones are validated in the same run
-    complete = [point for point in points if rules.is_complete(file, point)]
+    complete = [point for point in points if file_rules.is_complete(file, point)]
     cells, more = expand.cells(file, complete, positions)
     problems += [*more, *cell_rules.of_cells(cells)]
     if problems:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from imagefactory.verifying import checks, probe_core, registry
+from imagefactory.verifying import check_registry, checks, probe_core
 
 #: The folder in an image that holds the manifest and the proofs.
 HOME = "/opt/imagefactory"
@@ -13,7 +13,7 @@ HOME = "/opt/imagefactory"
 
 def sources() -> dict[str, str]:
     """The text of every probe by its theme, in the order of the themes."""
-    specs = {name: find_spec(f"{checks.__name__}.{name}.probe") for name in registry.themes()}
+    specs = {name: find_spec(f"{checks.__name__}.{name}.probe") for name in check_registry.themes()}
     return {
         theme: Path(spec.origin).read_text(encoding="utf-8")
         for theme, spec in specs.items()

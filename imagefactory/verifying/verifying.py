@@ -16,8 +16,8 @@ from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import modes, probe, server
+from imagefactory.verifying.check_registry import judge
 from imagefactory.verifying.receipt import Receipt
-from imagefactory.verifying.registry import judge
 from imagefactory.verifying.subject import Expectation, Probed, Subject
 
 PYTHON = "/opt/venv/bin/python"

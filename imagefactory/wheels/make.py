@@ -13,10 +13,10 @@ from typing import Any
 from imagefactory.building import bakefile
 from imagefactory.building.bakefile import BakeOptions, WheelBake
 from imagefactory.building.contexts import Contexts, link, write_files
+from imagefactory.building.live_view import View
 from imagefactory.building.progress import Progress
 from imagefactory.building.sites import Site
 from imagefactory.building.timings import Timings, Took
-from imagefactory.building.view import View
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.lock import WHEELHOUSE, BuiltWheel, Lock, Wheel

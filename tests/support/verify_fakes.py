@@ -15,9 +15,9 @@ from imagefactory.system.engine import ImageInfo
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 from imagefactory.verifying import checks, probe, tiny_model
+from imagefactory.verifying.check_registry import judge
 from imagefactory.verifying.modes import JSON_OPTION
 from imagefactory.verifying.receipt import CheckResult
-from imagefactory.verifying.registry import judge
 from imagefactory.verifying.server import MODEL_NAME, Answer, ServerRun
 from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from imagefactory.building.live_view import View
 from imagefactory.building.progress import Event, Progress
 from imagefactory.building.timings import Timings, Took
-from imagefactory.building.view import View
 from imagefactory.system import ui
 
 CELL = "gb10-vllm0-22-1-torch2-11-0-cu130-fi0-6-12-py313-arm64"
@@ -106,7 +106,7 @@ def test_what_is_left_is_said_only_where_earlier_builds_are_known(
     timings = Timings(tmp_path)
     progress = Progress(targets=("one", "two"))
     now = 1000.0
-    monkeypatch.setattr("imagefactory.building.view.time.monotonic", lambda: now)
+    monkeypatch.setattr("imagefactory.building.live_view.time.monotonic", lambda: now)
     view = View(progress, timings=timings, kinds={"one": "gb10", "two": "cpu"})
     for cell in ("one", "two"):
         feed(view, progress, vertex(f"{cell}1", TORCH.format(cell)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagefactory.verifying.registry import Verdict, check, count, failed, passed
+from imagefactory.verifying.check_registry import Verdict, check, count, failed, passed
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 3

@@ -6,8 +6,8 @@ import itertools
 import json
 from collections.abc import Mapping
 
+from imagefactory.verifying.check_registry import Verdict, check, failed, passed
 from imagefactory.verifying.modes import JSON_OPTION
-from imagefactory.verifying.registry import Verdict, check, failed, passed
 from imagefactory.verifying.subject import Ran, Subject
 
 

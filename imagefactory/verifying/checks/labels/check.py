@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from imagefactory.matrix.cell import PINS
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.verifying.registry import Verdict, check, failed, passed
+from imagefactory.verifying.check_registry import Verdict, check, failed, passed
 from imagefactory.verifying.subject import Expectation, Subject
 
 OCI = "org.opencontainers.image"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.verifying.registry import Verdict, check, count, excused, failed, passed
+from imagefactory.verifying.check_registry import Verdict, check, count, excused, failed, passed
 from imagefactory.verifying.subject import Subject
 
 NOTHING = "no patches in this image"

@@ -7,7 +7,7 @@ MLP, norms and sampling all work.
 
 from __future__ import annotations
 
-from imagefactory.verifying.registry import Verdict, check, failed, passed, unknown
+from imagefactory.verifying.check_registry import Verdict, check, failed, passed, unknown
 from imagefactory.verifying.server import MODEL_NAME, ServerRun
 from imagefactory.verifying.subject import Subject
 

@@ -6,7 +6,7 @@ A resolver that swaps it for a CPU build is the oldest fault of such images.
 from __future__ import annotations
 
 from imagefactory.locking.lock import TorchBuild
-from imagefactory.verifying.registry import Verdict, check, count, failed, passed
+from imagefactory.verifying.check_registry import Verdict, check, count, failed, passed
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 3

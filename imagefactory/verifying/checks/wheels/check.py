@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from imagefactory.verifying.registry import Verdict, check, failed, passed
+from imagefactory.verifying.check_registry import Verdict, check, failed, passed
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 5

@@ -15,7 +15,7 @@ from support.image_tree import ImageTree
 from support.verify_fakes import CPU, Good
 from support.verify_faults import receipt
 
-from imagefactory.verifying import checks, probe, registry
+from imagefactory.verifying import check_registry, checks, probe
 from imagefactory.verifying.receipt import Outcome
 from imagefactory.verifying.subject import Probed, Subject
 
@@ -29,7 +29,7 @@ SERVER_CHECKS = {
 }
 NEW_CHECK = '''
 """A theme that a test plants."""
-from imagefactory.verifying.registry import check, failed, passed
+from imagefactory.verifying.check_registry import check, failed, passed
 
 @check({name!r}, needs="facts")
 def answer(subject):
@@ -104,15 +104,15 @@ def test_a_good_cuda_image_passes_every_check_but_those_that_need_a_gpu() -> Non
     assert receipt(Good()).passed
 
 
-@pytest.mark.parametrize("theme", registry.themes())
+@pytest.mark.parametrize("theme", check_registry.themes())
 def test_every_check_has_a_fault_that_turns_it_red_in_the_tests_of_its_theme(theme: str) -> None:
     tests = import_module(f"{checks.__name__}.{theme}.test_{theme}")
-    names = {entry.name for entry in registry.all_checks() if entry.theme == theme}
+    names = {entry.name for entry in check_registry.all_checks() if entry.theme == theme}
     assert names
     assert {fault.check for fault in tests.FAULTS} == names
 
 
-@pytest.mark.parametrize("theme", registry.themes())
+@pytest.mark.parametrize("theme", check_registry.themes())
 def test_a_theme_with_a_probe_has_a_check_that_fails_with_it(theme: str) -> None:
     image = Good()
     if theme not in image.facts:
@@ -122,14 +122,14 @@ def test_a_theme_with_a_probe_has_a_check_that_fails_with_it(theme: str) -> None
     image.reported["errors"][theme] = f"OSError: disk (checks/{theme}/probe.py:7)"
     failed = {name: r for name, r in image.results().items() if r.outcome is Outcome.FAIL}
     assert failed
-    assert {entry.theme for entry in registry.all_checks() if entry.name in failed} == {theme}
+    assert {entry.theme for entry in check_registry.all_checks() if entry.name in failed} == {theme}
     assert all("its probe failed: OSError: disk" in result.detail for result in failed.values())
     assert not receipt(image).passed
 
 
-@pytest.mark.parametrize("entry", registry.describe(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", check_registry.describe(), ids=lambda entry: entry.name)
 def test_every_check_says_in_plain_sentences_what_it_asserts_and_fails_for(
-    entry: registry.Description,
+    entry: check_registry.Description,
 ) -> None:
     assert entry.text.endswith(".")
     assert "Fails for " in entry.text
@@ -137,7 +137,7 @@ def test_every_check_says_in_plain_sentences_what_it_asserts_and_fails_for(
 
 
 def test_checks_are_described_in_the_order_of_results() -> None:
-    rows = registry.describe()
+    rows = check_registry.describe()
     assert [row.name for row in rows] == list(Good().results())
     by_name = {row.name: row for row in rows}
     assert by_name["toolchain"].theme == "compilers"
@@ -146,24 +146,24 @@ def test_checks_are_described_in_the_order_of_results() -> None:
 
 
 def test_results_come_in_the_order_of_the_themes() -> None:
-    names = [entry.name for entry in registry.all_checks()]
+    names = [entry.name for entry in check_registry.all_checks()]
     assert names[0] == "probe"
     assert [name for name in names if name.startswith("server-")] == names[-6:]
-    assert registry.themes() == checks.ORDER
+    assert check_registry.themes() == checks.ORDER
 
 
 def test_a_new_theme_folder_is_found_run_and_judged_without_touching_anything_else(
     plant: Plant, tmp_path: Path
 ) -> None:
     plant(NEW_CHECK.format(name="answer"), NEW_PROBE)
-    assert registry.themes()[-1] == "planted"
-    assert registry.describe()[-1].text == "The answer is 42. Fails for any other."
+    assert check_registry.themes()[-1] == "planted"
+    assert check_registry.describe()[-1].text == "The answer is 42. Fails for any other."
     image = ImageTree(tmp_path)
     image.write("answer.txt", "42")
-    result = registry.judge(observed(image))[-1]
+    result = check_registry.judge(observed(image))[-1]
     assert (result.name, result.outcome, result.detail) == ("answer", Outcome.PASS, "42")
     image.write("answer.txt", "41")
-    result = registry.judge(observed(image))[-1]
+    result = check_registry.judge(observed(image))[-1]
     assert (result.outcome, result.detail) == (Outcome.FAIL, "the answer is 41")
 
 
@@ -175,7 +175,7 @@ def test_a_new_theme_whose_probe_raises_fails_and_leaves_the_facts_of_others(
     image.distribution("numpy", "2.0", {})
     subject = observed(image)
     assert subject.facts["wheels"]["distributions"] == [{"name": "numpy", "version": "2.0"}]
-    result = registry.judge(subject)[-1]
+    result = check_registry.judge(subject)[-1]
     assert (result.outcome, result.required) == (Outcome.FAIL, True)
     assert result.detail.startswith("its probe failed: FileNotFoundError: ")
     assert result.detail.endswith("(checks/planted/probe.py:4)")
@@ -184,7 +184,7 @@ def test_a_new_theme_whose_probe_raises_fails_and_leaves_the_facts_of_others(
 def test_a_theme_that_needs_facts_and_has_no_probe_fails(plant: Plant, tmp_path: Path) -> None:
     plant(NEW_CHECK.format(name="answer"))
     assert "planted" not in probe.sources()
-    result = registry.judge(observed(ImageTree(tmp_path)))[-1]
+    result = check_registry.judge(observed(ImageTree(tmp_path)))[-1]
     assert (result.outcome, result.detail) == (
         Outcome.FAIL,
         "the probe reported no facts about planted",
@@ -194,7 +194,7 @@ def test_a_theme_that_needs_facts_and_has_no_probe_fails(plant: Plant, tmp_path:
 def test_two_checks_of_one_name_are_refused(plant: Plant) -> None:
     plant(NEW_CHECK.format(name="probe"))
     with pytest.raises(ValueError, match="two checks are named probe"):
-        registry.all_checks()
+        check_registry.all_checks()
 
 
 def test_what_was_not_observed_holds_the_image_back() -> None:
