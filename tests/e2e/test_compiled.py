@@ -132,10 +132,10 @@ def test_without_the_patch_the_plain_target_is_refused_and_the_other_one_is_as_b
     assert matching(rows["sm_121a"]) == with_patch
 
 
-def test_units_that_are_not_there_are_told_with_those_that_are(project: Path) -> None:
+def test_a_pattern_without_units_lists_the_available_ones(project: Path) -> None:
     done = run(project, "--try", "csrc/nvfp5_*.cu")
     assert done.code == 1
-    assert "no unit is named csrc/nvfp5_*.cu" in done.err
+    assert "no unit matches csrc/nvfp5_*.cu" in done.err
     assert QUANT in done.err
 
 
