@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 from imagefactory.locking.lock import LockedToolchain, Resolution, Wheel
@@ -16,6 +17,8 @@ from imagefactory.planning.image_config import CUDA_HOME, LABEL
 from imagefactory.system.platforms import Platform
 
 __all__ = ["LABEL", "BaseImage", "CellPlan", "compose"]
+#: The template of the stages that do not depend on the cell's name, labels and environment.
+STAGES = "stages.Dockerfile.j2"
 NO_KEY = "0" * 64
 
 
@@ -141,31 +144,51 @@ def _dockerfile(
     templates: Path,
     labels: Mapping[str, str],
 ) -> str:
-    local = set(context.local_wheels(resolution))
-    target = {
-        "python": cell.python,
-        "platform": uv_platform(cell.platform, cell.flavor.base.glibc),
-    }
-    compilers = {
-        "home": CUDA_HOME.removeprefix("/"),
-        "platform": uv_platform(cell.platform, COMPILER_GLIBC),
-        "cuda": f"nvidia/cu{cell.axes.get('cuda', '').partition('.')[0]}",
-    }
+    cuda = cell.axes.get("cuda", "").partition(".")[0] if toolchain else None
+    written = (templates / STAGES).stat().st_mtime_ns
+    glibc = cell.flavor.base.glibc
     values = {
         "cell": {"name": cell.name},
-        "arch": cell.platform.arch,
-        "target": target,
-        "layer_programs": context.LAYER_PROGRAMS,
-        "layers": [
-            {"name": layer.name, "local": not local.isdisjoint(layer.wheels)}
-            for layer in context.layers_of(resolution)
-        ],
-        "torch": {
-            "version": resolution.torch.version,
-            "local": resolution.wheel("torch") in local,
-        },
-        "toolchain": compilers if toolchain else None,
+        "stages": _stages(templates, written, resolution, cell.platform, cell.python, glibc, cuda),
+        "layers": [{"name": layer.name} for layer in context.layers_of(resolution)],
+        "toolchain": bool(toolchain),
         "env": sorted(image_config.environment(cell, toolchain).items()),
         "labels": sorted(labels.items()),
     }
     return render.render(templates, "Dockerfile.j2", values)
+
+
+@lru_cache(maxsize=64)
+def _stages(
+    templates: Path,
+    _written: int,
+    resolution: Resolution,
+    platform: Platform,
+    python: str,
+    glibc: str,
+    cuda: str | None,
+) -> render.Safe:
+    """The stages that unpack wheels, once for all cells that install the same ones.
+
+    ``cuda`` is the major version of the toolchain; None without one.
+    """
+    local = set(context.local_wheels(resolution))
+    layers = [
+        {"name": layer.name, "local": not local.isdisjoint(layer.wheels)}
+        for layer in context.layers_of(resolution)
+    ]
+    compilers = {
+        "home": CUDA_HOME.removeprefix("/"),
+        "platform": uv_platform(platform, COMPILER_GLIBC),
+        "cuda": f"nvidia/cu{cuda}",
+    }
+    torch = resolution.wheel("torch")
+    values = {
+        "arch": platform.arch,
+        "target": {"python": python, "platform": uv_platform(platform, glibc)},
+        "layer_programs": context.LAYER_PROGRAMS,
+        "layers": layers,
+        "torch": {"version": resolution.torch.version, "local": torch in local},
+        "toolchain": compilers if cuda else None,
+    }
+    return render.Safe(render.render(templates, STAGES, values))
