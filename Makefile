@@ -44,11 +44,13 @@ compiler:
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends cmake g++ >/dev/null; } \
 	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
 
+# one process more than there are cores, for some tests wait
+PARALLEL = $(BIN)/pytest -n $$(($$(nproc) + 1))
 test-unit: $(BIN)/imagefactory compiler ## run the unit tests, which need no engine
-	@$(BIN)/pytest -n auto -m 'not e2e and not large' tests/unit imagefactory
+	@$(PARALLEL) -m 'not e2e and not large' tests/unit imagefactory
 
 test-proofs: $(BIN)/imagefactory compiler ## test the proofs of patches on small sources
-	@$(BIN)/pytest -n auto tests/proofs
+	@$(PARALLEL) tests/proofs
 
 # tests that only read and compile upstream's sources run next to those that use the engine
 E2E := $(BIN)/pytest -m 'e2e and not large'

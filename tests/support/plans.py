@@ -8,17 +8,29 @@ from typing import Any
 
 from imagefactory.building.bases import unresolved
 from imagefactory.locking import store
+from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import request_of
+from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
 from imagefactory.planning import cell_plan
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from support import ROOT
 
 
+@lru_cache
+def _lock() -> Lock:
+    return store.read(ROOT / "wheels.lock")
+
+
+@lru_cache
+def _matrix() -> Matrix:
+    return matrix.load(ROOT / "matrix.yaml")
+
+
 def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
-    cell = next(c for c in matrix.load(ROOT / "matrix.yaml").cells if c.axes["vllm"] == "0.22.1")
-    resolution = store.read(ROOT / "wheels.lock").find(request_of(cell))
+    cell = next(c for c in _matrix().cells if c.axes["vllm"] == "0.22.1")
+    resolution = _lock().find(request_of(cell))
     assert resolution is not None
     base = base or replace(
         unresolved(cell.flavor.base, cell.platform), digest="sha256:1", origin="registry"
@@ -31,9 +43,9 @@ def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
 @lru_cache
 def all_planned() -> tuple[CellPlan, ...]:
     """A plan for every cell, with its toolchain, on a base whose digest is known."""
-    lock, patches = store.read(ROOT / "wheels.lock"), catalog.load(ROOT / "patches")
+    lock, patches = _lock(), catalog.load(ROOT / "patches")
     plans = []
-    for cell in matrix.load(ROOT / "matrix.yaml").cells:
+    for cell in _matrix().cells:
         resolution = lock.find(request_of(cell))
         assert resolution is not None
         base = unresolved(cell.flavor.base, cell.platform)

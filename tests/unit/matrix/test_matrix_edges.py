@@ -76,7 +76,7 @@ def test_a_bad_cell_does_not_hide_the_mistakes_of_the_others(tmp_path: Path) -> 
     assert {p.code for p in problems(path)} == {"matrix-unknown-flavor", "matrix-driver-too-old"}
 
 
-@pytest.mark.parametrize("text", ["a: " + "[" * 3000, "a: &a [*a]", "a: &a {b: *a}"])
+@pytest.mark.parametrize("text", ["a: " + "[" * 1000, "a: &a [*a]", "a: &a {b: *a}"])
 def test_endless_nesting_is_one_clear_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "matrix.yaml"
     path.write_text(text)

@@ -19,6 +19,8 @@ ITS_TESTS = (
     Path(__file__),
 )
 PROGRAMS = ("docker", "buildx", "docker-buildx")
+#: What every finding contains; a file without it need not be parsed.
+SUSPECT = re.compile("docker|buildx|python_on_whales|_argv")
 #: A command line as text, such as ``docker run``.
 COMMAND = re.compile(rf"(\S*/)?({'|'.join(PROGRAMS)})(\s|$)")
 #: Functions that run what they are given, or take it apart.
@@ -84,6 +86,8 @@ WRONG: dict[Callable[[ast.AST], bool], str] = {
 
 def found_in(source: str) -> Iterator[tuple[int, str]]:
     """Line and reason of everything in ``source`` that is the engine package's business."""
+    if not SUSPECT.search(source):
+        return
     for node in ast.walk(ast.parse(source)):
         for is_wrong, reason in WRONG.items():
             if is_wrong(node):

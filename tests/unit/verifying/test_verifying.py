@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +63,19 @@ class StationEngine(FakeEngine):
                 raise fail(SetupError, "command-timeout", "no end")
             out = json.dumps(self.good.report) + "\n" if self.probe_out is None else self.probe_out
             return Completed(argv=(), code=0, out=out, err="a warning of torch\n")
-        done = subprocess.run(
-            [sys.executable, str(ENTRYPOINT), *argv],
-            env={"PATH": os.environ["PATH"], **(env or {})},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return Completed(argv=(), code=done.returncode, out=done.stdout, err=done.stderr)
+        return entrypoint(tuple(argv), tuple((env or {}).items()))
+
+
+@lru_cache
+def entrypoint(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> Completed:
+    done = subprocess.run(
+        [sys.executable, str(ENTRYPOINT), *argv],
+        env={"PATH": os.environ["PATH"], **dict(env)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Completed(argv=(), code=done.returncode, out=done.stdout, err=done.stderr)
 
 
 def engine_for(torch: Any) -> StationEngine:

@@ -1,0 +1,14 @@
+"""For all unit tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import stamina
+
+
+@pytest.fixture(autouse=True, scope="session")
+def retries_do_not_wait() -> Iterator[None]:
+    with stamina.set_testing(True, attempts=3, cap=True):
+        yield
