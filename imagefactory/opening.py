@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import uv
-
 from imagefactory.building import bases
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
@@ -61,19 +59,19 @@ def connect_if_any(workspace: Workspace) -> Engine | None:
         return None
 
 
-def contexts(workspace: Workspace, folder: Path | None = None) -> Contexts:
+def contexts(workspace: Workspace, lock: Lock, folder: Path | None = None) -> Contexts:
     """The build contexts below the workspace's own folder, or below ``folder``."""
     return Contexts(
         folder=folder or workspace.contexts,
         templates=workspace.templates,
-        uv=Path(uv.find_uv_bin()),
+        unpackers=lock.unpackers,
         settings=workspace.settings,
     )
 
 
-def wheel_env(workspace: Workspace, site: Site) -> EnvFor:
+def wheel_env(workspace: Workspace, lock: Lock, site: Site) -> EnvFor:
     """A function that prepares the build environment of a cell's wheel, when it is needed."""
-    return partial(_wheel_env, workspace, site)
+    return partial(_wheel_env, workspace, lock, site)
 
 
 def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False) -> Bench:
@@ -85,7 +83,7 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
     return patching.bench(patches, toolchains, lock, workspace.settings, fresh=fresh)
 
 
-def _wheel_env(workspace: Workspace, site: Site, cell: Cell) -> BuildEnv:
+def _wheel_env(workspace: Workspace, lock: Lock, site: Site, cell: Cell) -> BuildEnv:
     platform = site.platform_for(cell)
     base = bases.ensure(
         site.engine,
@@ -94,4 +92,4 @@ def _wheel_env(workspace: Workspace, site: Site, cell: Cell) -> BuildEnv:
         known=workspace.known_bases,
         project=workspace.project,
     )
-    return BuildEnv(contexts=contexts(workspace), site=site, base=base)
+    return BuildEnv(contexts=contexts(workspace, lock), site=site, base=base)

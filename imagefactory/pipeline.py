@@ -23,7 +23,7 @@ from imagefactory.patching import patching
 from imagefactory.patching.patch import State
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.planning.decision import Action, decide
+from imagefactory.planning.decision import Action, Uncovered, decide
 from imagefactory.planning.planning import Inputs
 from imagefactory.publishing import publishing
 from imagefactory.publishing.publishing import Pushed
@@ -54,12 +54,13 @@ def build(
     """
     connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
     inputs = opening.read(workspace)
-    cells = select(inputs.matrix.cells, selection)
+    cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
     site = sites.find(connecting.result(), builder)
 
     inputs, _ = make_wheels(workspace, cells, inputs, site)
     planned = plan_cells(workspace, cells, inputs, site, make_bases=True)
-    watcher.planned(planned.decisions)
+    planned = replace(planned, uncovered=uncovered)
+    watcher.planned(planned)
 
     to_build = [one.plan for one in planned.decisions if one.action is Action.BUILD]
     blocked = _blocked_by_patches(to_build, inputs)
@@ -67,17 +68,29 @@ def build(
     results = bake(workspace, plans, planned, BakeOptions(cache=cache))
 
     receipts = () if skip_verify else verify_new(workspace, planned, results, watcher)
-    return Built(decisions=planned.decisions, stopped=blocked, results=results, receipts=receipts)
+    return Built(planned=planned, stopped=blocked, results=results, receipts=receipts)
 
 
 def plan(
-    workspace: Workspace, selection: Sequence[str], *, allow_no_engine: bool = True
+    workspace: Workspace,
+    selection: Sequence[str],
+    *,
+    allow_no_engine: bool = True,
+    allow_uncovered: bool = False,
 ) -> Planned:
-    """Plan what a build would do; nothing is built. ``allow_no_engine`` plans without one, too."""
+    """Plan what a build would do; nothing is built.
+
+    ``allow_no_engine`` plans without an engine, too; ``allow_uncovered`` leaves out cells that are
+    not locked, as a build does, instead of raising InputError for them.
+    """
     inputs = opening.read(workspace)
-    cells = select(inputs.matrix.cells, selection)
+    cells: Sequence[Cell] = select(inputs.matrix.cells, selection)
+    uncovered: tuple[Uncovered, ...] = ()
+    if allow_uncovered:
+        cells, uncovered = planning.split(cells, inputs)
     engine = opening.connect_if_any(workspace) if allow_no_engine else opening.connect(workspace)
-    return plan_cells(workspace, cells, inputs, Site(engine=engine) if engine else None)
+    planned = plan_cells(workspace, cells, inputs, Site(engine=engine) if engine else None)
+    return replace(planned, uncovered=uncovered)
 
 
 def make_wheels(
@@ -92,7 +105,7 @@ def make_wheels(
     lock, made = wheels.make_wheels(
         cells,
         inputs,
-        opening.wheel_env(workspace, site),
+        opening.wheel_env(workspace, inputs.lock, site),
         write=lambda lock: opening.write_lock(workspace, lock),
         again=again,
     )
@@ -132,7 +145,8 @@ def bake(
     """Build ``plans``; returns the result of each build, by cell."""
     if not plans or planned.site is None:
         return {}
-    contexts, logs = opening.contexts(workspace), workspace.settings.logs
+    contexts = opening.contexts(workspace, planned.inputs.lock)
+    logs = workspace.settings.logs
     results = building.build(plans, planned.bases, planned.site, contexts, options, logs)
     return {result.cell: result for result in results}
 

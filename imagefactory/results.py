@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.building.building import BuildResult
 from imagefactory.building.sites import Site
-from imagefactory.errors import Problem
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem
 from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.planning.decision import Decision
+from imagefactory.planning.decision import Decision, Uncovered
 from imagefactory.planning.planning import Bases, Inputs
 from imagefactory.system.engine import ImageInfo
 from imagefactory.verifying import receipt
@@ -25,7 +25,7 @@ def _ignore(_: object) -> None:
 class Watcher:
     """Callbacks that show intermediate results as soon as they are known."""
 
-    planned: Callable[[Sequence[Decision]], None] = _ignore
+    planned: Callable[[Planned], None] = _ignore
     verified: Callable[[Receipt], None] = _ignore
 
 
@@ -39,6 +39,7 @@ class Planned:
         decisions: a plan for each cell, and what a build does for it.
         images: the engine's images of these cells, by reference; None if no engine answers.
         site: where builds run; None if no engine answers.
+        uncovered: the selected cells that are not locked, if they were left out.
     """
 
     inputs: Inputs
@@ -46,6 +47,18 @@ class Planned:
     decisions: tuple[Decision, ...]
     images: Mapping[str, ImageInfo] | None
     site: Site | None
+    uncovered: tuple[Uncovered, ...] = ()
+
+    @property
+    def error(self) -> InputError | None:
+        """The problems of the cells that were left out, or None."""
+        problems = [problem for one in self.uncovered for problem in one.problems]
+        return InputError(dict.fromkeys(problems)) if problems else None
+
+    @property
+    def rows(self) -> tuple[Decision | Uncovered, ...]:
+        """A row for each cell: the decisions, then the cells that were left out."""
+        return (*self.decisions, *self.uncovered)
 
     @property
     def plans(self) -> tuple[CellPlan, ...]:
@@ -71,22 +84,26 @@ class Built:
     """The result of a build.
 
     Attributes:
-        decisions: what was planned for each cell.
+        planned: what was planned for each cell.
         stopped: cell -> problems of its patches that prevent its build.
         results: cell -> result of its build, for the cells that were built.
         receipts: of the images that were verified.
     """
 
-    decisions: tuple[Decision, ...]
+    planned: Planned
     stopped: Mapping[str, tuple[Problem, ...]]
     results: Mapping[str, BuildResult]
     receipts: tuple[Receipt, ...]
 
     @property
-    def problems(self) -> list[Problem]:
-        """The problems of all cells."""
-        return [
+    def error(self) -> FactoryError | None:
+        """The problems of all cells; InputError if all that is wrong is the lock; or None."""
+        problems = [
             *(problem for problems in self.stopped.values() for problem in problems),
             *(result.problem for result in self.results.values() if not result.ok),
             *receipt.problems(self.receipts),
         ]
+        unlocked = self.planned.error
+        if not problems:
+            return unlocked
+        return CheckFailedError([*problems, *(unlocked.problems if unlocked else ())])

@@ -64,10 +64,13 @@ def write_cells(
     targets: dict[str, Any] = {}
     for plan in plans:
         builder = builder_bases[plan.cell.flavor.base.name]
-        for image, stage in ((builder, "builder"), (plan.base, "base")):
+        for image, stage, write in (
+            (builder, "builder", contexts.write_builder),
+            (plan.base, "base", contexts.write_base),
+        ):
             name = _base_target(image, stage)
             if name not in targets:
-                context = contexts.write_base(name, image)
+                context = write(name, image)
                 targets[name] = _base_entry(context, image, stage, contexts.settings)
         context = contexts.write_cell(plan)
         targets[plan.cell.name] = _cell_entry(context, plan, builder, contexts.settings)
@@ -84,7 +87,7 @@ def write_wheel(contexts: Contexts, wheel: WheelBake, options: BakeOptions) -> P
     """Write a bake file for one wheel; returns its path."""
     name = _base_target(wheel.builder, "builder")
     settings = contexts.settings
-    base = contexts.write_base(name, wheel.builder)
+    base = contexts.write_builder(name, wheel.builder)
     targets = {
         name: _base_entry(base, wheel.builder, "builder", settings),
         wheel.stage: {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 from collections.abc import Mapping
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors import SetupError
-from imagefactory.locking import indexes, wheelhouse
-from imagefactory.locking.lock import Wheel
+from imagefactory.locking import indexes, unpacker, wheelhouse
+from imagefactory.locking.lock import Unpacker, Wheel
 from imagefactory.planning import render
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.settings import Settings
@@ -23,13 +24,13 @@ class Contexts:
     Attributes:
         folder: holds a folder for each context, and the bake files.
         templates: the Dockerfile templates.
-        uv: the program that unpacks wheels in the builder.
+        unpackers: the uv that unpacks wheels in the builder, for each build platform.
         settings: indexes, wheel folders and the CA bundle for steps that download.
     """
 
     folder: Path
     templates: Path
-    uv: Path
+    unpackers: tuple[Unpacker, ...]
     settings: Settings
 
     def write_base(self, name: str, image: BaseImage) -> Path:
@@ -38,9 +39,17 @@ class Contexts:
         context.mkdir(parents=True, exist_ok=True)
         text = render.base_dockerfile(self.templates, image.base, image.reference)
         (context / "Dockerfile").write_text(text, encoding="utf-8")
-        there = context / "uv"
-        if not there.exists() or there.stat().st_size != self.uv.stat().st_size:
-            shutil.copy2(self.uv, there)
+        return context
+
+    def write_builder(self, name: str, image: BaseImage) -> Path:
+        """The context ``name`` for the builder, with the unpacker of its platform.
+
+        Raises SetupError if the unpacker is not cached and no index has it.
+        """
+        context = self.write_base(name, image)
+        uv, copy = unpacker.program(self.unpackers, image.platform, self.settings), context / "uv"
+        if not copy.exists() or not filecmp.cmp(uv, copy):
+            shutil.copy2(uv, copy)
         return context
 
     def write_cell(self, plan: CellPlan) -> Path:

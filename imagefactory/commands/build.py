@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +17,8 @@ from imagefactory.commands.options import (
     Select,
     workspace_of,
 )
-from imagefactory.errors import CheckFailedError, InputError, fail
-from imagefactory.planning.decision import Decision
+from imagefactory.errors import InputError, fail
+from imagefactory.planning.decision import Decision, Uncovered
 from imagefactory.results import Built, Watcher
 from imagefactory.system import ui
 
@@ -58,12 +57,13 @@ def build_command(
         builders.cache_ref(cache, "")  # reject a bad repository before anything is built
     workspace = workspace_of(path)
     if dry_run:
-        _show_plan(
-            pipeline.plan(workspace, select or [], allow_no_engine=False).decisions, json=json
+        planned = pipeline.plan(
+            workspace, select or [], allow_no_engine=False, allow_uncovered=True
         )
+        tables.result_of_plan(planned, json=json)
         return
     silent = Watcher()
-    shown = Watcher(planned=tables.decisions, verified=tables.receipt)
+    shown = Watcher(planned=tables.plan, verified=tables.receipt)
     built = pipeline.build(
         workspace,
         select or [],
@@ -73,30 +73,29 @@ def build_command(
         skip_verify=no_verify,
     )
     if json:
-        ui.emit_json([_as_dict(row, built) for row in built.decisions])
+        ui.emit_json([_as_dict(row, built) for row in built.planned.rows])
     else:
         _show_built(built)
-    if built.problems:
-        raise CheckFailedError(built.problems)
+    if built.error:
+        raise built.error
 
 
-def _show_plan(decisions: Sequence[Decision], *, json: bool) -> None:
-    if json:
-        ui.emit_json([row.as_dict() for row in decisions])
+def _as_dict(row: Decision | Uncovered, built: Built) -> dict[str, object]:
+    if isinstance(row, Uncovered):
+        result, problems = None, row.problems
     else:
-        tables.decisions(decisions)
-
-
-def _as_dict(row: Decision, built: Built) -> dict[str, object]:
-    name = row.plan.cell.name
-    result = built.results.get(name)
-    problems = [problem.as_dict() for problem in built.stopped.get(name, ())]
-    return {**row.as_dict(), "result": result.as_dict() if result else None, "stopped": problems}
+        name = row.plan.cell.name
+        result, problems = built.results.get(name), built.stopped.get(name, ())
+    return {
+        **row.as_dict(),
+        "result": result.as_dict() if result else None,
+        "stopped": [problem.as_dict() for problem in problems],
+    }
 
 
 def _show_built(built: Built) -> None:
     table: list[list[ui.Part]] = []
-    for row in built.decisions:
+    for row in built.planned.decisions:
         name = row.plan.cell.name
         result = built.results.get(name)
         if result:
@@ -107,4 +106,7 @@ def _show_built(built: Built) -> None:
         else:
             end, note = ui.styled("unchanged", "green"), ""
         table.append([ui.styled(name, "bold"), end, note, row.plan.cell.tag])
+    for left_out in built.planned.uncovered:
+        end, note = ui.styled("blocked", "red"), left_out.problems[0].code
+        table.append([ui.styled(left_out.cell.name, "bold"), end, note, left_out.cell.tag])
     ui.table("build", ["cell", "result", "", "image"], table)

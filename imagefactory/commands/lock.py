@@ -9,7 +9,8 @@ import typer
 from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError
-from imagefactory.locking import locking, store
+from imagefactory.locking import changes, locking, store
+from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.system import ui
@@ -33,34 +34,58 @@ def lock_command(
         list[str] | None,
         typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List every wheel that changed.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Write wheels.lock: every wheel of every cell, by hash."""
+    """Write wheels.lock: every wheel of every cell, by hash.
+
+    What cannot be resolved is reported at the end; everything else is written.
+    """
     workspace = workspace_of(file)
     declared = matrix.load(workspace.matrix)
     if check:
         _check_lock(workspace, declared, json=json)
         return
     old = opening.read_lock(workspace)
-    new, changes = locking.update(
+    packages = tuple(package or ())
+    renewed = locking.renew(
         old,
         declared.cells,
         workspace.settings,
         toolchains=declared.toolchains,
         upgrade=upgrade,
-        upgrade_packages=tuple(package or ()),
+        upgrade_packages=packages,
     )
-    if new != old:
-        opening.write_lock(workspace, new)
+    writes = renewed.lock != old and bool(old or renewed.lock.resolutions)
+    if writes:
+        opening.write_lock(workspace, renewed.lock)
+    summaries = changes.summarize(renewed.changes, renewed.lock, packages)
     if json:
-        ui.emit_json([change.as_dict() for change in changes])
-        return
-    for change in changes if old else ():
-        ui.say(str(change))
-    wheels = sum(len(resolution.wheels) for resolution in new.resolutions)
-    ui.say(
-        f"wheels.lock: {len(new.resolutions)} resolutions, {wheels} wheels, {len(changes)} changes"
-    )
+        ui.emit_json(
+            {
+                "written": writes,
+                "summary": [summary.as_dict() for summary in summaries],
+                "changes": [change.as_dict() for change in renewed.changes],
+                "failed": [failure.as_dict() for failure in renewed.failures],
+            }
+        )
+    else:
+        for line in renewed.changes if verbose else summaries:
+            ui.say(str(line))
+        _say_what_was_written(renewed, writes=writes)
+    if renewed.error:
+        raise renewed.error
+
+
+def _say_what_was_written(renewed: Renewed, *, writes: bool) -> None:
+    for failure in renewed.failures:
+        ui.say(str(failure))
+    count = len(renewed.lock.resolutions)
+    wheels = sum(len(resolution.wheels) for resolution in renewed.lock.resolutions)
+    state = "written" if writes else "unchanged" if count else "not written"
+    ui.say(f"wheels.lock is {state}: {count} resolutions, {wheels} wheels")
 
 
 def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:

@@ -39,11 +39,7 @@ def plan_command(
     if explained:
         _explain(workspace, explained, json=json)
         return
-    decisions = pipeline.plan(workspace, select or []).decisions
-    if json:
-        ui.emit_json([row.as_dict() for row in decisions])
-    else:
-        tables.decisions(decisions)
+    tables.result_of_plan(pipeline.plan(workspace, select or [], allow_uncovered=True), json=json)
 
 
 def _explain(workspace: Workspace, name: str, *, json: bool) -> None:

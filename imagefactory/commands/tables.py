@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from imagefactory.inspecting.anatomy import Layer
 from imagefactory.inspecting.filetree import FileChange
-from imagefactory.planning.decision import Action, Decision
+from imagefactory.planning.decision import Action
+from imagefactory.results import Planned
 from imagefactory.system import ui
 from imagefactory.verifying import report
 from imagefactory.verifying.receipt import Receipt
@@ -35,7 +36,7 @@ def files(changes: Sequence[FileChange]) -> None:
         ui.say(f"the first {MOST_FILES} of {len(changes)} files; --json lists all of them")
 
 
-def decisions(planned: Sequence[Decision]) -> None:
+def plan(planned: Planned) -> None:
     """A table of what a build does for each cell."""
     colour = {Action.BUILD: "yellow", Action.SKIP: "green"}
     rows: list[list[ui.Part]] = [
@@ -45,9 +46,23 @@ def decisions(planned: Sequence[Decision]) -> None:
             one.plan.build_key[:12],
             one.reason,
         ]
-        for one in planned
+        for one in planned.decisions
+    ]
+    rows += [
+        [ui.styled(one.cell.name, "bold"), ui.styled(Action.BLOCKED, "red"), "", one.reason]
+        for one in planned.uncovered
     ]
     ui.table("plan", ["cell", "action", "build key", "reason"], rows)
+
+
+def result_of_plan(planned: Planned, *, json: bool) -> None:
+    """Show a plan as the result of a command. Raises InputError if cells are not locked."""
+    if json:
+        ui.emit_json([row.as_dict() for row in planned.rows])
+    else:
+        plan(planned)
+    if planned.error:
+        raise planned.error
 
 
 def receipt(done: Receipt) -> None:

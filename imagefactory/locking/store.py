@@ -25,7 +25,8 @@ HEADER = """\
 # metadata with its reason. A wheel is its sha256; `index` only says where it was found
 # ("find-links" is a local folder). A [[toolchain]] is a compiler set for one platform, installed
 # into a prefix of its own. A [[source]] is what wheels are made from, a [[built]] is a wheel made
-# by `imagefactory wheel`, keyed by the hash of everything that decides its content.
+# by `imagefactory wheel`, keyed by the hash of everything that decides its content. An [[unpacker]]
+# is the uv that unpacks wheels in a build, for each platform that builds run on.
 """
 _ADAPTER = TypeAdapter(Lock)
 _RESTORE = "restore it from version control, or remove it and run imagefactory lock"
@@ -58,6 +59,7 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
                 "toolchains": tuple(_toolchain(row) for row in data.get("toolchain", ())),
                 "sources": tuple(data.get("source", ())),
                 "built": tuple(_built(row) for row in data.get("built", ())),
+                "unpackers": tuple(_built(row) for row in data.get("unpacker", ())),
             }
         )
     except ValidationError as error:
@@ -131,8 +133,13 @@ def dumps(lock: Lock) -> str:
             }
             for built in sorted(lock.built, key=lambda b: b.key)
         ],
+        "unpacker": [
+            {"platform": one.platform, "wheel": _wheel_rows([one.wheel])[0]}
+            for one in sorted(lock.unpackers, key=lambda one: one.platform)
+        ],
     }
-    data = {name: rows for name, rows in data.items() if rows or name not in ("source", "built")}
+    optional = ("source", "built", "unpacker")
+    data = {name: rows for name, rows in data.items() if rows or name not in optional}
     return HEADER + "\n" + tomli_w.dumps(data)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-
-import requests
 
 from imagefactory.errors import FactoryError, Problem, SetupError, fail
 from imagefactory.locking import gitref, indexes, resolve, wheelhouse
@@ -21,24 +19,12 @@ from imagefactory.system.platforms import Platform
 
 
 def lock_toolchain(
-    lock: Lock | None, toolchain: Toolchain, settings: Settings, *, upgrade: bool
-) -> Iterator[LockedToolchain]:
-    """Lock ``toolchain`` for each of its platforms; ``lock`` is reused where nothing changed.
+    toolchain: Toolchain, platform: Platform, settings: Settings, *, refresh: bool
+) -> LockedToolchain:
+    """Resolve ``toolchain`` for ``platform``; ``refresh`` ignores index pages in uv's cache.
 
     Raises CheckFailedError if there is no solution, SetupError if no index is reachable.
     """
-    for platform in toolchain.platforms:
-        old = lock.toolchain(toolchain.name, platform) if lock else None
-        if old and not upgrade and old.answers(toolchain, platform):
-            yield old
-            continue
-        with ui.step(f"resolving {toolchain.name} for {platform}"):
-            yield _resolved(toolchain, platform, settings, refresh=upgrade)
-
-
-def _resolved(
-    toolchain: Toolchain, platform: Platform, settings: Settings, *, refresh: bool
-) -> LockedToolchain:
     request = Request(
         platform=platform,
         python=COMPILER_PYTHON,
@@ -48,7 +34,8 @@ def _resolved(
         overrides=(),
     )
     try:
-        found = resolve.resolve(request, settings, refresh=refresh)
+        with ui.step(f"resolving {toolchain.name} for {platform}"):
+            found = resolve.resolve(request, settings, refresh=refresh)
     except FactoryError as error:
         location = str(toolchain.location)
         problems = [replace(one, where=one.where or location) for one in error.problems]
@@ -59,31 +46,51 @@ def _resolved(
     )
 
 
-def lock_sources(
-    lock: Lock | None, cells: Sequence[Cell], settings: Settings, *, upgrade: bool
-) -> list[LockedSource]:
-    """Lock the sources of wheels that ``cells`` build: sdists, and commits of git repositories.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSource:
+    """Sources that a wheel is built from: an sdist, or a commit of a git repository.
 
-    Raises SetupError if no index has the sdist, or the repository does not have the ref.
+    Attributes:
+        name: the project, or the text of the git ref.
+        version: of the sdist; empty for a git ref.
+        where: where the matrix asks for it.
     """
-    found: dict[tuple[str, str], LockedSource] = {}
+
+    name: str
+    version: str
+    where: str = field(compare=False)
+
+    def find_in(self, lock: Lock | None) -> LockedSource | None:
+        """The source in ``lock``, or None."""
+        if lock is None:
+            return None
+        return lock.source(self.name, self.version) if self.version else lock.commit(self.name)
+
+
+def wanted_sources(cells: Sequence[Cell]) -> dict[WantedSource, Cell]:
+    """The sources of wheels that ``cells`` build, each with the first cell that needs it."""
+    found: dict[WantedSource, Cell] = {}
     for cell in cells:
         build = cell.flavor.build
         if build is None:
             continue
-        version = cell.vllm
-        old = (
-            {(s.name, s.version if s.name == BUILT else ""): s for s in lock.sources}
-            if lock and not upgrade
-            else {}
-        )
-        if build.ref is None and (BUILT, version) not in found:
-            new = old.get((BUILT, version)) or _sdist(version, settings, where=str(build.location))
-            found[BUILT, version] = new
+        where = str(build.location)
+        if build.ref is None:
+            found.setdefault(WantedSource(name=BUILT, version=cell.vllm, where=where), cell)
         for text in [*([build.ref] if build.ref else []), *build.sources.values()]:
-            if origins.of(text).kind is origins.Kind.GIT and (text, "") not in found:
-                found[text, ""] = old.get((text, "")) or _commit(text, settings)
-    return list(found.values())
+            if origins.of(text).kind is origins.Kind.GIT:
+                found.setdefault(WantedSource(name=text, version="", where=where), cell)
+    return found
+
+
+def lock_source(wanted: WantedSource, settings: Settings) -> LockedSource:
+    """Lock a source.
+
+    Raises SetupError if no index has the sdist, or the repository does not have the ref.
+    """
+    if wanted.version:
+        return _sdist(wanted.version, settings, where=wanted.where)
+    return _commit(wanted.name, settings)
 
 
 def _commit(text: str, settings: Settings) -> LockedSource:
@@ -112,17 +119,14 @@ def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
         for file in indexes.pages(index, [BUILT])[BUILT].files:
             is_sdist = file.package_type == "sdist" and "sha256" in file.digests
             if is_sdist and file.version == version:
-                size = file.size
-                if not size:
-                    headers = requests.head(file.url, timeout=web.TIMEOUT).headers
-                    size = int(headers.get("content-length", 0))
+                url = file.url.partition("#")[0]
                 return LockedSource(
                     name=BUILT,
                     version=version,
                     filename=file.filename,
                     sha256=file.digests["sha256"],
-                    size=size,
-                    url=file.url.partition("#")[0],
+                    size=file.size or web.size_of(url),
+                    url=url,
                 )
     what = f"the sdist of {BUILT} {version} was not found on any index"
     fix = "check the indexes: imagefactory doctor"

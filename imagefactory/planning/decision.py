@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from imagefactory.errors import Problem
+from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ class Action(StrEnum):
 
     BUILD = "build"
     SKIP = "skip"
+    #: Nothing, as the cell could not be planned.
+    BLOCKED = "blocked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +34,43 @@ class Decision:
 
     def as_dict(self) -> dict[str, object]:
         """The decision as plain JSON values."""
-        cell = self.plan.cell
         return {
-            "cell": cell.name,
-            "platform": cell.platform,
-            "pins": cell.pins,
-            "tags": list(cell.tags),
+            **_described(self.plan.cell),
             "build_key": self.plan.build_key,
             "action": self.action,
             "reason": self.reason,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncovered:
+    """A cell without a plan: the lock lacks what ``problems`` say."""
+
+    cell: Cell
+    problems: tuple[Problem, ...]
+
+    @property
+    def reason(self) -> str:
+        """Why it is blocked, in one sentence."""
+        return self.problems[0].what
+
+    def as_dict(self) -> dict[str, object]:
+        """As a decision's plain JSON values, without a build key."""
+        return {
+            **_described(self.cell),
+            "build_key": None,
+            "action": Action.BLOCKED,
+            "reason": self.reason,
+        }
+
+
+def _described(cell: Cell) -> dict[str, object]:
+    return {
+        "cell": cell.name,
+        "platform": cell.platform,
+        "pins": cell.pins,
+        "tags": list(cell.tags),
+    }
 
 
 def decide(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 
 from imagefactory.errors import FactoryError, InputError, Problem, fail
-from imagefactory.locking.lock import Lock, LockedToolchain, Resolution
+from imagefactory.locking.lock import NO_UNPACKER, Lock, LockedToolchain, Resolution
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
@@ -17,10 +16,13 @@ from imagefactory.patching.catalog import Catalog
 from imagefactory.patching.patch import Step
 from imagefactory.planning import cell_plan, vllm_settings, wheel_plan
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
+from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial, WheelPlan
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 
+#: The code of everything that a lock may lack.
+UNCOVERED = "lock-uncovered"
 #: Bases by their name and platform.
 Bases = Mapping[tuple[str, Platform], BaseImage]
 
@@ -45,8 +47,43 @@ class Inputs:
 
     @cached_property
     def uv_version(self) -> str:
-        """Version of the uv that unpacks wheels in a build."""
-        return version("uv")
+        """Version of the uv that unpacks wheels in a build.
+
+        Raises InputError if the lock does not pin it.
+        """
+        version = self.lock.unpacker_version
+        if version is None:
+            raise fail(InputError, UNCOVERED, NO_UNPACKER, fix="imagefactory lock")
+        return version
+
+
+def split(cells: Sequence[Cell], inputs: Inputs) -> tuple[list[Cell], tuple[Uncovered, ...]]:
+    """The cells that the lock covers, and the others; those block nothing but themselves.
+
+    Raises InputError if the lock covers none of them, or lacks what all of them need.
+    """
+    covered: list[Cell] = []
+    uncovered: list[Uncovered] = []
+    for cell in cells:
+        problems = _lacking(cell, inputs)
+        if problems:
+            uncovered.append(Uncovered(cell=cell, problems=problems))
+        else:
+            covered.append(cell)
+    if uncovered and not covered:
+        raise InputError(dict.fromkeys(problem for one in uncovered for problem in one.problems))
+    return covered, tuple(uncovered)
+
+
+def _lacking(cell: Cell, inputs: Inputs) -> tuple[Problem, ...]:
+    """What the lock lacks for ``cell``; other problems are left to ``plan``."""
+    try:
+        _resolution(cell, inputs)
+        _toolchain(cell, inputs)
+        plan_wheel(cell, inputs)
+    except FactoryError as error:
+        return tuple(problem for problem in error.problems if problem.code == UNCOVERED)
+    return ()
 
 
 def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan, ...]:
@@ -93,7 +130,7 @@ def _resolution(cell: Cell, inputs: Inputs) -> Resolution:
     if found is None:
         what = f"wheels.lock has no resolution for {cell.name}"
         where = str(cell.locations["vllm"])
-        raise fail(InputError, "lock-uncovered", what, where=where, fix="imagefactory lock")
+        raise fail(InputError, UNCOVERED, what, where=where, fix="imagefactory lock")
     return found
 
 
@@ -142,7 +179,7 @@ def _toolchain(cell: Cell, inputs: Inputs) -> LockedToolchain | None:
         what = f"{cell.name} needs toolchain {name}, which is not locked for {cell.platform}"
         fix = f"add {cell.platform} to its `platforms` if missing, then run imagefactory lock"
         where = str(declared.location)
-        raise fail(InputError, "lock-uncovered", what, where=where, fix=fix)
+        raise fail(InputError, UNCOVERED, what, where=where, fix=fix)
     return locked
 
 

@@ -52,6 +52,23 @@ def download(url: str, file: IO[bytes], *, code: str) -> str:
         raise fail(SetupError, code, f"{url}: {error}", fix=fix) from None
 
 
+def size_of(url: str) -> int:
+    """The size of the file at ``url`` in bytes, from a HEAD request; 0 if the server omits it.
+
+    Raises SetupError if it cannot be reached.
+    """
+    import requests  # noqa: PLC0415
+
+    try:
+        answer = with_retries(
+            lambda: requests.head(url, timeout=TIMEOUT, allow_redirects=True),
+        )
+    except requests.RequestException as error:
+        fix = "check the indexes: imagefactory doctor"
+        raise fail(SetupError, "index-unreachable", f"{url}: {error}", fix=fix) from None
+    return int(answer.headers.get("content-length", 0))
+
+
 def answers(url: str) -> bool:
     """Whether a HEAD request to ``url`` succeeds."""
     import requests  # noqa: PLC0415

@@ -26,6 +26,7 @@ RECREATABLE = (
     "rebuild",
     "sources",
     "toolchains",
+    "unpackers",
     "vllm-settings",
 )
 

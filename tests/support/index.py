@@ -46,6 +46,12 @@ def torch(folder: Path, version: str, local: str, cuda: str | None, *, name: str
     return wheel(folder, name, version, files={"torch/version.py": text})
 
 
+def unpacker(folder: Path, version: str) -> Path:
+    """Make a wheel of uv for any platform; its program prints the version."""
+    program = f"uv-{version}.data/scripts/uv"
+    return wheel(folder, "uv", version, files={program: f"#!/bin/sh\necho uv {version}\n"})
+
+
 @contextmanager
 def serve(files: Path, root: Path) -> Iterator[str]:
     """Serve the wheels in ``files`` as a simple index (HTML only); yields its URL."""

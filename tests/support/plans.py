@@ -15,6 +15,8 @@ from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
 from imagefactory.planning import cell_plan
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
+from imagefactory.planning.planning import Inputs
+from imagefactory.settings import Settings
 from support import ROOT
 
 
@@ -38,6 +40,13 @@ def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
     series = catalog.series(catalog.load(ROOT / "patches"), cell)
     given = {"resolution": resolution, "series": series, "uv_version": "1", **options}
     return cell_plan.compose(cell, base=base, templates=ROOT / "templates", **given)
+
+
+def inputs_with(lock: Lock, settings: Settings) -> Inputs:
+    """The project's matrix and templates with another lock, and without patches."""
+    return Inputs(
+        matrix=_matrix(), lock=lock, patches={}, templates=ROOT / "templates", settings=settings
+    )
 
 
 @lru_cache

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.index import unpacker
 from support.machine import DOWN, settings
 from support.plans import planned
 
@@ -17,6 +18,8 @@ from imagefactory.building import bakefile
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.errors import SetupError
+from imagefactory.locking import wheelhouse
+from imagefactory.locking.lock import Unpacker, Wheel
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.system import shell
 from imagefactory.system.platforms import Platform
@@ -57,11 +60,20 @@ def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
         origin="bootstrap",
         swap="docker-image://local:amd64",
     )
+    file = unpacker(folder, "0.13.8")
+    uv = Wheel(
+        name="uv",
+        version="0.13.8",
+        filename=file.name,
+        sha256=wheelhouse.sha_of(file),
+        size=file.stat().st_size,
+        index="find-links",
+    )
     contexts = Contexts(
         folder=folder / "${out}",
         templates=ROOT / "templates",
-        uv=Path(sys.executable),
-        settings=settings(folder, DOWN),
+        unpackers=(Unpacker(platform=Platform.AMD64, wheel=uv),),
+        settings=settings(folder, DOWN, links=(folder,)),
     )
     path = bakefile.write_cells(contexts, [made], {"trixie": native}, BakeOptions())
     targets: dict[str, dict[str, object]] = json.loads(path.read_text())["target"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.index import serve, torch, wheel
+from support.index import serve, torch, unpacker, wheel
 from support.matrices import problems
 from support.matrices import write as write_matrix
 
@@ -31,6 +31,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     files = tmp_path / "files"
     torch(files, "2.11.0", "cu130", "13.0")
     wheel(files, "leaf", "1.0")
+    unpacker(files, "0.13.8")
     made = wheel(
         tmp_path / "made", "vllm", "0.22.1+stream", requires=("leaf",), files={"vllm/envs.py": ENVS}
     )

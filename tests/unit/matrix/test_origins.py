@@ -207,7 +207,8 @@ def test_a_ref_is_locked_as_its_commit_and_fetched_by_commit_later(
 ) -> None:
     url, settings = f"file://{repository}", settings_in(tmp_path)
     cell = cell_of(tmp_path, url)
-    (source,) = toolchains.lock_sources(None, [cell], settings, upgrade=False)
+    (wanted,) = toolchains.wanted_sources([cell])
+    source = toolchains.lock_source(wanted, settings)
     commit = git(repository, "rev-parse", "v1^{commit}")
     assert (source.name, source.version, source.url) == (
         f"git+{url}@v1",
@@ -216,8 +217,8 @@ def test_a_ref_is_locked_as_its_commit_and_fetched_by_commit_later(
     )
     git(repository, "tag", "--force", "v1", "main")
     lock = Lock(created="", tools=(), resolutions=(), sources=(source,))
-    assert toolchains.lock_sources(lock, [cell], settings, upgrade=False) == [source]
-    (moved,) = toolchains.lock_sources(lock, [cell], settings, upgrade=True)
+    assert wanted.find_in(lock) == source
+    moved = toolchains.lock_source(wanted, settings)
     assert moved.version != commit
     other_cache = replace(settings, cache=tmp_path / "other")
     path = wheelhouse.fetch(source.url, source.sha256, source.filename, other_cache)
@@ -229,12 +230,9 @@ def test_patches_of_a_wheel_built_from_a_commit_are_tried_on_the_tree_of_that_co
 ) -> None:
     settings = settings_in(tmp_path)
     cell = cell_of(tmp_path, f"file://{repository}")
-    lock = Lock(
-        created="",
-        tools=(),
-        resolutions=(),
-        sources=tuple(toolchains.lock_sources(None, [cell], settings, upgrade=False)),
-    )
+    (wanted,) = toolchains.wanted_sources([cell])
+    source = toolchains.lock_source(wanted, settings)
+    lock = Lock(created="", tools=(), resolutions=(), sources=(source,))
     tree = sources.of_cell("vllm", cell, lock, settings)
     assert (tree.version, tree.sha256) == (cell.vllm, lock.sources[0].sha256)
     assert (tree.root / "include/a.h").read_text() == "one\n"

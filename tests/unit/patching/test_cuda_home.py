@@ -10,7 +10,7 @@ from support.machine import DOWN, settings
 from support.matrices import GOOD
 
 from imagefactory.errors import SetupError
-from imagefactory.locking import store, toolchains
+from imagefactory.locking import locking, store, toolchains
 from imagefactory.locking.lock import Lock, LockedToolchain
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Toolchain
@@ -44,9 +44,8 @@ def test_an_unchanged_toolchain_stays_locked_without_network_access(tmp_path: Pa
     old = LockedToolchain(
         name="cuda", platform=Platform.AMD64, requirements=("nvcc==1",), wheels=()
     )
-    assert list(
-        toolchains.lock_toolchain(lock(old), WANTED, settings(tmp_path, DOWN), upgrade=False)
-    ) == [old]
+    renewed = locking.renew(lock(old), [], settings(tmp_path, DOWN), toolchains=[WANTED])
+    assert renewed.lock.toolchains == (old,)
 
 
 def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -> None:
@@ -54,7 +53,7 @@ def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": "", "nvidia/cu13/lib/x": ""})
     with serve(wheels, tmp_path / "www") as url:
         using = settings(tmp_path, url)
-        made = tuple(toolchains.lock_toolchain(None, WANTED, using, upgrade=False))
+        made = (toolchains.lock_toolchain(WANTED, Platform.AMD64, using, refresh=False),)
         store.write(tmp_path / "wheels.lock", lock(*made), guards=tmp_path)
         again = store.read(tmp_path / "wheels.lock")
         home = cuda_home.prepare(again.toolchains[0], using)
@@ -72,7 +71,8 @@ def test_a_toolchain_whose_wheel_is_gone_is_a_setup_error_and_leaves_no_files(
     wheels = tmp_path / "wheels"
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": ""})
     with serve(wheels, tmp_path / "www") as url:
-        (made,) = toolchains.lock_toolchain(None, WANTED, settings(tmp_path, url), upgrade=False)
+        using = settings(tmp_path, url)
+        made = toolchains.lock_toolchain(WANTED, Platform.AMD64, using, refresh=False)
     with pytest.raises(SetupError) as caught:
         cuda_home.prepare(made, settings(tmp_path, DOWN))
     assert caught.value.problems[0].code == "toolchain-install"
