@@ -85,7 +85,8 @@ def _say_what_was_written(renewed: Renewed, *, writes: bool) -> None:
     count = len(renewed.lock.resolutions)
     wheels = sum(len(resolution.wheels) for resolution in renewed.lock.resolutions)
     state = "written" if writes else "unchanged" if count else "not written"
-    ui.say(f"wheels.lock is {state}: {count} resolutions, {wheels} wheels")
+    noun = "resolution" if count == 1 else "resolutions"
+    ui.say(f"wheels.lock is {state}: {count} {noun}, {wheels} wheels")
 
 
 def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:

@@ -1,0 +1,68 @@
+"""The short summary of what a new lock changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support import ROOT
+
+from imagefactory.locking import changes, store
+from imagefactory.locking.lock import Lock, Wheel
+from imagefactory.planning.layers import PATCHED
+
+LOCK = store.read(ROOT / "wheels.lock")
+FIRST = LOCK.resolutions[0]
+
+
+def lines(old: Lock | None, new: Lock, *asked_for: str) -> list[str]:
+    return [str(one) for one in changes.summarize(changes.between(old, new), new, asked_for)]
+
+
+def bumped(*names: str) -> Lock:
+    """The lock with another version of some wheels of its first resolution."""
+    wheels = [replace(w, version="9") if w.name in names else w for w in FIRST.wheels]
+    return with_wheels(*wheels)
+
+
+def with_wheels(*wheels: Wheel) -> Lock:
+    return replace(LOCK, resolutions=(replace(FIRST, wheels=wheels), *LOCK.resolutions[1:]))
+
+
+def test_a_first_lock_is_a_line_for_each_resolution_and_toolchain() -> None:
+    found = lines(None, LOCK)
+    assert len(found) == len(LOCK.resolutions) + len(LOCK.toolchains) + 1
+    torch = FIRST.wheel("torch")
+    assert torch is not None
+    line = next(line for line in found if line.startswith(FIRST.name))
+    assert line.startswith(f"{FIRST.name}: added {len(FIRST.wheels)} (")
+    assert f"torch {torch.version}" in line
+    assert "aiohttp" not in line
+    assert len(line) < 160
+
+
+def test_changes_are_counted_and_pinned_packages_are_named() -> None:
+    names = [w.name for w in FIRST.wheels if w.name not in PATCHED][:5]
+    found = lines(LOCK, bumped("torch", *names))
+    torch = FIRST.wheel("torch")
+    assert torch is not None
+    assert found == [f"{FIRST.name}: changed 6 (torch {torch.version} -> 9)"]
+
+
+def test_a_few_changes_are_all_named_and_so_is_what_was_asked_for() -> None:
+    old = FIRST.wheels[0]
+    assert lines(LOCK, bumped(old.name)) == [
+        f"{FIRST.name}: changed 1 ({old.name} {old.version} -> 9)"
+    ]
+    many = [w.name for w in FIRST.wheels if w.name != "torch"][:6]
+    assert f"{many[5]} " in lines(LOCK, bumped(*many), many[5])[0]
+
+
+def test_added_and_removed_wheels_are_counted_apart() -> None:
+    first, second, *rest = FIRST.wheels
+    other = replace(first, name="other", version="1")
+    found = lines(LOCK, with_wheels(other, second, *rest))
+    assert found == [f"{FIRST.name}: added 1, removed 1 ({first.name} {first.version}, other 1)"]
+
+
+def test_equal_locks_have_no_summary() -> None:
+    assert lines(LOCK, LOCK) == []
