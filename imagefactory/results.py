@@ -80,6 +80,15 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The wheels of one cell as the text of a ``pylock.toml``."""
+
+    cell: str
+    wheels: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
     """The result of a build.
 

@@ -9,6 +9,7 @@ from imagefactory import opening, pipeline
 from imagefactory.building import bakefile, building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
+from imagefactory.errors import InputError, fail
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.matrix import matrix
@@ -16,8 +17,9 @@ from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
+from imagefactory.planning import planning
 from imagefactory.planning.wheel_plan import Trial
-from imagefactory.results import Rendered
+from imagefactory.results import Exported, Rendered
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
@@ -36,6 +38,29 @@ def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> 
     contexts = opening.contexts(workspace, planned.inputs.lock, out)
     file = bakefile.write_cells(contexts, planned.plans, builder_bases, BakeOptions())
     return Rendered(plans=planned.plans, bakefile=file)
+
+
+def export(workspace: Workspace, selection: str, out: Path | None) -> Exported:
+    """The wheels of the one cell that ``selection`` matches, as a ``pylock.toml`` at ``out``.
+
+    Raises InputError for several cells and for a file name that installers do not accept.
+    """
+    from imagefactory.locking import pylock  # noqa: PLC0415 - other commands do not need it
+
+    if out and not pylock.is_valid_pylock_path(out):
+        what, fix = f"{out.name} is not a name of a PEP 751 file", "-o pylock.NAME.toml"
+        raise fail(InputError, "export-name", what, fix=fix)
+    inputs = opening.read(workspace)
+    cells = select(inputs.matrix.cells, [selection])
+    if len(cells) > 1:
+        what = f"{selection!r} matches {len(cells)} cells: {', '.join(one.name for one in cells)}"
+        raise fail(InputError, "export-which", what, fix="name one of them")
+    (cell,) = cells
+    resolution = planning.installed(cell, inputs)
+    locations = pylock.locate(resolution, workspace.settings)
+    folder = out.resolve().parent if out else Path.cwd()
+    text = pylock.dumps(resolution, locations, folder, cell=cell.name)
+    return Exported(cell=cell.name, wheels=len(resolution.wheels), text=text)
 
 
 def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> Rebuilt:

@@ -6,6 +6,7 @@ from __future__ import annotations
 COMMANDS = (
     "plan",
     "lock",
+    "export",
     "patch",
     "wheel",
     "render",

@@ -101,6 +101,14 @@ def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan,
     return tuple(plans)
 
 
+def installed(cell: Cell, inputs: Inputs) -> Resolution:
+    """The wheels that the image of ``cell`` installs, with the one that is built for it, if any.
+
+    Raises InputError if they are not locked, or the wheel has not been built.
+    """
+    return _installed(cell, catalog.series(inputs.patches, cell), inputs)
+
+
 def plan_wheel(cell: Cell, inputs: Inputs, trial: Trial | None = None) -> WheelPlan | None:
     """Plan the vLLM wheel to build for ``cell``; None if all of its wheels come from indexes.
 
@@ -116,7 +124,7 @@ def _plan_cell(cell: Cell, base: BaseImage, inputs: Inputs) -> CellPlan:
     series = catalog.series(inputs.patches, cell)
     return cell_plan.compose(
         cell,
-        _with_own_wheel(cell, _resolution(cell, inputs), series, inputs),
+        _installed(cell, series, inputs),
         series,
         base,
         templates=inputs.templates,
@@ -152,10 +160,8 @@ def _plan_wheel(
     )
 
 
-def _with_own_wheel(
-    cell: Cell, resolution: Resolution, series: Sequence[Step], inputs: Inputs
-) -> Resolution:
-    """``resolution`` with the vLLM wheel that is built for the cell, if there is one."""
+def _installed(cell: Cell, series: Sequence[Step], inputs: Inputs) -> Resolution:
+    resolution = _resolution(cell, inputs)
     wanted = _plan_wheel(cell, resolution, series, inputs)
     if wanted is None:
         return resolution

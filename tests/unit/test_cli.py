@@ -36,6 +36,7 @@ Run = Callable[..., Ended]
 COMMANDS = [
     "plan",
     "lock",
+    "export",
     "render",
     "build",
     "verify",
@@ -113,7 +114,7 @@ def test_every_command_has_help_with_an_example_and_json_where_it_has_results(
     code, out, _ = run(*command.split(), "--help")
     assert code == 0
     assert f"Example: imagefactory {command}" in " ".join(out.split())
-    assert "--json" in out or command == "render"
+    assert "--json" in out or command in ("render", "export")
     assert out.isascii()  # no boxes
 
 

@@ -124,3 +124,22 @@ def test_a_plan_shows_the_unlocked_cell_as_blocked_and_plans_the_other(
     done = run("plan")
     assert "blocked" in done.out
     assert run("plan", "--select", f"vllm={GOOD}").code == 0
+
+
+def test_a_cell_is_exported_to_a_file_that_installers_recognize(project: Path, run: Run) -> None:
+    (project / "matrix.yaml").write_text(
+        (project / "matrix.yaml").read_text().replace("[vllm/one]", "[]")
+    )
+    assert run("lock").code == 1
+    done = run("export", f"vllm={GOOD}", "-o", "pylock.gb10.toml")
+    assert done.code == 0, done.err
+    assert "wrote pylock.gb10.toml: 6 wheels of gb10-vllm0-22-1" in done.err
+    text = (project / "pylock.gb10.toml").read_text()
+    assert run("export", f"vllm={GOOD}").out == text
+    refused = run("export", f"vllm={GOOD}", "-o", "gb10.lock")
+    assert refused.code == 2
+    assert "[export-name]" in refused.err
+    several = run("export", "gb10-*")
+    assert several.code == 2
+    assert "matches 2 cells" in several.err
+    assert "[lock-uncovered]" in run("export", f"vllm={BAD}").err
