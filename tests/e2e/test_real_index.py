@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support.e2e import factory
 
+from imagefactory.locking import store
+
 pytestmark = pytest.mark.e2e
 
 
@@ -18,12 +20,16 @@ def test_torch_2_10_for_arm64_is_a_cpu_build_and_is_refused_for_a_cuda_cell(proj
     begin = text.index('  - requirement: "flashinfer-python')
     end = text.index("  - drop: torchvision")
     (project / "matrix.yaml").write_text(text[:begin] + text[end:])
+    before = store.read(project / "wheels.lock")
     done = factory("lock", cwd=project)
     assert done.code == 1, done.err
     assert "torch-cpu-build" in done.err
     assert "2.10.0+cpu" in done.err
     assert "matrix.yaml:" in done.err
     assert "0.19.1" not in (project / "wheels.lock").read_text()
+    assert store.read(project / "wheels.lock").resolutions == before.resolutions
+    rows = factory("plan", "--json", cwd=project)
+    assert (rows.code, [row["action"] for row in rows.json][-1:]) == (2, ["blocked"])
 
 
 def test_a_pin_against_vllms_own_metadata_needs_an_override(project: Path) -> None:
