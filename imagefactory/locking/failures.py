@@ -53,7 +53,7 @@ class Failures:
                 error = type(error)([replace(p, where=p.where or location) for p in error.problems])
             users = tuple(cell.name for cell in cells)
             self.rows.append(Failure(name=name, cells=users, error=error, kept=kept))
-            ui.warn(f"{self.rows[-1]}; the reason is at the end")
+            ui.warn(f"{name} failed; the reason is at the end")
 
 
 def combined(failures: Sequence[Failure]) -> FactoryError | None:

@@ -178,8 +178,12 @@ def _resolutions(task: _Task, cells: Sequence[Cell]) -> list[Resolution]:
             resolutions.append(replace(found, name=name))
     if task.lock and task.failures.rows:
         # a request that failed is resolved from the nearest old resolution the next time
-        kept = {r.name for r in resolutions}
-        resolutions += [r for r in task.lock.resolutions if r.name not in kept]
+        names = {r.name for r in resolutions}
+        resolutions += [
+            r
+            for r in task.lock.resolutions
+            if r.name not in names and not any(r.answers(request) for *_, request in named)
+        ]
     return resolutions
 
 

@@ -137,11 +137,11 @@ def _locked(platform: Platform, offer: _Offer) -> Unpacker:
 
 
 def _not_found(down: dict[str, str]) -> FactoryError:
-    what = f"no version of {NAME} has a wheel for each of {', '.join(Platform)}"
     fix = "add an index with UV_INDEX or a folder with PIP_FIND_LINKS that has it"
     if down:
-        failed = "".join(f"; {index} did not answer ({why})" for index, why in down.items())
-        return fail(SetupError, "index-unreachable", what + failed, fix=fix)
+        failed = ", ".join(f"{index} did not answer ({why})" for index, why in down.items())
+        return fail(SetupError, "index-unreachable", f"no {NAME} was found: {failed}", fix=fix)
+    what = f"no version of {NAME} has a wheel for each of {', '.join(Platform)}"
     return fail(CheckFailedError, "lock-no-wheel", what, fix=fix)
 
 
