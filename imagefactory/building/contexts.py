@@ -22,13 +22,13 @@ class Contexts:
 
     Attributes:
         folder: holds a folder for each context, and the bake files.
-        templates: the Dockerfile templates.
+        templates: folders of Dockerfile templates, searched in this order.
         uv: the program that unpacks wheels in the builder.
         settings: indexes, wheel folders and the CA bundle for steps that download.
     """
 
     folder: Path
-    templates: Path
+    templates: tuple[Path, ...]
     uv: Path
     settings: Settings
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 #: In the order of the pipeline, as ``--help`` lists them.
 COMMANDS = (
+    "init",
     "plan",
     "lock",
     "patch",
@@ -17,4 +18,5 @@ COMMANDS = (
     "rebuild",
     "prune",
     "doctor",
+    "engine",
 )

@@ -59,7 +59,7 @@ def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
     )
     contexts = Contexts(
         folder=folder / "${out}",
-        templates=ROOT / "templates",
+        templates=(ROOT / "templates",),
         uv=Path(sys.executable),
         settings=settings(folder, DOWN),
     )
