@@ -28,6 +28,8 @@ engine: $(BIN)/imagefactory ## start a private container engine if none is runni
 demo: engine ## build and verify the demo cell, and show the results
 	@$(BIN)/imagefactory build --matrix --select '$(DEMO)' --no-verify
 	@$(BIN)/imagefactory verify --select '$(DEMO)'
+	@command -v imagefactory >/dev/null || \
+	  echo "to call imagefactory by its name: source $(BIN)/activate"
 
 test: check test-unit test-proofs test-e2e ## run all tests except the large ones
 
