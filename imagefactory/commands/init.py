@@ -29,11 +29,13 @@ def init_command(
 
     Nothing is overwritten.
     """
-    written = examples.start(folder, example)
+    done = examples.start(folder, example)
+    for path in done.kept:
+        ui.warn(f"{path} exists already and was kept")
     if json:
-        ui.emit_json([str(path) for path in written])
+        ui.emit_json([str(path) for path in done.written])
         return
-    for path in written:
+    for path in done.written:
         ui.line(str(path))
     ui.say(f"edit {folder / MATRIX} if needed, then run:")
     steps = ["imagefactory lock", "imagefactory plan", "imagefactory build --matrix"]

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from imagefactory.errors import InputError, Problem
+from imagefactory.errors import InputError, fail
 
 _HERE = Path(__file__).parent
 MATRIX = "matrix.yaml"
 _NIGHTLY = ".github/workflows/nightly.yml"
 #: Further files of a project, and what they are copied from.
 _FILES = {"patches/README.md": "patches.md", ".gitignore": "gitignore", _NIGHTLY: "nightly.yml"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The files of a new project: those that were written, and those that existed already."""
+
+    written: tuple[Path, ...]
+    kept: tuple[Path, ...]
 
 
 class Example(StrEnum):
@@ -32,23 +41,21 @@ def files(example: Example) -> Mapping[str, str]:
     return {**texts, _NIGHTLY: texts[_NIGHTLY].replace("{runner}", _RUNNERS[example])}
 
 
-def start(folder: Path, example: Example) -> tuple[Path, ...]:
-    """Write a new project to ``folder``, which is created if needed; returns its files.
+def start(folder: Path, example: Example) -> Started:
+    """Write a new project to ``folder``, which is created if needed.
 
-    Raises InputError, and writes nothing, if one of them exists.
+    Files that exist are kept. Raises InputError, and writes nothing, if there is a matrix already.
     """
     texts = {folder / name: text for name, text in files(example).items()}
-    there = [path for path in texts if path.exists()]
-    if there:
-        fix = "choose another folder: imagefactory init DIR"
-        raise InputError(
-            Problem(code="init-exists", where=str(path), what=f"{path} exists already", fix=fix)
-            for path in there
-        )
-    for path, text in texts.items():
+    kept = tuple(path for path in texts if path.exists())
+    if folder / MATRIX in kept:
+        what, fix = f"{folder / MATRIX} exists already", "choose another folder"
+        raise fail(InputError, "init-exists", what, fix=f"{fix}: imagefactory init DIR")
+    written = tuple(path for path in texts if path not in kept)
+    for path in written:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return tuple(texts)
+        path.write_text(texts[path], encoding="utf-8")
+    return Started(written=written, kept=kept)
 
 
 def _text(name: str) -> str:

@@ -40,12 +40,22 @@ def test_a_nightly_workflow_runs_on_the_platform_of_its_images(
     assert runner.endswith("-arm") == (platform == "linux/arm64")
 
 
-def test_nothing_is_written_if_a_file_exists_already(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("mine")
+def test_nothing_is_written_if_there_is_a_matrix_already(tmp_path: Path) -> None:
+    (tmp_path / "matrix.yaml").write_text("mine")
     with pytest.raises(InputError) as caught:
         examples.start(tmp_path, Example.CPU)
-    assert [problem.where for problem in caught.value.problems] == [str(tmp_path / ".gitignore")]
-    assert [path.name for path in tmp_path.iterdir()] == [".gitignore"]
+    assert [problem.code for problem in caught.value.problems] == ["init-exists"]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("matrix.yaml", "mine")
+    ]
+
+
+def test_other_files_that_exist_are_kept(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("mine")
+    done = examples.start(tmp_path, Example.CPU)
+    assert done.kept == (tmp_path / ".gitignore",)
+    assert (tmp_path / ".gitignore").read_text() == "mine"
+    assert all(path.is_file() for path in done.written)
 
 
 def test_the_actions_of_workflows_are_pinned_by_commit() -> None:
