@@ -50,8 +50,11 @@ def in_project(patch: Patch, patches: Path) -> Patch:
         origin=Origin.REPLACES_STOCK,
         folder=target,
         shown=str((target / "patch.yaml").relative_to(patches.parent)),
-        variants=tuple(replace(v, diff=target / v.diff.name) for v in patch.variants),
-        proof=replace(patch.proof, script=target / patch.proof.script.name),
+        variants=tuple(
+            replace(variant, diff=target / variant.diff.relative_to(patch.folder))
+            for variant in patch.variants
+        ),
+        proof=replace(patch.proof, script=target / patch.proof.script.relative_to(patch.folder)),
     )
 
 

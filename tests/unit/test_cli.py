@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from support import ROOT
 
 from imagefactory import cli
 from imagefactory.errors import CheckFailedError, Problem
+from imagefactory.examples import examples
+from imagefactory.examples.examples import Example
 from imagefactory.system import shell, ui
 from imagefactory.system.commandline import CommandLog
 
@@ -262,6 +265,18 @@ def test_explain_shows_which_patches_and_templates_are_the_projects_own(
     assert rows["patch file"]["section"] == rows["template"]["section"] == replaced
     assert rows["template"]["where"] == "templates/entrypoint"
     assert "template" not in run("plan", "--explain", "cpu*").out.split()
+
+
+def test_hooks_and_workflows_run_commands_that_exist(run: Run) -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    workflow = yaml.safe_load(examples.files(Example.GB10)[".github/workflows/nightly.yml"])
+    lines = [hook["entry"] for hook in hooks]
+    lines += [step.get("run", "") for step in workflow["jobs"]["nightly"]["steps"]]
+    ours = [line.split() for line in lines if line.startswith("imagefactory ")]
+    assert len(ours) == 6
+    for _, command, *words in ours:
+        options = {word for word in words if word.startswith("--")}
+        assert options <= set(run(command, "--help").out.split())
 
 
 def test_a_shell_completes_commands_and_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
