@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
-.PHONY: lock plan build verify push patch-status port-drift bench
+.PHONY: lock plan build verify push patch-status port-drift schema bench
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,6 +28,8 @@ engine: $(BIN)/imagefactory ## start a private container engine if none is runni
 demo: engine ## build and verify the demo cell, and show the results
 	@$(BIN)/imagefactory build --matrix --select '$(DEMO)' --no-verify
 	@$(BIN)/imagefactory verify --select '$(DEMO)'
+	@command -v imagefactory >/dev/null || \
+	  echo "to call imagefactory by its name: source $(BIN)/activate"
 
 test: check test-unit test-proofs test-e2e ## run all tests except the large ones
 
@@ -69,6 +71,11 @@ patch-status: $(BIN)/imagefactory compiler ## measure all patches; write docs/pa
 
 port-drift: $(BIN)/imagefactory compiler ## rebase all patches; write docs/port-drift.md
 	@$(BIN)/python benchmarks/port_drift.py --markdown docs/port-drift.md
+
+SCHEMA := import json; from imagefactory.matrix.schema import json_schema
+schema: $(BIN)/imagefactory ## write docs/matrix.schema.json
+	@$(BIN)/python -c '$(SCHEMA); print(json.dumps(json_schema(), indent=2))' \
+	  >docs/matrix.schema.json
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .

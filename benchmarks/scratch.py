@@ -80,7 +80,7 @@ class Project:
             f"diff --git a/{CHANGED} b/{CHANGED}\nnew file mode 100644\n"
             f"--- /dev/null\n+++ b/{CHANGED}\n"
         )
-        target = self.workspace.patches / _PATCH / "0.diff"
+        target = self.workspace.own_patches / _PATCH / "0.diff"
         target.write_text(f"{diff}@@ -0,0 +1 @@\n+LINE = {number}\n", encoding="utf-8")
 
     def build(self, cells: Iterable[Cell]) -> float:

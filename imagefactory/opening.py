@@ -30,8 +30,9 @@ def read(workspace: Workspace) -> Inputs:
     return Inputs(
         matrix=matrix.load(workspace.matrix),
         lock=store.read(workspace.lock),
-        patches=catalog.load(workspace.patches),
+        patches=catalog.load(*workspace.patches),
         templates=workspace.templates,
+        project=workspace.project,
         settings=workspace.settings,
     )
 

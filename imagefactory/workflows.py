@@ -18,6 +18,7 @@ from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
+from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.results import Exported, Rendered
 from imagefactory.system.engine import Engine
@@ -26,6 +27,16 @@ from imagefactory.upkeep.prune import Pruning
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
 from imagefactory.workspace import Workspace
+
+
+def check(workspace: Workspace, selection: Sequence[str]) -> tuple[CellPlan, ...]:
+    """Plan the selected cells without an engine.
+
+    Raises InputError with the problems of the matrix, the lock or the patches.
+    """
+    inputs = opening.read(workspace)
+    cells = select(inputs.matrix.cells, selection)
+    return pipeline.plan_cells(workspace, cells, inputs, None).plans
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
@@ -97,7 +108,7 @@ def try_units(workspace: Workspace, cell: Cell, trial: Trial, builder: str | Non
 
 def check_patches(workspace: Workspace, selection: Sequence[str]) -> tuple[Checked, ...]:
     """Try the whole series of each selected cell on upstream's sources, as a build would."""
-    declared, patches = matrix.load(workspace.matrix), catalog.load(workspace.patches)
+    declared, patches = matrix.load(workspace.matrix), catalog.load(*workspace.patches)
     cells = select(declared.cells, selection)
     series = [(cell, catalog.series(patches, cell)) for cell in cells]
     lock = opening.read_lock(workspace)

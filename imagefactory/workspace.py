@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagefactory import stock
 from imagefactory.settings import Settings, from_environment
 
 
@@ -29,14 +30,19 @@ class Workspace:
         return self.project / "wheels.lock"
 
     @property
-    def patches(self) -> Path:
-        """Folder of the patches, which are in ``project/name`` below it."""
+    def own_patches(self) -> Path:
+        """Folder of the project's own patches, which are in ``PROJECT/NAME`` below it."""
         return self.project / "patches"
 
     @property
-    def templates(self) -> Path:
-        """Folder of the Dockerfile templates and the entrypoint."""
-        return self.project / "templates"
+    def patches(self) -> tuple[Path, ...]:
+        """Folders of patches: an own one replaces the stock one of the same name."""
+        return stock.search_path(self.project, "patches")
+
+    @property
+    def templates(self) -> tuple[Path, ...]:
+        """Folders of Dockerfile templates and the entrypoint, searched in this order."""
+        return stock.search_path(self.project, "templates")
 
     @property
     def contexts(self) -> Path:

@@ -23,13 +23,13 @@ class Contexts:
 
     Attributes:
         folder: holds a folder for each context, and the bake files.
-        templates: the Dockerfile templates.
+        templates: folders of Dockerfile templates, searched in this order.
         unpackers: the uv that unpacks wheels in the builder, for each build platform.
         settings: indexes, wheel folders and the CA bundle for steps that download.
     """
 
     folder: Path
-    templates: Path
+    templates: tuple[Path, ...]
     unpackers: tuple[Unpacker, ...]
     settings: Settings
 

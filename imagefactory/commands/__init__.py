@@ -4,6 +4,7 @@ from __future__ import annotations
 
 #: In the order of the pipeline, as ``--help`` lists them.
 COMMANDS = (
+    "init",
     "plan",
     "lock",
     "export",
@@ -18,4 +19,5 @@ COMMANDS = (
     "rebuild",
     "prune",
     "doctor",
+    "engine",
 )

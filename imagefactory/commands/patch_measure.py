@@ -16,7 +16,7 @@ from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Measured
-from imagefactory.patching.patch import State
+from imagefactory.patching.patch import Origin, Patch, State
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
 from imagefactory.system import ui
@@ -56,7 +56,7 @@ def status_command(
     """
     workspace = workspace_of(file)
     settings = workspace.settings
-    patches = list(catalog.load(workspace.patches).values())
+    patches = list(catalog.load(*workspace.patches).values())
     specifiers = {
         "vllm": _specifier("--vllm", vllm),
         "flashinfer": _specifier("--flashinfer", flashinfer),
@@ -67,11 +67,12 @@ def status_command(
     if markdown:
         markdown.write_text(status.markdown(rows, patches), encoding="utf-8")
     if json:
-        ui.emit_json([row.as_dict() for row in rows])
+        origins = {patch.name: patch.origin for patch in patches}
+        ui.emit_json([{**row.as_dict(), "origin": origins[row.patch]} for row in rows])
         return
     for project in sorted({row.project for row in rows}):
         _matrix(project, [row for row in rows if row.project == project])
-    _stories(rows, {patch.name: patch.proof.kind for patch in patches})
+    _stories(rows, {patch.name: patch for patch in patches})
 
 
 def _specifier(option: str, text: str | None) -> SpecifierSet | None:
@@ -115,12 +116,16 @@ def _cell(state: State) -> ui.Part:
     return ui.styled(SHORT.get(state, state.value), COLOURS[state])
 
 
-def _stories(rows: Sequence[Measured], kinds: Mapping[str, str]) -> None:
+def _stories(rows: Sequence[Measured], patches: Mapping[str, Patch]) -> None:
     lines = []
+    # worth a column only where patches come from two folders
+    mixed = any(patch.origin is not Origin.STOCK for patch in patches.values())
     for name in dict.fromkeys(row.patch for row in rows):
-        own = [row for row in rows if row.patch == name]
-        lines.append([name, status.history(own), kinds[name], _age(own)])
-    ui.table("summary", ["patch", "measured", "proof", "oldest result"], lines)
+        own, patch = [row for row in rows if row.patch == name], patches[name]
+        origin = [patch.origin.value] if mixed else []
+        lines.append([name, status.history(own), patch.proof.kind, _age(own), *origin])
+    columns = ["patch", "measured", "proof", "oldest result", *(["from"] if mixed else [])]
+    ui.table("summary", columns, lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:
             shown = ui.styled(f"{row.patch} on {row.version}", COLOURS[row.state])

@@ -36,7 +36,7 @@ def port_command(
     Exits with 1 if the port has to be finished by hand.
     """
     workspace = workspace_of(file)
-    found = catalog.load(workspace.patches)
+    found = catalog.load(*workspace.patches)
     if every == bool(name):
         what, fix = "no patch to port", "give either a patch's name or --all"
         raise fail(InputError, "port-what", what, fix=fix)
@@ -55,7 +55,7 @@ def port_command(
     for patch in wanted:
         version = targets.get(patch.project) or port.target(patch.project, to, workspace.settings)
         with ui.step(f"porting {patch.name} to {version}"):
-            done.append(port.port(patch, version, bench, workspace.settings))
+            done.append(port.port(patch, version, workspace.own_patches, bench, workspace.settings))
     _show(done, json=json)
 
 
@@ -93,11 +93,11 @@ def continue_command(
         what = f"{name} has no open work tree" if name else "there is no open work tree"
         fix = "open one with imagefactory patch port or imagefactory patch new"
         raise fail(InputError, "port-none", what, fix=fix)
-    found = catalog.load(workspace.patches)
+    found = catalog.load(*workspace.patches)
     patches: list[Patch | None] = [found.get(work.patch) for work in works]
     bench = opening.bench(workspace, [patch for patch in patches if patch])
     done = [
-        port.finish(work, patch, workspace.patches, bench, workspace.settings)
+        port.finish(work, patch, workspace.own_patches, bench, workspace.settings)
         for work, patch in zip(works, patches, strict=True)
     ]
     _show(done, json=json)
@@ -115,8 +115,8 @@ def new_command(
 ) -> None:
     """Start a patch from an edited tree, or open a work tree to edit."""
     workspace = workspace_of(file)
-    folder = workspace.patches
-    catalog.load(folder)
+    folder = workspace.own_patches
+    catalog.load(*workspace.patches)
     if tree is not None:
         port.from_tree(name, on, tree, folder, workspace.settings)
         ui.say(
@@ -145,7 +145,7 @@ def import_command(
 ) -> None:
     """Import a diff, or a folder of diffs, as the draft of a patch."""
     workspace = workspace_of(file)
-    done = importing.import_diffs(path, workspace.patches, workspace.settings, name=name, on=on)
+    done = importing.import_diffs(path, workspace.own_patches, workspace.settings, name=name, on=on)
     if json:
         ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
         return

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import pipeline
+from imagefactory import pipeline, workflows
 from imagefactory.commands import tables
 from imagefactory.commands.options import (
     HERE,
@@ -18,6 +18,8 @@ from imagefactory.commands.options import (
 from imagefactory.matrix import matrix
 from imagefactory.matrix.explain import explain
 from imagefactory.matrix.select import select as select_cells
+from imagefactory.patching import catalog
+from imagefactory.patching.patch import Origin
 from imagefactory.system import ui
 from imagefactory.workspace import Workspace
 
@@ -28,6 +30,12 @@ app = typer.Typer(add_completion=False)
 def plan_command(
     file: File = HERE,
     select: Select = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Only check that matrix, lock and patches agree; needs no engine."
+        ),
+    ] = False,
     explained: Annotated[
         str | None,
         typer.Option("--explain", metavar="CELL", help="Show where every value of a cell is set."),
@@ -39,14 +47,45 @@ def plan_command(
     if explained:
         _explain(workspace, explained, json=json)
         return
+    if check:
+        _check(workspace, select or [], json=json)
+        return
     tables.result_of_plan(pipeline.plan(workspace, select or [], allow_uncovered=True), json=json)
+
+
+def _check(workspace: Workspace, select: list[str], *, json: bool) -> None:
+    names = [plan.cell.name for plan in workflows.check(workspace, select)]
+    if json:
+        ui.emit_json({"cells": names})
+        return
+    noun = "cell" if len(names) == 1 else "cells"
+    ui.say(f"{len(names)} {noun}: matrix, lock and patches agree")
 
 
 def _explain(workspace: Workspace, name: str, *, json: bool) -> None:
     cells = select_cells(matrix.load(workspace.matrix).cells, [name])
     rows = [row for cell in cells for row in explain(cell)]
+    rows += _own_files(workspace, {patch for cell in cells for patch in cell.flavor.patches})
     columns = ["what", "value", "where", "section"]
     if json:
         ui.emit_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
         ui.table(name, columns, [list(row) for row in rows])
+
+
+def _own_files(workspace: Workspace, patches: set[str]) -> list[tuple[str, str, str, str]]:
+    """Rows for the patches and templates that are the project's own."""
+    found = catalog.files(*workspace.patches)
+    rows = [
+        ("patch file", name, str(file.relative_to(workspace.project)), origin.value)
+        for name, (file, origin) in found.items()
+        if name in patches and origin is not Origin.STOCK
+    ]
+    own, *stock = workspace.templates
+    names = sorted(file.name for file in own.glob("*")) if stock else []
+    replaced = {file.name for folder in stock for file in folder.glob("*")}
+    return rows + [
+        ("template", name, f"{own.name}/{name}", Origin.REPLACES_STOCK.value)
+        for name in names
+        if name in replaced
+    ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagefactory.errors import InputError, fail
-from imagefactory.patching.patch import Patch
+from imagefactory.patching.patch import Origin, Patch
 from imagefactory.patching.sources import DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -32,6 +34,28 @@ def judge(tree: Path) -> proofkit.Verdict:
 if __name__ == "__main__":
     proofkit.main(judge)
 '''
+
+
+def in_project(patch: Patch, patches: Path) -> Patch:
+    """``patch`` as it is in the folder ``patches``, where a stock patch is copied before a change.
+
+    The copy replaces the stock patch from then on.
+    """
+    target = patches / patch.name
+    if patch.folder == target:
+        return patch
+    shutil.copytree(patch.folder, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return replace(
+        patch,
+        origin=Origin.REPLACES_STOCK,
+        folder=target,
+        shown=str((target / "patch.yaml").relative_to(patches.parent)),
+        variants=tuple(
+            replace(variant, diff=target / variant.diff.relative_to(patch.folder))
+            for variant in patch.variants
+        ),
+        proof=replace(patch.proof, script=target / patch.proof.script.relative_to(patch.folder)),
+    )
 
 
 def add_variant(patch: Patch, version: str, text: str) -> Path:

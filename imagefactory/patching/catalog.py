@@ -14,7 +14,7 @@ from imagefactory.errors import InputError, Problem, fail
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import diffs
-from imagefactory.patching.patch import Exemption, Patch, Proof, Stage, Step, Variant
+from imagefactory.patching.patch import Exemption, Origin, Patch, Proof, Stage, Step, Variant
 from imagefactory.patching.schema import PatchFile
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Loc, Positions
@@ -22,20 +22,40 @@ from imagefactory.system.yamlfile import Loc, Positions
 Catalog = Mapping[str, Patch]
 
 
-def load(folder: Path) -> Catalog:
-    """Every patch below ``folder``, by name. Raises InputError with the problems of all patches."""
+def load(*folders: Path) -> Catalog:
+    """Every patch below ``folders``, by name.
+
+    A patch in an earlier folder replaces the one of the same name in a later folder. Raises
+    InputError with the problems of all patches.
+    """
     problems: list[Problem] = []
     found: dict[str, Patch] = {}
-    for file in sorted(folder.glob("*/*/patch.yaml")):
-        name = f"{file.parent.parent.name}/{file.parent.name}"
+    for name, (file, origin) in files(*folders).items():
+        # what is not in the project is shown by its full path
+        root = None if origin is Origin.STOCK and len(folders) > 1 else folders[0].parent
         try:
-            found[name] = _read(file, name, folder.parent)
+            found[name] = _read(file, name, origin, root)
         except InputError as error:
             problems += error.problems
     problems += _order_problems(found)
     if problems:
         raise InputError(problems)
     return found
+
+
+def files(*folders: Path) -> dict[str, tuple[Path, Origin]]:
+    """The ``patch.yaml`` of every patch, by name, and where the patch comes from.
+
+    The last of ``folders`` is the stock catalogue.
+    """
+    *own, stock = (
+        {f"{file.parts[-3]}/{file.parts[-2]}": file for file in folder.glob("*/*/patch.yaml")}
+        for folder in folders
+    )
+    found = {name: (file, Origin.STOCK) for name, file in stock.items()}
+    for name, file in (pair for folder in reversed(own) for pair in folder.items()):
+        found[name] = file, Origin.REPLACES_STOCK if name in stock else Origin.PROJECT
+    return dict(sorted(found.items()))
 
 
 def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
@@ -133,8 +153,9 @@ def _order_problems(catalog: Catalog) -> Iterator[Problem]:
         yield Problem(code="patch-cycle", where=where, what=f"circular `after`: {names}", fix=fix)
 
 
-def _read(file: Path, name: str, root: Path) -> Patch:
-    shown = str(file.relative_to(root))
+def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
+    """Read a patch; messages show its files relative to ``root``, if it is given."""
+    shown = _shown(file, root)
     entry, positions = yamlfile.read(file, PatchFile, prefix="patch", shown=shown)
     problems: list[Problem] = []
     variants = tuple(
@@ -157,6 +178,7 @@ def _read(file: Path, name: str, root: Path) -> Patch:
     )
     patch = Patch(
         name=name,
+        origin=origin,
         folder=file.parent,
         shown=shown,
         draft=entry.draft,
@@ -195,7 +217,11 @@ def _specifier(text: str, loc: Loc, positions: Positions, problems: list[Problem
         return SpecifierSet()
 
 
-def _file_problems(patch: Patch, positions: Positions, root: Path) -> Iterator[Problem]:
+def _shown(file: Path, root: Path | None) -> str:
+    return str(file.relative_to(root) if root else file)
+
+
+def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Iterator[Problem]:
     if not patch.proof.script.is_file():
         where = str(positions.locate(("proof", "run")))
         what = f"{patch.name} has no proof: there is no file {patch.proof.script.name}"
@@ -215,7 +241,7 @@ def _file_problems(patch: Patch, positions: Positions, root: Path) -> Iterator[P
                 fix="create the file, or correct its name",
             )
         else:
-            yield from diffs.problems(variant.diff, str(variant.diff.relative_to(root)))
+            yield from diffs.problems(variant.diff, _shown(variant.diff, root))
     for one, other in itertools.combinations(patch.variants, 2):
         both = next((v for v in _corners(patch) if v in one.versions and v in other.versions), None)
         if both:

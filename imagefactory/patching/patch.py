@@ -37,6 +37,14 @@ class State(StrEnum):
         return self in (State.CONFLICT, State.BROKEN)
 
 
+class Origin(StrEnum):
+    """Where a patch comes from: imagefactory's own catalogue, or the folder of a project."""
+
+    STOCK = "stock"
+    PROJECT = "project"
+    REPLACES_STOCK = "project, replaces stock"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """The diff of a patch for a range of upstream versions."""
@@ -79,6 +87,7 @@ class Patch:
     """
 
     name: str
+    origin: Origin
     folder: Path
     shown: str
     draft: bool

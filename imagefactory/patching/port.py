@@ -72,11 +72,12 @@ def target(project: str, asked: str, settings: Settings) -> str:
     return found
 
 
-def port(patch: Patch, version: str, bench: Bench, settings: Settings) -> Ported:
+def port(patch: Patch, version: str, patches: Path, bench: Bench, settings: Settings) -> Ported:
     """Make ``patch`` work on ``version``.
 
     That extends the range of a variant, adds a merged variant, leaves a work tree to finish, or
-    does nothing if nothing is needed.
+    does nothing if nothing is needed. Changes go to the project's folder ``patches``, where a stock
+    patch is copied first.
     """
     new = sources.fetch(patch.project, version, settings)
     step = step_for(patch, new)
@@ -95,7 +96,7 @@ def port(patch: Patch, version: str, bench: Bench, settings: Settings) -> Ported
         )
     variant, old = origin
     rebased = rebase.rebase(patch, variant.diff, old, new, bench)
-    did = _write(patch, new, rebased, settings)
+    did = _write(patch, new, rebased, patches, settings)
     return _ported(
         patch,
         version,
@@ -132,14 +133,17 @@ def _origin(patch: Patch, version: str, settings: Settings) -> tuple[Variant, So
     return (chosen[1], sources.fetch(patch.project, str(chosen[0]), settings)) if chosen else None
 
 
-def _write(patch: Patch, new: SourceTree, rebased: Rebased, settings: Settings) -> str:
+def _write(
+    patch: Patch, new: SourceTree, rebased: Rebased, patches: Path, settings: Settings
+) -> str:
     moved = "".join(f"; moved: {line}" for line in rebased.moved)
     if rebased.outcome is Outcome.OBSOLETE or rebased.outcome is Outcome.UNKNOWN:
         return rebased.seen.reason
     if rebased.text is not None:
-        file = authoring.add_variant(patch, new.version, rebased.text)
+        own = authoring.in_project(patch, patches)
+        file = authoring.add_variant(own, new.version, rebased.text)
         note = f"; {rebased.note}" if rebased.note else ""
-        return f"added {file.name} to {patch.shown}{moved}{note}"
+        return f"added {file.name} to {own.shown}{moved}{note}"
     work = worktree.begin(settings, patch.name, new, kind="port", files=rebased.files)
     names = [f"{file.new} ({file.conflicts})" for file in rebased.files if file.conflicts]
     why = (
@@ -182,11 +186,10 @@ def finish(
         raise fail(
             InputError, "port-not-proven", f"{work.patch} is {seen.state}: {seen.reason}", fix=fix
         )
-    file = authoring.add_variant(patch, work.version, text)
+    own = authoring.in_project(patch, patches)
+    file = authoring.add_variant(own, work.version, text)
     worktree.remove(work)
-    return _ported(
-        patch, work.version, "edited", did=f"added {file.name} to {patch.shown}", done=True
-    )
+    return _ported(own, work.version, "edited", did=f"added {file.name} to {own.shown}", done=True)
 
 
 def _measured(

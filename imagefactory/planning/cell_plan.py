@@ -88,7 +88,7 @@ def compose(
     series: Sequence[Step],
     base: BaseImage,
     *,
-    templates: Path,
+    templates: tuple[Path, ...],
     uv_version: str,
     toolchain: LockedToolchain | None = None,
 ) -> CellPlan:
@@ -97,7 +97,7 @@ def compose(
         **context.wheel_lists(resolution, toolchain),
         **context.patch_files(series, cell.flavor.build),
         **context.program_files("image"),
-        "image/entrypoint": (templates / "entrypoint").read_bytes(),
+        "image/entrypoint": render.find(templates, "entrypoint").read_bytes(),
     }
     labels = image_config.labels(
         cell, resolution, series, base_digest=base.digest, base_origin=base.origin
@@ -141,11 +141,11 @@ def _dockerfile(
     resolution: Resolution,
     toolchain: LockedToolchain | None,
     *,
-    templates: Path,
+    templates: tuple[Path, ...],
     labels: Mapping[str, str],
 ) -> str:
     cuda = cell.axes.get("cuda", "").partition(".")[0] if toolchain else None
-    written = (templates / STAGES).stat().st_mtime_ns
+    written = render.find(templates, STAGES).stat().st_mtime_ns
     glibc = cell.flavor.base.glibc
     values = {
         "cell": {"name": cell.name},
@@ -160,7 +160,7 @@ def _dockerfile(
 
 @lru_cache(maxsize=64)
 def _stages(
-    templates: Path,
+    templates: tuple[Path, ...],
     _written: int,
     resolution: Resolution,
     platform: Platform,

@@ -35,14 +35,16 @@ class Inputs:
         matrix: the whole matrix.
         lock: the whole lock.
         patches: every patch, by name.
-        templates: folder of the Dockerfile templates.
+        templates: folders of Dockerfile templates, searched in this order.
+        project: the folder that the matrix's relative paths start from.
         settings: the machine's folders and indexes.
     """
 
     matrix: Matrix
     lock: Lock
     patches: Catalog
-    templates: Path
+    templates: tuple[Path, ...]
+    project: Path
     settings: Settings
 
     @cached_property
@@ -155,6 +157,7 @@ def _plan_wheel(
         series,
         inputs.lock,
         templates=inputs.templates,
+        project=inputs.project,
         uv_version=inputs.uv_version,
         trial=trial,
     )

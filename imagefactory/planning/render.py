@@ -91,7 +91,7 @@ def _only_safe(value: object) -> str:
 
 
 @lru_cache(maxsize=8)
-def environment(templates: Path) -> jinja2.Environment:
+def environment(templates: tuple[Path, ...]) -> jinja2.Environment:
     """The Jinja environment: undefined names are errors, and so is output that passed no filter."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates),
@@ -106,12 +106,22 @@ def environment(templates: Path) -> jinja2.Environment:
     return env
 
 
-def render(templates: Path, name: str, values: Mapping[str, Any]) -> str:
-    """The text of template ``name``. Raises InputError for a value that no filter lets through."""
+def find(templates: tuple[Path, ...], name: str) -> Path:
+    """The file ``name`` in the first folder that has it; the last folder has them all."""
+    return next(
+        (file for folder in templates if (file := folder / name).is_file()), templates[-1] / name
+    )
+
+
+def render(templates: tuple[Path, ...], name: str, values: Mapping[str, Any]) -> str:
+    """The text of template ``name``, which is in the first of the folders ``templates`` to have it.
+
+    Raises InputError for a value that no filter lets through.
+    """
     return environment(templates).get_template(name).render(**values)
 
 
-def base_dockerfile(templates: Path, base: Base, image: str) -> str:
+def base_dockerfile(templates: tuple[Path, ...], base: Base, image: str) -> str:
     """The Dockerfile of the shared stages of ``base``; ``image`` is what FROM names."""
     return render(templates, "base.Dockerfile.j2", {"base": {**_fields(base), "image": image}})
 

@@ -112,7 +112,8 @@ def compose(
     series: Sequence[Step],
     lock: Lock,
     *,
-    templates: Path,
+    templates: tuple[Path, ...],
+    project: Path,
     uv_version: str,
     trial: Trial | None = None,
 ) -> WheelPlan | None:
@@ -133,7 +134,7 @@ def compose(
         raise _uncovered(
             build, f"a wheel of vLLM {cell.axes['vllm']}, or {names} for {cell.platform}"
         )
-    steps, parts = steps_in(cell, series), _parts(cell, build, resolution, lock, templates.parent)
+    steps, parts = steps_in(cell, series), _parts(cell, build, resolution, lock, project)
     values = {
         "name": BUILT,
         "version": cell.vllm,

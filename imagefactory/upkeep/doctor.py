@@ -68,11 +68,11 @@ def _engine(engine: Engine | None) -> list[Finding]:
                 name="engine",
                 health=Health.BAD,
                 seen="no container engine answers",
-                remedy="start Docker, or a private engine: scripts/engine up",
+                remedy="start Docker, or a private engine: imagefactory engine up",
             )
         ]
     server, buildx = engine.version
-    kind = "private engine of scripts/engine" if engine.private else "the machine's own"
+    kind = "private engine of imagefactory" if engine.private else "the machine's own"
     return [
         Finding(name="engine", health=Health.GOOD, seen=f"Docker {server}, {kind}"),
         Finding(name="buildx", health=Health.GOOD, seen=buildx),
@@ -89,7 +89,7 @@ def _emulation(engine: Engine | None) -> list[Finding]:
             name=f"runs {platform}",
             health=Health.NOTE,
             seen="not on this machine, so bases cannot be bootstrapped and images not verified",
-            remedy="scripts/engine up registers QEMU; or install qemu-user-static binfmt-support",
+            remedy="imagefactory engine up, or install qemu-user-static binfmt-support",
         )
         for platform in Platform
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from support import ROOT
 
 from imagefactory import cli
 from imagefactory.errors import CheckFailedError, Problem
+from imagefactory.examples import examples
+from imagefactory.examples.examples import Example
 from imagefactory.locking import store
 from imagefactory.system import shell, ui
 from imagefactory.system.commandline import CommandLog
@@ -34,6 +38,7 @@ class Ended(NamedTuple):
 Run = Callable[..., Ended]
 
 COMMANDS = [
+    "init",
     "plan",
     "lock",
     "export",
@@ -52,7 +57,10 @@ COMMANDS = [
     "diff",
     "rebuild",
     "prune",
+    "engine",
 ]
+#: Commands whose output is not for programs, or is a shell's.
+WITHOUT_JSON = ("render", "export", "engine")
 
 
 def environment(state: Path) -> dict[str, str]:
@@ -113,8 +121,9 @@ def test_every_command_has_help_with_an_example_and_json_where_it_has_results(
 ) -> None:
     code, out, _ = run(*command.split(), "--help")
     assert code == 0
+    assert run(*command.split(), "-h").out == out
     assert f"Example: imagefactory {command}" in " ".join(out.split())
-    assert "--json" in out or command in ("render", "export")
+    assert ("--json" in out) == (command not in WITHOUT_JSON)
     assert out.isascii()  # no boxes
 
 
@@ -202,6 +211,84 @@ def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields(run: Run)
         assert len(row["build_key"]) == 64
 
 
+def new_project(run: Run, folder: Path) -> Path:
+    """A new project with the cpu example, whose cells our own lock covers."""
+    done = run("init", "--from", "cpu", str(folder))
+    assert done.code == 0, done.err
+    shutil.copy(ROOT / "wheels.lock", folder)
+    return folder
+
+
+def test_init_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, run: Run) -> None:
+    done = run("init", cwd=tmp_path)
+    assert done.code == 0
+    assert "matrix.yaml" in done.out.split()
+    steps = ["imagefactory lock", "imagefactory plan", "imagefactory build --matrix"]
+    assert [line.strip() for line in done.err.splitlines()[-3:]] == steps
+    again = run("init", cwd=tmp_path)
+    assert again.code == 2
+    assert "matrix.yaml exists already" in again.err
+
+
+def test_a_new_project_is_planned_and_rendered_with_the_stock_files(
+    tmp_path: Path, run: Run
+) -> None:
+    folder = new_project(run, tmp_path / "new")
+    done = run("plan", "--check", cwd=folder)
+    assert (done.code, done.err) == (0, "1 cell: matrix, lock and patches agree\n")
+    ours = run("render", "--select", "flavor=cpu")
+    assert run("render", cwd=folder).out == ours.out
+
+
+def test_plan_check_fails_with_what_does_not_agree(tmp_path: Path, run: Run) -> None:
+    folder = new_project(run, tmp_path / "new")
+    text = (folder / "matrix.yaml").read_text()
+    (folder / "matrix.yaml").write_text(text.replace("vllm/cpu-dist-info", "vllm/unknown"))
+    done = run("plan", "--check", "--json", cwd=folder)
+    assert done.code == 2
+    assert [error["code"] for error in json.loads(done.out)["errors"]] == ["patch-unknown"]
+    (folder / "matrix.yaml").write_text(text.replace("0.32.0", "0.31.0"))
+    done = run("plan", "--check", cwd=folder)
+    assert done.code == 2
+    assert "[lock-uncovered]" in done.err
+
+
+def test_explain_shows_which_patches_and_templates_are_the_projects_own(
+    tmp_path: Path, run: Run
+) -> None:
+    folder = new_project(run, tmp_path / "new")
+    shutil.copytree(ROOT / "patches/vllm/cpu-dist-info", folder / "patches/vllm/cpu-dist-info")
+    (folder / "templates").mkdir()
+    shutil.copy(ROOT / "templates/entrypoint", folder / "templates")
+    done = run("plan", "--explain", "cpu*", "--json", cwd=folder)
+    rows = {row["what"]: row for row in json.loads(done.out)}
+    replaced = "project, replaces stock"
+    assert rows["patch file"]["where"] == "patches/vllm/cpu-dist-info/patch.yaml"
+    assert rows["patch file"]["section"] == rows["template"]["section"] == replaced
+    assert rows["template"]["where"] == "templates/entrypoint"
+    assert "template" not in run("plan", "--explain", "cpu*").out.split()
+
+
+def test_hooks_and_workflows_run_commands_that_exist(run: Run) -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    workflow = yaml.safe_load(examples.files(Example.GB10)[".github/workflows/nightly.yml"])
+    lines = [hook["entry"] for hook in hooks]
+    lines += [step.get("run", "") for step in workflow["jobs"]["nightly"]["steps"]]
+    ours = [line.split() for line in lines if line.startswith("imagefactory ")]
+    assert len(ours) == 6
+    for _, command, *words in ours:
+        options = {word for word in words if word.startswith("--")}
+        assert options <= set(run(command, "--help").out.split())
+
+
+def test_a_shell_completes_commands_and_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_IMAGEFACTORY_COMPLETE", "complete_bash")
+    for typed, offered in (("imagefactory pl", "plan"), ("imagefactory plan --sel", "--select")):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        assert run() == (0, f"{offered}\n", "")
+
+
 def test_explain_shows_where_values_are_set(run: Run) -> None:
     done = run("plan", "--explain", "cpu*", "--json")
     rows = {row["what"]: row for row in json.loads(done.out)}
@@ -236,7 +323,7 @@ def test_render_prints_a_dockerfile_and_writes_a_bake_file(tmp_path: Path, run: 
 def test_building_without_an_engine_is_a_setup_error(run: Run) -> None:
     done = run("build", "--matrix")
     assert done.code == 3
-    assert "scripts/engine up" in done.err
+    assert "imagefactory engine up" in done.err
 
 
 def ending(monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> None:

@@ -16,7 +16,18 @@ PACKAGE = ROOT / "imagefactory"
 #: The packages and top-level modules. Each may import those before it, and none after it. Wheels
 #: are baked like images, so their package comes after `building`.
 ORDER = (
-    *("errors", "settings", "system", "inbuild", "matrix", "locking", "patching", "planning"),
+    *(
+        "errors",
+        "settings",
+        "stock",
+        "system",
+        "examples",
+        "inbuild",
+        "matrix",
+        "locking",
+        "patching",
+        "planning",
+    ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
     *("workspace", "opening", "results", "pipeline", "workflows", "commands", "cli", "__main__"),
 )

@@ -71,7 +71,7 @@ class Engine(Images, Containers, Builds):
             "no-engine",
             "no container engine answers (a Docker client alone is none)",
             fix=(
-                "start Docker, or bring up a private engine with scripts/engine up; "
+                "start Docker, or start a private engine with imagefactory engine up; "
                 "imagefactory doctor says more"
             ),
         )

@@ -71,7 +71,7 @@ def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
     )
     contexts = Contexts(
         folder=folder / "${out}",
-        templates=ROOT / "templates",
+        templates=(ROOT / "templates",),
         unpackers=(Unpacker(platform=Platform.AMD64, wheel=uv),),
         settings=settings(folder, DOWN, links=(folder,)),
     )

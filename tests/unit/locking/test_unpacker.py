@@ -151,7 +151,7 @@ def test_another_uv_on_this_machine_changes_no_lock_no_build_key_and_no_build_co
         lock = renewed(EMPTY, using)
         contexts = Contexts(
             folder=tmp_path / name,
-            templates=ROOT / "templates",
+            templates=(ROOT / "templates",),
             unpackers=lock.unpackers,
             settings=using,
         )
@@ -186,7 +186,7 @@ def test_a_context_with_another_program_gets_the_locked_one(
     lock = renewed(EMPTY, using)
     contexts = Contexts(
         folder=tmp_path / "contexts",
-        templates=ROOT / "templates",
+        templates=(ROOT / "templates",),
         unpackers=lock.unpackers,
         settings=using,
     )

@@ -13,6 +13,7 @@ from support.patches import PATCH, make
 from imagefactory.errors import InputError
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog
+from imagefactory.patching.patch import Origin
 
 
 def codes(root: Path) -> dict[str, str | None]:
@@ -30,6 +31,25 @@ def test_a_cell_gets_the_variant_for_its_version(tmp_path: Path) -> None:
         "b.diff",
         "",
     ]
+
+
+def test_a_patch_of_the_project_replaces_the_stock_one_of_the_same_name(tmp_path: Path) -> None:
+    stock, own = tmp_path / "stock", tmp_path / "project"
+    for root, name in ((stock, "one"), (stock, "two"), (own, "two"), (own, "three")):
+        make(root, f"vllm/{name}")
+    found = catalog.load(own / "patches", stock / "patches")
+    assert {name: (patch.origin, patch.shown) for name, patch in found.items()} == {
+        "vllm/one": (Origin.STOCK, str(stock / "patches/vllm/one/patch.yaml")),
+        "vllm/three": (Origin.PROJECT, "patches/vllm/three/patch.yaml"),
+        "vllm/two": (Origin.REPLACES_STOCK, "patches/vllm/two/patch.yaml"),
+    }
+    assert found["vllm/two"].folder == own / "patches/vllm/two"
+
+
+def test_a_project_without_patches_has_the_stock_ones(tmp_path: Path) -> None:
+    make(tmp_path / "stock")
+    found = catalog.load(tmp_path / "patches", tmp_path / "stock/patches")
+    assert [patch.origin for patch in found.values()] == [Origin.STOCK]
 
 
 def test_an_exemption_is_kept_with_its_reason(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from support.releases import BASE, DIFF, PROOF, RELEASES
 from imagefactory.errors import InputError
 from imagefactory.patching import authoring, catalog, merge, port, sources, worktree
 from imagefactory.patching.measure import Bench
-from imagefactory.patching.patch import Patch
+from imagefactory.patching.patch import Origin, Patch
 from imagefactory.patching.port import Ported
 from imagefactory.patching.resolve_conflicts import Side, resolve
 from imagefactory.settings import Settings
@@ -53,7 +53,7 @@ def again(folder: Path) -> Patch:
 
 
 def ported(patch: Patch, version: str, using: Settings) -> Ported:
-    return port.port(patch, version, Bench(using), using)
+    return port.port(patch, version, patch.folder.parents[1], Bench(using), using)
 
 
 def ranges(patch: Patch) -> dict[str, str]:
@@ -280,3 +280,15 @@ def test_merging_does_not_change_either_tree(patch: Patch, using: Settings) -> N
     merge.merge(patch.variants[0].diff, old.root, new.root, ("old", "new"))
     assert (old.root / "pkg/x.py").read_text() == BASE
     assert (new.root / "pkg/x.py").read_text() == RELEASES["0.22.0"]["pkg/x.py"]
+
+
+def test_a_stock_patch_is_copied_to_the_project_before_it_is_changed(
+    tmp_path: Path, patch: Patch, using: Settings
+) -> None:
+    own = tmp_path / "project" / "patches"
+    done = port.port(patch, "0.22.0", own, Bench(using), using)
+    assert done.did.startswith("added 0.22.diff to patches/vllm/one/patch.yaml")
+    assert (patch.folder / "patch.yaml").read_text() == ENTRY
+    found = catalog.load(own, patch.folder.parents[1])["vllm/one"]
+    assert found.origin is Origin.REPLACES_STOCK
+    assert [variant.diff.name for variant in found.variants] == ["0.20.diff", "0.22.diff"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ from support.machine import DOWN, settings
 from support.patches import DIFF, make
 from support.sources import TREES, publish
 
+from imagefactory import stock
+from imagefactory.commands import patch_measure
 from imagefactory.errors import SetupError
 from imagefactory.inbuild import proofkit
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Patch, State
+from imagefactory.system import ui
 
 PROOF = """\
 import pathlib, sys
@@ -54,6 +58,27 @@ def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patc
     assert trees[0].sha256[:12] in rows["0.22.1"].evidence
     page = status.markdown(list(rows.values()), [patch])
     assert "| 0.22.1 | needed |" in page
+
+
+def test_the_status_says_which_patches_are_the_projects_own(
+    tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stock, "ROOT", tmp_path / "stock")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+    for folder in ("state", "cache"):
+        monkeypatch.setenv(f"XDG_{folder.upper()}_HOME", str(tmp_path / folder))
+    for root, name in (("stock", "one"), ("stock", "two"), ("project", "two")):
+        (make(tmp_path / root, f"vllm/{name}") / "proof.py").write_text("raise SystemExit(1)")
+    origins = {"vllm/one": "stock", "vllm/two": "project, replaces stock"}
+    matrix = tmp_path / "project/matrix.yaml"
+    patch_measure.status_command(file=matrix, vllm="==0.22.1", json=True)
+    ui.finish()
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["patch"]: row["origin"] for row in rows} == origins
+    patch_measure.status_command(file=matrix, vllm="==0.22.1")
+    summary = capsys.readouterr().out.splitlines()
+    for name, origin in origins.items():
+        assert any(line.startswith(name) and line.endswith(origin) for line in summary)
 
 
 def test_measuring_does_not_change_the_cached_sources(

@@ -42,7 +42,7 @@ def with_summary(plan: CellPlan, summary: str) -> CellPlan:
         plan.resolution,
         plan.series,
         plan.base,
-        templates=ROOT / "templates",
+        templates=(ROOT / "templates",),
         uv_version="1",
         toolchain=plan.toolchain,
     )
@@ -77,7 +77,7 @@ def test_a_line_that_is_too_long_is_found() -> None:
 def test_the_dockerfile_of_a_base_can_be_reviewed(plan: CellPlan) -> None:
     base = plan.cell.flavor.base
     image = f"{base.image}@sha256:{'0' * 64}"
-    assert too_long(render.base_dockerfile(ROOT / "templates", base, image)) == []
+    assert too_long(render.base_dockerfile((ROOT / "templates",), base, image)) == []
 
 
 @pytest.mark.parametrize("summary", HOSTILE)

@@ -86,10 +86,21 @@ def test_a_quoted_value_is_never_broken_however_long_it_is() -> None:
 def test_a_template_that_uses_a_value_without_a_filter_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("RUN {{ value }}")
     with pytest.raises(TypeError, match="without a filter"):
-        render.render(tmp_path, "t", {"value": "x"})
+        render.render((tmp_path,), "t", {"value": "x"})
 
 
 def test_a_template_that_uses_an_unknown_value_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("RUN {{ missing | word }}")
     with pytest.raises(jinja2.UndefinedError):
-        render.render(tmp_path, "t", {})
+        render.render((tmp_path,), "t", {})
+
+
+def test_a_template_of_the_project_is_used_instead_of_the_stock_one(tmp_path: Path) -> None:
+    own, stock = tmp_path / "own", tmp_path / "stock"
+    for folder, names in ((own, "a"), (stock, "ab")):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(f"{folder.name} {name}")
+    assert render.render((own, stock), "a", {}) == "own a"
+    assert render.render((own, stock), "b", {}) == "stock b"
+    assert render.find((own, stock), "b") == stock / "b"

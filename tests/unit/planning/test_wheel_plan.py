@@ -91,7 +91,8 @@ def plan_of(lock: Lock, wanted: Cell, trial: Trial | None = None) -> WheelPlan:
         resolution(lock, wanted),
         series,
         lock,
-        templates=ROOT / "templates",
+        templates=(ROOT / "templates",),
+        project=ROOT,
         uv_version="1",
         trial=trial,
     )

@@ -1,0 +1,1 @@
+"""Files that ``imagefactory init`` starts a project with."""
