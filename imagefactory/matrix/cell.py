@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -11,10 +11,16 @@ from packaging.requirements import Requirement
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 
-#: The axes of the matrix, in the order in which tables and names show them.
+#: The axes that every matrix may have, in the order in which tables and names show them. Further
+#: ones are the user's own.
 AXES = ("flavor", "platform", "python", "cuda", "channel", "torch", "vllm", "flashinfer")
 #: The axes whose values are pins: versions of something inside the image.
 PINS = ("vllm", "torch", "flashinfer", "cuda", "python")
+
+
+def pins_of(axes: Iterable[str]) -> tuple[str, ...]:
+    """Every axis that is recorded as a pin of an image with ``axes``."""
+    return (*PINS, *(axis for axis in axes if axis not in AXES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,7 @@ class Base:
         python: the distribution's own Python, as ``X.Y``; every cell on this base uses it.
         glibc: the distribution's glibc, as ``X.Y``: it limits which manylinux wheels fit.
         packages: Debian packages installed in the shared base layer, sorted.
+        locations: where each value is set, by key and item: ``("packages", "g++")``.
     """
 
     name: str
@@ -37,6 +44,7 @@ class Base:
     python: str
     glibc: str
     packages: tuple[str, ...]
+    locations: Mapping[tuple[str, str], Location] = field(default_factory=dict, compare=False)
 
 
 @lru_cache(maxsize=1024)
@@ -127,8 +135,8 @@ class Flavor:
         driver: NVIDIA driver version of this flavor's machines; None for CPU flavors.
         toolchain: name of the toolchain that its images include for run-time compilation, or None.
         location: where it is declared.
-        setting_locations: where each variable of ``env`` and argument of ``serve_args`` is set.
         build: how its vLLM wheel is built from source; None if it comes from an index.
+        locations: where each value is set, by key and item: ``("env", "NAME")``.
     """
 
     name: str
@@ -141,8 +149,12 @@ class Flavor:
     driver: str | None
     toolchain: str | None
     location: Location
-    setting_locations: Mapping[str, Location] = field(default_factory=dict)
     build: SourceBuild | None = None
+    locations: Mapping[tuple[str, str], Location] = field(default_factory=dict)
+
+    def where(self, key: str, item: str = "") -> Location:
+        """Where ``item`` of ``key`` is set."""
+        return self.locations.get((key, item), self.location)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +163,8 @@ class Cell:
 
     Attributes:
         name: unique, derived from the axes; also the bake target, so ``[a-z0-9_-]`` only.
-        axes: axis -> value; axes that do not apply (``cuda`` for ``cpu``) are absent.
+        axes: axis -> value, the user's own axes last; axes that do not apply (``cuda`` for
+            ``cpu``) are absent.
         locations: axis -> where its value is written.
         flavor: the resolved flavor.
         requirements: the flavor's requirements with this cell's values filled in.
@@ -199,8 +212,8 @@ class Cell:
 
     @property
     def pins(self) -> dict[str, str]:
-        """The axes that are versions of something inside the image."""
-        return {axis: self.axes[axis] for axis in PINS if axis in self.axes}
+        """The axes that are versions of something inside the image, and the user's own."""
+        return {axis: self.axes[axis] for axis in pins_of(self.axes) if axis in self.axes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from imagefactory.errors import Problem
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import AXES, Cell
 from imagefactory.matrix.versions import is_version
 from imagefactory.system.platforms import Platform
 
@@ -39,6 +40,7 @@ def _cell(cell: Cell) -> Iterator[Problem]:
     if axes["platform"] not in set(Platform):
         yield _axis(cell, "platform", "unknown-platform", f"write one of {', '.join(Platform)}")
     yield from _versions(cell)
+    yield from _requirements(cell)
     base = cell.flavor.base
     if cell.python != base.python:
         what = f"Python is {cell.python}, but base {base.name} has {base.python}"
@@ -63,6 +65,24 @@ def _versions(cell: Cell) -> Iterator[Problem]:
     for axis in ("python", "cuda"):
         if axis in axes and not _SHORT.fullmatch(axes[axis]):
             yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
+
+
+def _requirements(cell: Cell) -> Iterator[Problem]:
+    """Report requirements that the values of the user's own axes make invalid."""
+    own = [axis for axis in cell.axes if axis not in AXES]
+    written = [
+        (text, cell.flavor.where("requirements", template))
+        for template, text in zip(cell.flavor.requirements, cell.requirements, strict=True)
+    ]
+    written += [(override.requirement, override.location) for override in cell.overrides]
+    for text, where in written if own else ():
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            values = ", ".join(f"{axis} {cell.axes[axis]!r}" for axis in own)
+            what = f"{cell.name}: {text!r} is not a valid requirement: {str(error).splitlines()[0]}"
+            fix = f"correct it, or the value that it is made from ({values})"
+            yield Problem(code="matrix-bad-requirement", where=str(where), what=what, fix=fix)
 
 
 def _cuda(cell: Cell) -> Iterator[Problem]:

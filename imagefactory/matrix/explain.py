@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from imagefactory.matrix.cell import Cell
+from imagefactory.system.yamlfile import Location
 
 
 def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
@@ -11,18 +14,29 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
         (axis, value, str(cell.locations[axis]), cell.locations[axis].section)
         for axis, value in cell.axes.items()
     ]
-    flavor = cell.flavor
-    own = (str(flavor.location), f"flavors.{flavor.name}")
     rows += [("tag", tag, "", "tags") for tag in cell.tags]
-    rows += [("base", f"{flavor.base.name} ({flavor.base.image})", *own)]
-    rows += [("requirement", requirement, *own) for requirement in cell.requirements]
-    rows += [("patch", patch, *own) for patch in flavor.patches]
-    rows += [("env", f"{name}={value}", *own) for name, value in sorted(flavor.env.items())]
-    if flavor.serve_args:
-        rows.append(("serve", " ".join(flavor.serve_args), *own))
-    if flavor.driver:
-        rows.append(("driver", flavor.driver, *own))
+    rows += [(what, value, str(where), where.section) for what, value, where in _declared(cell)]
     for override in cell.overrides:
         text = f"drop {override.requirement}" if override.drop else override.requirement
         rows.append(("override", f"{text}: {override.reason}", str(override.location), "overrides"))
     return rows
+
+
+def _declared(cell: Cell) -> Iterator[tuple[str, str, Location]]:
+    """What the cell's flavor and its base declare, each with where it is set."""
+    flavor, base = cell.flavor, cell.flavor.base
+    yield "base", f"{base.name} ({base.image})", flavor.where("base")
+    for package in base.packages:
+        yield "package", package, base.locations["packages", package]
+    for template, text in zip(flavor.requirements, cell.requirements, strict=True):
+        yield "requirement", text, flavor.where("requirements", template)
+    for patch in flavor.patches:
+        yield "patch", patch, flavor.where("patches", patch)
+    for name, value in sorted(flavor.env.items()):
+        yield "env", f"{name}={value}", flavor.where("env", name)
+    for argument in flavor.serve_args:
+        yield "serve", argument, flavor.where("serve_args", argument)
+    if flavor.toolchain:
+        yield "toolchain", flavor.toolchain, flavor.where("toolchain")
+    if flavor.driver:
+        yield "driver", flavor.driver, flavor.where("driver")

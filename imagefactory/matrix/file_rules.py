@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from packaging.requirements import InvalidRequirement, Requirement
 
 from imagefactory.errors import Problem
-from imagefactory.matrix import origins
+from imagefactory.matrix import axes, origins
 from imagefactory.matrix.cell import AXES
 from imagefactory.matrix.expand import Point, matches, texts
 from imagefactory.matrix.schema import FlavorEntry, MatrixFile, OverrideEntry
@@ -24,7 +24,7 @@ _SAMPLES = {"flavor": "gb10", "platform": "linux/arm64", "channel": "cu130"}
 
 def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     """Check axes, zipped rows, flavors and overrides."""
-    yield from _axis_names(file, positions)
+    yield from axes.problems(file, positions)
     yield from _zip_rows(file, positions)
     for name, flavor in file.flavors.items():
         yield from _flavor(name, flavor, file, positions)
@@ -126,33 +126,6 @@ def _compiled(
         yield _problem("build-lacks", loc, what, fix, positions)
 
 
-def _axis_names(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
-    sections: list[tuple[Loc, Sequence[str]]] = [
-        (("axes",), list(file.axes)),
-        (("defaults",), list(file.defaults)),
-        *((("zip", i), list(group)) for i, group in enumerate(file.zip)),
-        *((("include", i), list(row)) for i, row in enumerate(file.include)),
-        *((("exclude", i, "when"), list(entry.when)) for i, entry in enumerate(file.exclude)),
-        *((("overrides", i, "when"), list(entry.when)) for i, entry in enumerate(file.overrides)),
-    ]
-    varied: dict[str, Loc] = {}
-    for loc, names in sections:
-        for name in names:
-            if name not in AXES:
-                what, fix = f"there is no axis {name!r}", f"write one of {', '.join(AXES)}"
-                yield _problem("unknown-axis", (*loc, name), what, fix, positions)
-            if loc[0] in ("axes", "zip"):
-                if name in varied:
-                    what = f"{name!r} is already varied in {varied[name][0]!r}"
-                    fix = "keep only one of them"
-                    yield _problem("axis-twice", (*loc, name), what, fix, positions)
-                varied[name] = loc
-    for axis, values in file.axes.items():
-        if not values:
-            what, fix = f"{axis!r} has no value", "add one, or remove the axis"
-            yield _problem("empty-axis", ("axes", axis), what, fix, positions)
-
-
 def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     for number, group in enumerate(file.zip):
         loc: Loc = ("zip", number)
@@ -168,7 +141,9 @@ def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
 
 
 def _requirement(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
-    sample = re.sub(r"\{([a-z_]+)\}", lambda found: _SAMPLES.get(found[1], "1"), text)
+    if any(axis not in AXES for axis in axes.PLACEHOLDER.findall(text)):
+        return  # checked in every cell, with the values that the user's axes have there
+    sample = axes.PLACEHOLDER.sub(lambda found: _SAMPLES.get(found[1], "1"), text)
     try:
         requirement = Requirement(sample)
     except InvalidRequirement as error:

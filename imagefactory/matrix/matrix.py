@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import cell_rules, expand, file_rules
+from imagefactory.matrix import cell_rules, declarations, expand, file_rules, inherit
 from imagefactory.matrix.cell import Cell, Toolchain
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
@@ -46,7 +46,9 @@ def load(path: Path) -> Matrix:
 
     Raises InputError with all of its problems, each with its line.
     """
-    file, positions, problems = yamlfile.examine(path, MatrixFile, prefix="matrix")
+    file, positions, problems = yamlfile.examine(
+        path, MatrixFile, prefix="matrix", prepare=inherit.apply
+    )
     if file is None:
         raise InputError(yamlfile.in_file_order(problems))
     problems += file_rules.of_file(file, positions)
@@ -67,5 +69,5 @@ def load(path: Path) -> Matrix:
         repository=file.repository,
         cells=tuple(cells),
         excluded=excluded,
-        toolchains=expand.toolchains(file, positions),
+        toolchains=declarations.toolchains(file, positions),
     )

@@ -17,6 +17,15 @@ When = dict[str, Text | list[Text]]
 class BaseEntry(Strict):
     """A distribution that images are based on."""
 
+    extends: Annotated[
+        Text | None,
+        Field(
+            description=(
+                "another base, whose values this one takes: `packages` adds to that base's, "
+                "every other key replaces its value"
+            )
+        ),
+    ] = None
     image: Annotated[
         Text, Field(description="image reference; add a digest if it must never change")
     ]
@@ -70,6 +79,16 @@ class BuildEntry(Strict):
 class FlavorEntry(Strict):
     """A named choice of base, wheels, patches and runtime settings."""
 
+    extends: Annotated[
+        Text | None,
+        Field(
+            description=(
+                "another flavor, whose values this one takes: `requirements` (one for the same "
+                "package replaces it), `patches` and `env` (variable by variable) add to that "
+                "flavor's, every other key replaces its value"
+            )
+        ),
+    ] = None
     summary: Text
     base: Annotated[Text, Field(description="a key of `bases`")]
     requirements: Annotated[
@@ -130,19 +149,38 @@ class MatrixFile(Strict):
         dict[str, ToolchainEntry],
         Field(description="compilers and build tools, for proofs, wheels and JIT"),
     ] = {}
-    defaults: dict[str, Text] = {}
-    axes: dict[str, list[Text]] = {}
+    defaults: Annotated[
+        dict[str, Text], Field(description="values of axes that a cell does not set")
+    ] = {}
+    axes: Annotated[
+        dict[str, list[Text]],
+        Field(
+            description=(
+                "lists of values; every combination is a cell; a name of your own is an axis that "
+                "requirements, tags and overrides can use as {name}"
+            )
+        ),
+    ] = {}
     zip: Annotated[
         list[dict[str, list[Text]]], Field(description="axes that vary together, row by row")
     ] = []
-    include: list[dict[str, Text]] = []
+    include: Annotated[
+        list[dict[str, Text]],
+        Field(
+            description=(
+                "single cells; an axis that a row does not set has its value in `defaults`, or the "
+                "only one that `axes` or `zip` has for it"
+            )
+        ),
+    ] = []
     exclude: list[ExcludeEntry] = []
     overrides: list[OverrideEntry] = []
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of ``matrix.yaml`` (draft 2020-12), published in docs/matrix.schema.json."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **MatrixFile.model_json_schema(),
-    }
+    schema = MatrixFile.model_json_schema()
+    for name in ("BaseEntry", "FlavorEntry"):  # what is required may be inherited
+        entry = schema["$defs"][name]
+        entry["anyOf"] = [{"required": ["extends"]}, {"required": entry.pop("required")}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
