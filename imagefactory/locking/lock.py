@@ -181,6 +181,26 @@ class BuiltWheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockedDriver:
+    """A driver that a CUDA toolkit is accepted on, against NVIDIA's documentation, and why."""
+
+    cuda: str
+    driver: str
+    reason: str
+
+
+def drivers_of(cells: Iterable[Cell]) -> tuple[LockedDriver, ...]:
+    """The overrides of the driver that ``cells`` have, sorted."""
+    found = {
+        LockedDriver(cuda=cell.axes["cuda"], driver=one.driver, reason=one.reason)
+        for cell in cells
+        for one in cell.driver_overrides
+        if "cuda" in cell.axes
+    }
+    return tuple(sorted(found, key=lambda one: (one.cuda, one.driver, one.reason)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A whole ``wheels.lock``; resolutions and toolchains are sorted by name."""
 
@@ -190,6 +210,7 @@ class Lock:
     toolchains: tuple[LockedToolchain, ...] = ()
     sources: tuple[LockedSource, ...] = ()
     built: tuple[BuiltWheel, ...] = ()
+    drivers: tuple[LockedDriver, ...] = ()
 
     def source(self, name: str, version: str) -> LockedSource | None:
         """The sdist of a release, or None."""

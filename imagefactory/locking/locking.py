@@ -26,6 +26,7 @@ from imagefactory.locking.lock import (
     LockedOverride,
     LockedToolchain,
     Resolution,
+    drivers_of,
 )
 from imagefactory.locking.toolchains import lock_sources, lock_toolchain, uncovered
 from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
@@ -114,6 +115,7 @@ def update(
         toolchains=tuple(sorted(locked_toolchains, key=lambda t: (t.name, t.platform))),
         sources=tuple(sorted(sources, key=lambda s: (s.name, s.version))),
         built=_still_replacing(lock, resolutions),
+        drivers=drivers_of(cells),
     )
     if lock and store.undated(lock) == store.undated(new):
         return lock, []
@@ -268,6 +270,10 @@ def check(
         problems.append(
             Problem(code="lock-uncovered", where=where, what=what, fix="imagefactory lock")
         )
+    if lock.drivers != drivers_of(cells):
+        what = "wheels.lock has other overrides of the driver than the matrix"
+        fix = "imagefactory lock"
+        problems.append(Problem(code="lock-drivers", where="wheels.lock", what=what, fix=fix))
     wanted = [request_of(cell) for cell in cells]
     for resolution in lock.resolutions:
         if not any(resolution.answers(request) for request in wanted):

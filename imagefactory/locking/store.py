@@ -58,6 +58,7 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
                 "toolchains": tuple(_toolchain(row) for row in data.get("toolchain", ())),
                 "sources": tuple(data.get("source", ())),
                 "built": tuple(_built(row) for row in data.get("built", ())),
+                "drivers": tuple(data.get("driver", ())),
             }
         )
     except ValidationError as error:
@@ -131,8 +132,10 @@ def dumps(lock: Lock) -> str:
             }
             for built in sorted(lock.built, key=lambda b: b.key)
         ],
+        "driver": [asdict(driver) for driver in lock.drivers],
     }
-    data = {name: rows for name, rows in data.items() if rows or name not in ("source", "built")}
+    optional = ("source", "built", "driver")
+    data = {name: rows for name, rows in data.items() if rows or name not in optional}
     return HEADER + "\n" + tomli_w.dumps(data)
 
 

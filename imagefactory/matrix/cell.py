@@ -75,6 +75,21 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriverOverride:
+    """A driver that a CUDA toolkit is accepted on, although NVIDIA documents a newer one for it.
+
+    Attributes:
+        driver: the oldest driver that is accepted.
+        reason: why, as written in ``matrix.yaml``.
+        location: where it is declared.
+    """
+
+    driver: str
+    reason: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
     """Compilers or build tools, installed into a prefix of their own.
 
@@ -170,6 +185,7 @@ class Cell:
         requirements: the flavor's requirements with this cell's values filled in.
         overrides: the overrides that apply to this cell.
         tags: full image references; the first is the main one.
+        driver_overrides: drivers that its toolkit is accepted on; at most one in a valid matrix.
     """
 
     name: str
@@ -179,6 +195,7 @@ class Cell:
     requirements: tuple[str, ...]
     overrides: tuple[Override, ...]
     tags: tuple[str, ...]
+    driver_overrides: tuple[DriverOverride, ...] = ()
 
     @property
     def platform(self) -> Platform:

@@ -11,7 +11,7 @@ from imagefactory.errors import Problem
 from imagefactory.matrix import axes as all_axes
 from imagefactory.matrix import declarations
 from imagefactory.matrix.axes import PLACEHOLDER
-from imagefactory.matrix.cell import AXES, Cell, Override
+from imagefactory.matrix.cell import AXES, Cell, DriverOverride, Override
 from imagefactory.matrix.schema import MatrixFile, OverrideEntry
 from imagefactory.system.yamlfile import Loc, Location, Positions
 
@@ -160,7 +160,16 @@ def cells(
         overrides = tuple(
             _override(entry, filler, ("overrides", number), positions)
             for number, entry in enumerate(file.overrides)
-            if matches(entry.when, axes)
+            if entry.driver is None and matches(entry.when, axes)
+        )
+        drivers = tuple(
+            DriverOverride(
+                driver=entry.driver,
+                reason=entry.reason,
+                location=positions.locate(("overrides", number), "overrides"),
+            )
+            for number, entry in enumerate(file.overrides)
+            if entry.driver is not None and matches(entry.when, axes)
         )
         problems += [problem for problem in filler.problems if problem not in problems]
         made.append(
@@ -172,6 +181,7 @@ def cells(
                 requirements=requirements,
                 overrides=overrides,
                 tags=tuple(dict.fromkeys(tags)),
+                driver_overrides=drivers,
             )
         )
     return made, problems + list(_tag_problems(made, positions))

@@ -19,6 +19,9 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
     for override in cell.overrides:
         text = f"drop {override.requirement}" if override.drop else override.requirement
         rows.append(("override", f"{text}: {override.reason}", str(override.location), "overrides"))
+    for accepted in cell.driver_overrides:
+        text = f"driver {accepted.driver}: {accepted.reason}"
+        rows.append(("override", text, str(accepted.location), "overrides"))
     return rows
 
 

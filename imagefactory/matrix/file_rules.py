@@ -33,10 +33,14 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
 
 
 def _override(entry: OverrideEntry, loc: Loc, positions: Positions) -> Iterator[Problem]:
-    if (entry.requirement is None) == (entry.drop is None):
-        what = "an override either replaces a requirement or drops a package"
-        fix = "give exactly one of `requirement` and `drop`"
+    given = [one for one in (entry.requirement, entry.drop, entry.driver) if one is not None]
+    if len(given) != 1:
+        what = "an override replaces a requirement, drops a package or accepts a driver"
+        fix = "give exactly one of `requirement`, `drop` and `driver`"
         yield _problem("bad-override", loc, what, fix, positions)
+        return
+    if entry.driver is not None:
+        yield from _driver(entry.driver, loc, positions)
         return
     yield from _requirement(entry.requirement or entry.drop or "", loc, positions)
     if entry.drop and re.search(r"[^A-Za-z0-9._{}-]", entry.drop):
@@ -54,10 +58,8 @@ def _flavor(
         yield _problem("unknown-base", (*loc, "base"), what, fix, positions)
     yield from _toolchains(flavor, loc, file, positions)
     yield from _build(flavor, (*loc, "build"), positions)
-    if flavor.driver is not None and not is_version(flavor.driver):
-        what = f"{flavor.driver!r} is not a driver version"
-        fix = 'write the version that nvidia-smi shows, such as "580.95"'
-        yield _problem("bad-driver", (*loc, "driver"), what, fix, positions)
+    if flavor.driver is not None:
+        yield from _driver(flavor.driver, loc, positions)
     for number, patch in enumerate(flavor.patches):
         if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9.-]+", patch):
             what = f"{patch!r} is not the name of a patch"
@@ -65,6 +67,13 @@ def _flavor(
             yield _problem("bad-patch", (*loc, "patches", number), what, fix, positions)
     for number, text in enumerate(flavor.requirements):
         yield from _requirement(text, (*loc, "requirements", number), positions)
+
+
+def _driver(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
+    if not is_version(text):
+        what = f"{text!r} is not a driver version"
+        fix = 'write the version that nvidia-smi shows, such as "580.95"'
+        yield _problem("bad-driver", (*loc, "driver"), what, fix, positions)
 
 
 def _toolchains(

@@ -124,12 +124,21 @@ class ExcludeEntry(Strict):
 
 
 class OverrideEntry(Strict):
-    """A decision that overrides upstream's metadata: replace a requirement, or drop a package."""
+    """A decision against upstream: replace a requirement, drop a package, or accept a driver."""
 
     requirement: Annotated[Text | None, Field(description="PEP 508, with {axis} placeholders")] = (
         None
     )
     drop: Annotated[Text | None, Field(description="name of a package to leave out")] = None
+    driver: Annotated[
+        Text | None,
+        Field(
+            description=(
+                "oldest driver to accept for the cell's CUDA toolkit, instead of the one that "
+                "NVIDIA documents for it"
+            )
+        ),
+    ] = None
     when: When = {}
     reason: Text
 

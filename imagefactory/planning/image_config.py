@@ -74,6 +74,8 @@ def labels(
         found[f"{oci}.base.digest"] = base_digest
     if cell.flavor.driver:
         found[f"{LABEL}.minimum-driver"] = cell.flavor.driver
+    for one in cell.driver_overrides:
+        found[f"{LABEL}.driver-override"] = f"{one.driver}: {one.reason}"
     return found
 
 
