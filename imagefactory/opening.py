@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from imagefactory.patching import catalog, patching
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch
 from imagefactory.planning.planning import Inputs
+from imagefactory.settings import Settings
 from imagefactory.system.engine import Engine
 from imagefactory.wheels.make import BuildEnv
 from imagefactory.wheels.wheels import EnvFor
@@ -29,12 +31,13 @@ from imagefactory.workspace import Workspace
 
 def read(workspace: Workspace) -> Inputs:
     """Read matrix, lock and patches. Raises InputError with the problems of the first bad one."""
+    declared = matrix.load(workspace.matrix)
     return Inputs(
-        matrix=matrix.load(workspace.matrix),
+        matrix=declared,
         lock=store.read(workspace.lock),
         patches=catalog.load(workspace.patches),
         templates=workspace.templates,
-        settings=workspace.settings,
+        settings=replace(workspace.settings, named=declared.indexes),
     )
 
 
@@ -61,13 +64,18 @@ def connect_if_any(workspace: Workspace) -> Engine | None:
         return None
 
 
-def contexts(workspace: Workspace, folder: Path | None = None) -> Contexts:
-    """The build contexts below the workspace's own folder, or below ``folder``."""
+def contexts(
+    workspace: Workspace, folder: Path | None = None, settings: Settings | None = None
+) -> Contexts:
+    """The build contexts below the workspace's own folder, or below ``folder``.
+
+    ``settings`` are the machine's, with the indexes of the matrix; None without these.
+    """
     return Contexts(
         folder=folder or workspace.contexts,
         templates=workspace.templates,
         uv=Path(uv.find_uv_bin()),
-        settings=workspace.settings,
+        settings=settings or workspace.settings,
     )
 
 

@@ -132,7 +132,8 @@ def bake(
     """Build ``plans``; returns the result of each build, by cell."""
     if not plans or planned.site is None:
         return {}
-    contexts, logs = opening.contexts(workspace), workspace.settings.logs
+    contexts = opening.contexts(workspace, settings=planned.inputs.settings)
+    logs = workspace.settings.logs
     results = building.build(plans, planned.bases, planned.site, contexts, options, logs)
     return {result.cell: result for result in results}
 

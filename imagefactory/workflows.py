@@ -33,7 +33,7 @@ def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> 
         return Rendered(plans=planned.plans, bakefile=None)
     native = planned.site.platform if planned.site else planned.plans[0].cell.platform
     builder_bases = building.of_platform(planned.bases, native)
-    contexts = opening.contexts(workspace, out)
+    contexts = opening.contexts(workspace, out, planned.inputs.settings)
     file = bakefile.write_cells(contexts, planned.plans, builder_bases, BakeOptions())
     return Rendered(plans=planned.plans, bakefile=file)
 
@@ -47,7 +47,8 @@ def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> 
     planned = pipeline.plan_cells(workspace, [cell], inputs, Site(engine=engine), make_bases=True)
     (plan,) = planned.plans
     rebuilding.check_inputs(image, plan)
-    contexts = opening.contexts(workspace, workspace.settings.cache / "rebuild")
+    folder = workspace.settings.cache / "rebuild"
+    contexts = opening.contexts(workspace, folder, inputs.settings)
     baking = rebuilding.Baking(contexts=contexts, bases=planned.bases, with_base=with_base)
     return rebuilding.rebuild(engine, image, plan, baking, files=files)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -45,7 +46,7 @@ def lock_command(
     new, changes = locking.update(
         old,
         declared.cells,
-        workspace.settings,
+        replace(workspace.settings, named=declared.indexes),
         toolchains=declared.toolchains,
         upgrade=upgrade,
         upgrade_packages=tuple(package or ()),
@@ -68,7 +69,7 @@ def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:
         problems = locking.check(
             store.read(workspace.lock),
             declared.cells,
-            workspace.settings,
+            replace(workspace.settings, named=declared.indexes),
             toolchains=declared.toolchains,
         )
     if json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
+from imagefactory.matrix.cell import Cell, NamedIndex, Request, Toolchain, request_of
 from imagefactory.system.platforms import Platform
 
 FIND_LINKS = "find-links"
@@ -98,6 +98,7 @@ class Resolution:
     overrides: tuple[LockedOverride, ...]
     torch: TorchBuild
     wheels: tuple[Wheel, ...]
+    indexes: tuple[NamedIndex, ...] = ()
 
     def __hash__(self) -> int:
         # results derived from a resolution are cached by it; hashing all 200 wheels each time
@@ -112,6 +113,7 @@ class Resolution:
             and self.glibc == request.glibc
             and self.channel == request.channel
             and self.requirements == request.requirements
+            and self.indexes == request.indexes
             and tuple((o.requirement, o.drop) for o in self.overrides)
             == tuple((o.requirement, o.drop) for o in request.overrides)
         )

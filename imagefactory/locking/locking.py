@@ -188,15 +188,20 @@ def _resolution(
         found = resolve.resolve(
             request, settings, previous=previous, refresh=upgrade, upgrade_packages=packages
         )
+    from_index = {index.package for index in request.indexes}  # whose pages give the hashes
     for wheel in found:
-        if wheel.has_address:  # uv does not verify the hash in a URL
+        if (
+            wheel.has_address and wheel.name not in from_index
+        ):  # uv does not verify the hash in a URL
             wheelhouse.file_of(wheel, settings)
     torch = next((wheel for wheel in found if wheel.name == "torch"), None)
     where = str(cell.locations["torch"])
     if torch is None:
         what, fix = f"{name} contains no torch", "add torch to the requirements"
         raise fail(CheckFailedError, "torch-missing", what, where=where, fix=fix)
-    build = torch_build.read(torch, found[torch], settings.find_links)
+    build = torch_build.read(
+        torch, found[torch], settings.find_links, settings.account_for(found[torch])
+    )
     wrong = torch_build.check(build, request.channel, where=where)
     if wrong:
         raise CheckFailedError(replace(wrong, what=f"{name}: {wrong.what}"))
@@ -211,6 +216,7 @@ def _resolution(
         overrides=overrides,
         torch=build,
         wheels=tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename))),
+        indexes=request.indexes,
     )
     # same outcome: keep the date, so that the image's build key does not change
     unchanged = old is not None and store.digest(old) == store.digest(new)

@@ -70,9 +70,14 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
 
 
 def _resolution(row: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in row.items() if key not in ("override", "torch")}
-    torch = {"cuda": None, **row["torch"]}
-    return {**_toolchain(plain), "torch": torch, "overrides": tuple(row.get("override", ()))}
+    nested = ("override", "torch", "index")
+    plain = {key: value for key, value in row.items() if key not in nested}
+    return {
+        **_toolchain(plain),
+        "torch": {"cuda": None, **row["torch"]},
+        "overrides": tuple(row.get("override", ())),
+        "indexes": tuple(row.get("index", ())),
+    }
 
 
 def _toolchain(row: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +160,8 @@ def _row(resolution: Resolution) -> dict[str, Any]:
         ],
         "wheel": _wheel_rows(resolution.wheels),
     }
+    if resolution.indexes:
+        row["index"] = [asdict(index) for index in resolution.indexes]
     return row
 
 

@@ -122,7 +122,7 @@ def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
                     filename=file.filename,
                     sha256=file.digests["sha256"],
                     size=size,
-                    url=file.url.partition("#")[0],
+                    url=web.without_account(file.url.partition("#")[0]),
                 )
     what = f"the sdist of {BUILT} {version} was not found on any index"
     fix = "check the indexes: imagefactory doctor"

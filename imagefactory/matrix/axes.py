@@ -70,6 +70,7 @@ def _used(file: MatrixFile) -> set[str]:
     texts = [
         *file.tags,
         *(text for flavor in file.flavors.values() for text in flavor.requirements),
+        *(text for flavor in file.flavors.values() for text in flavor.indexes.values()),
         *(entry.requirement or entry.drop or "" for entry in file.overrides),
     ]
     found = {name for text in texts for name in PLACEHOLDER.findall(text)}

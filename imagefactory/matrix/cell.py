@@ -75,6 +75,21 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedIndex:
+    """The index of the matrix that one package is taken from.
+
+    Attributes:
+        package: normalized project name (PEP 503).
+        name: key of the index in ``matrix.yaml``.
+        url: its simple API, without credentials.
+    """
+
+    package: str
+    name: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DriverOverride:
     """A driver that a CUDA toolkit is accepted on, although NVIDIA documents a newer one for it.
 
@@ -151,6 +166,7 @@ class Flavor:
         toolchain: name of the toolchain that its images include for run-time compilation, or None.
         location: where it is declared.
         build: how its vLLM wheel is built from source; None if it comes from an index.
+        indexes: package -> name of the index that it is taken from, with ``{axis}`` placeholders.
         locations: where each value is set, by key and item: ``("env", "NAME")``.
     """
 
@@ -165,6 +181,7 @@ class Flavor:
     toolchain: str | None
     location: Location
     build: SourceBuild | None = None
+    indexes: Mapping[str, str] = field(default_factory=dict)
     locations: Mapping[tuple[str, str], Location] = field(default_factory=dict)
 
     def where(self, key: str, item: str = "") -> Location:
@@ -186,6 +203,7 @@ class Cell:
         overrides: the overrides that apply to this cell.
         tags: full image references; the first is the main one.
         driver_overrides: drivers that its toolkit is accepted on; at most one in a valid matrix.
+        indexes: packages that come from an index of the matrix, sorted.
     """
 
     name: str
@@ -196,6 +214,7 @@ class Cell:
     overrides: tuple[Override, ...]
     tags: tuple[str, ...]
     driver_overrides: tuple[DriverOverride, ...] = ()
+    indexes: tuple[NamedIndex, ...] = ()
 
     @property
     def platform(self) -> Platform:
@@ -244,6 +263,7 @@ class Request:
         channel: the PyTorch wheel channel that the resolved torch must belong to.
         requirements: PEP 508 requirements, sorted.
         overrides: replaced or dropped requirements, sorted by package.
+        indexes: packages that come from an index of the matrix, sorted.
     """
 
     platform: Platform
@@ -252,6 +272,7 @@ class Request:
     channel: str
     requirements: tuple[str, ...]
     overrides: tuple[Override, ...]
+    indexes: tuple[NamedIndex, ...] = ()
 
 
 def request_of(cell: Cell) -> Request:
@@ -263,4 +284,5 @@ def request_of(cell: Cell) -> Request:
         channel=cell.channel,
         requirements=tuple(sorted(cell.requirements)),
         overrides=tuple(sorted(cell.overrides, key=lambda o: (o.package, o.requirement))),
+        indexes=cell.indexes,
     )

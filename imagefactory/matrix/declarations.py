@@ -26,12 +26,17 @@ def flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
         toolchain=entry.toolchain,
         location=positions.locate(loc, "flavors"),
         build=_build(entry.build, positions.locate((*loc, "build"), "flavors")),
+        indexes=dict(entry.indexes),
         locations={
             **_of_scalars(loc, ("base", "driver", "toolchain"), positions),
             **_of_items(loc, "requirements", entry.requirements, positions),
             **_of_items(loc, "patches", entry.patches, positions),
             **_of_items(loc, "serve_args", entry.serve_args, positions),
             **{("env", key): _locate((*loc, "env", key), positions) for key in entry.env},
+            **{
+                ("indexes", key): _locate((*loc, "indexes", key), positions)
+                for key in entry.indexes
+            },
         },
     )
 

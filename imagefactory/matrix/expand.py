@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from packaging.utils import canonicalize_name
+
 from imagefactory.errors import Problem
 from imagefactory.matrix import axes as all_axes
 from imagefactory.matrix import declarations
 from imagefactory.matrix.axes import PLACEHOLDER
-from imagefactory.matrix.cell import AXES, Cell, DriverOverride, Override
+from imagefactory.matrix.cell import AXES, Cell, DriverOverride, Flavor, NamedIndex, Override
 from imagefactory.matrix.schema import MatrixFile, OverrideEntry
 from imagefactory.system.yamlfile import Loc, Location, Positions
 
@@ -171,6 +173,8 @@ def cells(
             for number, entry in enumerate(file.overrides)
             if entry.driver is not None and matches(entry.when, axes)
         )
+        indexes, more = _indexes(file, flavor, filler, positions)
+        problems += [problem for problem in more if problem not in problems]
         problems += [problem for problem in filler.problems if problem not in problems]
         made.append(
             Cell(
@@ -182,9 +186,29 @@ def cells(
                 overrides=overrides,
                 tags=tuple(dict.fromkeys(tags)),
                 driver_overrides=drivers,
+                indexes=indexes,
             )
         )
     return made, problems + list(_tag_problems(made, positions))
+
+
+def _indexes(
+    file: MatrixFile, flavor: Flavor, filler: _Filler, positions: Positions
+) -> tuple[tuple[NamedIndex, ...], list[Problem]]:
+    """The packages that come from an index of the file, and problems with the indexes' names."""
+    found, problems = [], []
+    for package, template in flavor.indexes.items():
+        name = filler.fill(template, ("flavors", flavor.name, "indexes", package), positions)
+        if name in file.indexes:
+            url = file.indexes[name].url.rstrip("/")
+            found.append(NamedIndex(package=canonicalize_name(package), name=name, url=url))
+            continue
+        where = str(flavor.where("indexes", package))
+        what = f"there is no index {name!r}, which {package} of flavor {flavor.name} comes from"
+        known = ", ".join(file.indexes)
+        fix = f"write one of {known}" if known else "declare it under `indexes`"
+        problems.append(Problem(code="matrix-unknown-index", where=where, what=what, fix=fix))
+    return tuple(sorted(found, key=lambda one: one.package)), problems
 
 
 class _Filler:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.utils import canonicalize_name
+
 from imagefactory.matrix.cell import Cell
 from imagefactory.system.yamlfile import Location
 
@@ -33,6 +35,10 @@ def _declared(cell: Cell) -> Iterator[tuple[str, str, Location]]:
         yield "package", package, base.locations["packages", package]
     for template, text in zip(flavor.requirements, cell.requirements, strict=True):
         yield "requirement", text, flavor.where("requirements", template)
+    for package in sorted(flavor.indexes):
+        index = next(one for one in cell.indexes if one.package == canonicalize_name(package))
+        text = f"{package} from {index.name} ({index.url})"
+        yield "index", text, flavor.where("indexes", package)
     for patch in flavor.patches:
         yield "patch", patch, flavor.where("patches", patch)
     for name, value in sorted(flavor.env.items()):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from imagefactory.errors import Problem
-from imagefactory.matrix import axes, origins
+from imagefactory.matrix import axes, inherit, origins
 from imagefactory.matrix.cell import AXES
 from imagefactory.matrix.expand import Point, matches, texts
-from imagefactory.matrix.schema import FlavorEntry, MatrixFile, OverrideEntry
+from imagefactory.matrix.schema import FlavorEntry, IndexEntry, MatrixFile, OverrideEntry
 from imagefactory.matrix.versions import is_version
+from imagefactory.settings import index_variable as variable
 from imagefactory.system.yamlfile import Loc, Positions
 
 REQUIRED = ("flavor", "platform", "python", "channel", "torch", "vllm")
@@ -28,6 +31,8 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     yield from _zip_rows(file, positions)
     for name, flavor in file.flavors.items():
         yield from _flavor(name, flavor, file, positions)
+    for name, index in file.indexes.items():
+        yield from _index(name, index, positions)
     for number, entry in enumerate(file.overrides):
         yield from _override(entry, ("overrides", number), positions)
 
@@ -67,6 +72,20 @@ def _flavor(
             yield _problem("bad-patch", (*loc, "patches", number), what, fix, positions)
     for number, text in enumerate(flavor.requirements):
         yield from _requirement(text, (*loc, "requirements", number), positions)
+    required = {inherit.subject(text) for text in flavor.requirements}
+    for package in flavor.indexes:
+        if canonicalize_name(package) not in required:
+            what = f"{package} is not required by flavor {name}, so its index decides nothing"
+            fix = f"add {package} to `requirements`, or remove it here"
+            yield _problem("idle-index", (*loc, "indexes", package), what, fix, positions)
+
+
+def _index(name: str, index: IndexEntry, positions: Positions) -> Iterator[Problem]:
+    if "@" in urlsplit(index.url).netloc:
+        what = f"the URL of index {name!r} contains credentials"
+        start = variable(name)
+        fix = f"remove them, and set {start}_USERNAME and {start}_PASSWORD, or use ~/.netrc"
+        yield _problem("index-credentials", ("indexes", name, "url"), what, fix, positions)
 
 
 def _driver(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from imagefactory.system.yamlfile import Loc, Positions
 #: The sections whose entries may extend each other.
 SECTIONS = ("bases", "flavors")
 #: The keys that add to what is inherited; all others replace it.
-ADDS = ("packages", "env", "patches", "requirements")
+ADDS = ("packages", "env", "indexes", "patches", "requirements")
 
 
 def apply(data: Any, positions: Positions) -> list[Problem]:
@@ -97,8 +97,8 @@ class _Section:
 
     def _joined(self, inherited: list[Any], above: Loc, own: list[Any], loc: Loc) -> list[Any]:
         """Both lists; an own requirement of a package replaces the inherited ones of it."""
-        mine = {_subject(item) for item in own}
-        kept = [number for number, item in enumerate(inherited) if _subject(item) not in mine]
+        mine = {subject(item) for item in own}
+        kept = [number for number, item in enumerate(inherited) if subject(item) not in mine]
         for number in reversed(range(len(own))):
             self.positions.move((*loc, number), (*loc, number + len(kept)))
         for place, number in enumerate(kept):
@@ -106,7 +106,7 @@ class _Section:
         return [*(inherited[number] for number in kept), *own]
 
 
-def _subject(item: Any) -> Any:
+def subject(item: Any) -> Any:
     """What an item of a list is about: the package of a requirement, else the item itself."""
     try:
         return canonicalize_name(Requirement(PLACEHOLDER.sub("1", item)).name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import InputError
@@ -32,6 +33,7 @@ class Matrix:
         cells: in the order of the file.
         excluded: the points that ``exclude`` removed.
         toolchains: in the order of the file.
+        indexes: URL of each named index.
     """
 
     path: Path
@@ -39,6 +41,7 @@ class Matrix:
     cells: tuple[Cell, ...]
     excluded: tuple[Excluded, ...]
     toolchains: tuple[Toolchain, ...]
+    indexes: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(path: Path) -> Matrix:
@@ -70,4 +73,5 @@ def load(path: Path) -> Matrix:
         cells=tuple(cells),
         excluded=excluded,
         toolchains=declarations.toolchains(file, positions),
+        indexes={name: entry.url for name, entry in file.indexes.items()},
     )

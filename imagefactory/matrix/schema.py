@@ -42,6 +42,21 @@ class BaseEntry(Strict):
     ]
 
 
+class IndexEntry(Strict):
+    """A simple index that flavors take single packages from."""
+
+    url: Annotated[
+        Text,
+        Field(
+            description=(
+                "https://host/path/simple, without credentials: those are read from "
+                "UV_INDEX_<NAME>_USERNAME and UV_INDEX_<NAME>_PASSWORD, or ~/.netrc"
+            ),
+            pattern=r"^https?://\S+$",
+        ),
+    ]
+
+
 class BuildEntry(Strict):
     """A vLLM wheel built from source, with the flavor's patches applied."""
 
@@ -84,8 +99,8 @@ class FlavorEntry(Strict):
         Field(
             description=(
                 "another flavor, whose values this one takes: `requirements` (one for the same "
-                "package replaces it), `patches` and `env` (variable by variable) add to that "
-                "flavor's, every other key replaces its value"
+                "package replaces it), `patches`, `env` and `indexes` (key by key) add to "
+                "that flavor's, every other key replaces its value"
             )
         ),
     ] = None
@@ -94,6 +109,15 @@ class FlavorEntry(Strict):
     requirements: Annotated[
         list[Text], Field(min_length=1, description="PEP 508, with {axis} placeholders")
     ]
+    indexes: Annotated[
+        dict[Text, Text],
+        Field(
+            description=(
+                "package -> the key of `indexes` that it is taken from, with {axis} placeholders; "
+                "other packages never come from there"
+            )
+        ),
+    ] = {}
     patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
     env: dict[str, Text] = {}
     serve_args: Annotated[
@@ -154,6 +178,10 @@ class MatrixFile(Strict):
     ]
     bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
+    indexes: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$")], IndexEntry],
+        Field(description="simple indexes beside those of the machine, for single packages"),
+    ] = {}
     toolchains: Annotated[
         dict[str, ToolchainEntry],
         Field(description="compilers and build tools, for proofs, wheels and JIT"),
