@@ -35,6 +35,8 @@ class Base:
         python: the distribution's own Python, as ``X.Y``; every cell on this base uses it.
         glibc: the distribution's glibc, as ``X.Y``: it limits which manylinux wheels fit.
         packages: Debian packages installed in the shared base layer, sorted.
+        cuda_home: where the image has a CUDA toolkit; None if it has none.
+        path: the folders of the image's own PATH; empty for those of Debian.
         locations: where each value is set, by key and item: ``("packages", "g++")``.
     """
 
@@ -44,7 +46,13 @@ class Base:
     python: str
     glibc: str
     packages: tuple[str, ...]
+    cuda_home: str | None = None
+    path: tuple[str, ...] = ()
     locations: Mapping[tuple[str, str], Location] = field(default_factory=dict, compare=False)
+
+    def where(self, key: str, item: str = "") -> Location | None:
+        """Where ``item`` of ``key`` is set."""
+        return self.locations.get((key, item))
 
 
 @lru_cache(maxsize=1024)

@@ -51,8 +51,10 @@ def _base(file: MatrixFile, name: str, positions: Positions) -> Base:
         python=entry.python,
         glibc=entry.glibc,
         packages=tuple(sorted(entry.packages)),
+        cuda_home=entry.cuda_home,
+        path=tuple(entry.path),
         locations={
-            **_of_scalars(loc, ("image",), positions),
+            **_of_scalars(loc, ("image", "cuda_home", "path"), positions),
             **_of_items(loc, "packages", entry.packages, positions),
         },
     )

@@ -17,7 +17,8 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
         for axis, value in cell.axes.items()
     ]
     rows += [("tag", tag, "", "tags") for tag in cell.tags]
-    rows += [(what, value, str(where), where.section) for what, value, where in _declared(cell)]
+    declared = [*_base(cell), *_flavor(cell)]
+    rows += [(what, value, str(where), where.section) for what, value, where in declared]
     for override in cell.overrides:
         text = f"drop {override.requirement}" if override.drop else override.requirement
         rows.append(("override", f"{text}: {override.reason}", str(override.location), "overrides"))
@@ -27,12 +28,21 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _declared(cell: Cell) -> Iterator[tuple[str, str, Location]]:
-    """What the cell's flavor and its base declare, each with where it is set."""
+def _base(cell: Cell) -> Iterator[tuple[str, str, Location]]:
+    """What the cell's base declares, each with where it is set."""
     flavor, base = cell.flavor, cell.flavor.base
     yield "base", f"{base.name} ({base.image})", flavor.where("base")
     for package in base.packages:
         yield "package", package, base.locations["packages", package]
+    if base.cuda_home:
+        yield "cuda_home", base.cuda_home, base.locations["cuda_home", ""]
+    if base.path:
+        yield "path", ":".join(base.path), base.locations["path", ""]
+
+
+def _flavor(cell: Cell) -> Iterator[tuple[str, str, Location]]:
+    """What the cell's flavor declares, each with where it is set."""
+    flavor = cell.flavor
     for template, text in zip(flavor.requirements, cell.requirements, strict=True):
         yield "requirement", text, flavor.where("requirements", template)
     for package in sorted(flavor.indexes):

@@ -40,6 +40,22 @@ class BaseEntry(Strict):
     packages: Annotated[
         list[Text], Field(description="Debian packages to install in every image on this base")
     ]
+    cuda_home: Annotated[
+        Text | None,
+        Field(
+            description="where the image has a CUDA toolkit, such as /usr/local/cuda",
+            pattern=r"^/[^\s:]+$",
+        ),
+    ] = None
+    path: Annotated[
+        list[Annotated[str, Field(pattern=r"^/[^\s:]*$")]],
+        Field(
+            description=(
+                "the folders of the image's own PATH; without them, those of Debian and the bin "
+                "folder of `cuda_home`"
+            )
+        ),
+    ] = []
 
 
 class IndexEntry(Strict):
