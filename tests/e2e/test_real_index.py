@@ -23,7 +23,7 @@ def test_torch_2_10_for_arm64_is_a_cpu_build_and_is_refused_for_a_cuda_cell(proj
     assert "torch-cpu-build" in done.err
     assert "2.10.0+cpu" in done.err
     assert "matrix.yaml:" in done.err
-    assert "0.19.1" not in (project / "wheels.lock").read_text()
+    assert "cu130-vllm-0.19.1" not in (project / "wheels.lock").read_text()
 
 
 def test_a_pin_against_vllms_own_metadata_needs_an_override(project: Path) -> None:
