@@ -29,7 +29,7 @@ from imagefactory.locking.lock import (
     drivers_of,
 )
 from imagefactory.locking.toolchains import lock_sources, lock_toolchain, uncovered
-from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
+from imagefactory.matrix.cell import AXES, Cell, Request, Toolchain, request_of
 from imagefactory.matrix.pins import pin_conflicts
 from imagefactory.settings import Settings
 from imagefactory.system import ui
@@ -148,7 +148,8 @@ def _named_requests(cells: Sequence[Cell]) -> list[tuple[str, Cell, Request]]:
     rows = []
     for cell in found.values():
         arch, python = cell.platform.replace("/", "-"), cell.python.replace(".", "")
-        name = f"{arch}-py{python}-{cell.channel}-vllm-{cell.vllm}"
+        own = [f"-{axis}-{value}" for axis, value in cell.axes.items() if axis not in AXES]
+        name = f"{arch}-py{python}-{cell.channel}-vllm-{cell.vllm}{''.join(own)}"
         names[name] = names.get(name, 0) + 1
         rows.append((name if names[name] == 1 else f"{name}-{names[name]}", cell, request_of(cell)))
     return rows

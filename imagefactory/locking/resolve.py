@@ -20,7 +20,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.locking import named_indexes
+from imagefactory.locking import cures, named_indexes
 from imagefactory.locking.lock import FIND_LINKS, Resolution, Wheel
 from imagefactory.locking.tags import target_tags, uv_platform
 from imagefactory.matrix.cell import Request
@@ -54,7 +54,7 @@ def resolve(
         command = _command(request, settings, folder, out, upgrade_packages)
         done = shell.run([*command, "--refresh"] if refresh else command)
         if not done.ok:
-            raise _failure(request, done.err)
+            raise _failure(request, done.err, settings)
         packages = tomllib.loads(out.read_text(encoding="utf-8")).get("packages", [])
     tags = {tag: rank for rank, tag in reversed(list(enumerate(target_tags(request))))}
     chosen = [_best(package, tags, request) for package in packages]
@@ -102,7 +102,7 @@ def _command(
     ]
 
 
-def _failure(request: Request, text: str) -> Exception:
+def _failure(request: Request, text: str, settings: Settings) -> Exception:
     lines = [
         line.strip()
         for line in text.splitlines()
@@ -114,7 +114,7 @@ def _failure(request: Request, text: str) -> Exception:
     if _UNREACHABLE.search(text):
         fix = "check the indexes: imagefactory doctor"
         return fail(SetupError, "index-unreachable", what, fix=fix)
-    fix = (
+    fix = cures.of_missing_wheel(" ".join(lines), request, settings) or (
         "change the pins; or, if upstream's metadata is too strict, add an override with a reason "
         "to matrix.yaml"
     )

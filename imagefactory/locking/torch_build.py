@@ -80,7 +80,8 @@ def check(build: TorchBuild, channel: str, *, where: str) -> Problem | None:
         )
         fix = (
             f"choose a torch that has a {channel} build for this platform, a vllm that pins such a "
-            "torch, or take torch from another index: `indexes` in matrix.yaml"
+            "torch, or take torch from an index that has such builds (`indexes` in matrix.yaml), "
+            f"such as https://download.pytorch.org/whl/{channel}"
         )
         return Problem(code="torch-cpu-build", where=where, what=what, fix=fix)
     what = f"{locked}, but the cell declares channel {channel}"
