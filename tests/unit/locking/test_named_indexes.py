@@ -168,6 +168,21 @@ def test_credentials_come_from_the_environment_and_reach_no_lock_no_log_and_no_m
     assert [text for text in texts if SECRET in text] == []
 
 
+def test_credentials_come_from_netrc_as_well(
+    tmp_path: Path, main: str, channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine 127.0.0.1 login me password {SECRET}\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    with serve(channel, tmp_path / "www", account=f"me:{SECRET}") as url:
+        lock, _, using = updated(write(tmp_path, url), main, {})
+        found = lock.resolutions[0].wheel("torch")
+        assert found is not None
+        assert wheelhouse.file_of(found, using).is_file()
+    assert SECRET not in store.dumps(lock)
+
+
 def test_an_index_that_wants_credentials_is_reported_with_where_to_put_them(
     tmp_path: Path, main: str, channel: Path
 ) -> None:
