@@ -10,8 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # as modules: given as paths, mypy calls all of them `proof`
 PROOFS := $(subst /,.,$(patsubst patches/%.py,%,$(wildcard patches/*/*/proof.py)))
-# the cell that `make demo` builds: one that any machine can build and run
-DEMO ?= flavor=cpu
+# the cell that `make demo` builds: one that this machine runs without emulation
+DEMO ?= flavor=$(if $(filter aarch64 arm64,$(shell uname -m)),cpu-arm64,cpu)
 
 help: ## show this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 21

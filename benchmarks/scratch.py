@@ -107,7 +107,7 @@ class Project:
         options: BakeOptions | None = None,
     ) -> Path:
         """Write the bake file of ``plans``, as ``imagefactory render`` does."""
-        contexts = opening.contexts(self.workspace, self.inputs.lock, self.folder / name)
+        contexts = opening.contexts(self.workspace, self.inputs, self.folder / name)
         own = building.of_platform(found, engine.platform)
         return bakefile.write_cells(contexts, plans, own, options or BakeOptions())
 

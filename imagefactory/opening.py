@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,13 +28,14 @@ from imagefactory.workspace import Workspace
 
 def read(workspace: Workspace) -> Inputs:
     """Read matrix, lock and patches. Raises InputError with the problems of the first bad one."""
+    declared = matrix.load(workspace.matrix)
     return Inputs(
-        matrix=matrix.load(workspace.matrix),
+        matrix=declared,
         lock=store.read(workspace.lock),
         patches=catalog.load(*workspace.patches),
         templates=workspace.templates,
         project=workspace.project,
-        settings=workspace.settings,
+        settings=replace(workspace.settings, named=declared.indexes),
     )
 
 
@@ -60,19 +62,19 @@ def connect_if_any(workspace: Workspace) -> Engine | None:
         return None
 
 
-def contexts(workspace: Workspace, lock: Lock, folder: Path | None = None) -> Contexts:
+def contexts(workspace: Workspace, inputs: Inputs, folder: Path | None = None) -> Contexts:
     """The build contexts below the workspace's own folder, or below ``folder``."""
     return Contexts(
         folder=folder or workspace.contexts,
-        templates=workspace.templates,
-        unpackers=lock.unpackers,
-        settings=workspace.settings,
+        templates=inputs.templates,
+        unpackers=inputs.lock.unpackers,
+        settings=inputs.settings,
     )
 
 
-def wheel_env(workspace: Workspace, lock: Lock, site: Site) -> EnvFor:
+def wheel_env(workspace: Workspace, inputs: Inputs, site: Site) -> EnvFor:
     """A function that prepares the build environment of a cell's wheel, when it is needed."""
-    return partial(_wheel_env, workspace, lock, site)
+    return partial(_wheel_env, workspace, inputs, site)
 
 
 def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False) -> Bench:
@@ -84,7 +86,7 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
     return patching.bench(patches, toolchains, lock, workspace.settings, fresh=fresh)
 
 
-def _wheel_env(workspace: Workspace, lock: Lock, site: Site, cell: Cell) -> BuildEnv:
+def _wheel_env(workspace: Workspace, inputs: Inputs, site: Site, cell: Cell) -> BuildEnv:
     platform = site.platform_for(cell)
     base = bases.ensure(
         site.engine,
@@ -93,4 +95,4 @@ def _wheel_env(workspace: Workspace, lock: Lock, site: Site, cell: Cell) -> Buil
         known=workspace.known_bases,
         project=workspace.project,
     )
-    return BuildEnv(contexts=contexts(workspace, lock), site=site, base=base)
+    return BuildEnv(contexts=contexts(workspace, inputs), site=site, base=base)

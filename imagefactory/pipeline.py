@@ -105,7 +105,7 @@ def make_wheels(
     lock, made = wheels.make_wheels(
         cells,
         inputs,
-        opening.wheel_env(workspace, inputs.lock, site),
+        opening.wheel_env(workspace, inputs, site),
         write=lambda lock: opening.write_lock(workspace, lock),
         again=again,
     )
@@ -145,7 +145,7 @@ def bake(
     """Build ``plans``; returns the result of each build, by cell."""
     if not plans or planned.site is None:
         return {}
-    contexts = opening.contexts(workspace, planned.inputs.lock)
+    contexts = opening.contexts(workspace, planned.inputs)
     logs = workspace.settings.logs
     results = building.build(plans, planned.bases, planned.site, contexts, options, logs)
     return {result.cell: result for result in results}

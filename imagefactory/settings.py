@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,8 @@ class Settings:
         indexes: simple indexes in the order of preference, as in uv.
         find_links: local wheel folders (pip's ``find-links``).
         ca_bundle: the machine's CA bundle for steps that download; None for the image's own.
+        environ: the environment, for the credentials of indexes that the matrix names.
+        named: URL of each such index, by name.
     """
 
     state: Path
@@ -25,6 +29,25 @@ class Settings:
     indexes: tuple[str, ...]
     find_links: tuple[Path, ...]
     ca_bundle: Path | None
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    named: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def account_for(self, url: str) -> tuple[str, str] | None:
+        """User and password for ``url``, if it is on the host of an index that has them.
+
+        What ~/.netrc has is read by the HTTP libraries themselves.
+        """
+        host = urlsplit(url).netloc.rpartition("@")[2]
+        for name, index in self.named.items():
+            start = index_variable(name)
+            user = self.environ.get(f"{start}_USERNAME")
+            password = self.environ.get(f"{start}_PASSWORD")
+            if urlsplit(index).netloc == host and (user or password):
+                return user or "", password or ""
+        for parts in map(urlsplit, self.indexes):
+            if parts.username is not None and parts.netloc.rpartition("@")[2] == host:
+                return unquote(parts.username), unquote(parts.password or "")
+        return None
 
     @property
     def receipts(self) -> Path:
@@ -38,6 +61,11 @@ class Settings:
 
 
 DEFAULT_INDEX = "https://pypi.org/simple"
+
+
+def index_variable(name: str) -> str:
+    """How the variables with the credentials of the index ``name`` start, as in uv."""
+    return "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
@@ -64,5 +92,6 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
         find_links=tuple(
             dict.fromkeys(Path(folder) for folder in folders if Path(folder).is_dir())
         ),
+        environ=environ,
         ca_bundle=Path(bundle) if bundle and os.path.isfile(bundle) else None,  # noqa: PTH113
     )

@@ -46,7 +46,7 @@ def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> 
         return Rendered(plans=planned.plans, bakefile=None)
     native = planned.site.platform if planned.site else planned.plans[0].cell.platform
     builder_bases = building.of_platform(planned.bases, native)
-    contexts = opening.contexts(workspace, planned.inputs.lock, out)
+    contexts = opening.contexts(workspace, planned.inputs, out)
     file = bakefile.write_cells(contexts, planned.plans, builder_bases, BakeOptions())
     return Rendered(plans=planned.plans, bakefile=file)
 
@@ -84,7 +84,7 @@ def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> 
     (plan,) = planned.plans
     rebuilding.check_inputs(image, plan)
     folder = workspace.settings.cache / "rebuild"
-    contexts = opening.contexts(workspace, inputs.lock, folder)
+    contexts = opening.contexts(workspace, inputs, folder)
     baking = rebuilding.Baking(contexts=contexts, bases=planned.bases, with_base=with_base)
     return rebuilding.rebuild(engine, image, plan, baking, files=files)
 
@@ -102,7 +102,7 @@ def try_units(workspace: Workspace, cell: Cell, trial: Trial, builder: str | Non
     """Compile single units of the cell's vLLM to inspect the result."""
     inputs = opening.read(workspace)
     site = sites.find(opening.connect(workspace), builder)
-    env_for = opening.wheel_env(workspace, inputs.lock, site)
+    env_for = opening.wheel_env(workspace, inputs, site)
     return wheels.compile_units(cell, inputs, env_for, trial)
 
 

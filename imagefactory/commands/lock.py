@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
-from imagefactory.errors import CheckFailedError
-from imagefactory.locking import changes, locking, store
+from imagefactory.errors import CheckFailedError, InputError
+from imagefactory.locking import changes, locking, pinned_bases, store
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.system import ui
+from imagefactory.system.registry import Registries
 from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
@@ -48,12 +50,15 @@ def lock_command(
     if check:
         _check_lock(workspace, declared, json=json)
         return
+    unknown = pinned_bases.check(declared.cells, Registries())
+    if unknown:
+        raise InputError(unknown)
     old = opening.read_lock(workspace)
     packages = tuple(package or ())
     renewed = locking.renew(
         old,
         declared.cells,
-        workspace.settings,
+        replace(workspace.settings, named=declared.indexes),
         toolchains=declared.toolchains,
         upgrade=upgrade,
         upgrade_packages=packages,
@@ -94,7 +99,7 @@ def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:
         problems = locking.check(
             store.read(workspace.lock),
             declared.cells,
-            workspace.settings,
+            replace(workspace.settings, named=declared.indexes),
             toolchains=declared.toolchains,
         )
     if json:

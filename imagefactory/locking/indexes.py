@@ -32,14 +32,16 @@ class Page:
     problem: str = ""
 
 
-def pages(index: str, projects: Iterable[str]) -> dict[str, Page]:
+def pages(
+    index: str, projects: Iterable[str], account: tuple[str, str] | None = None
+) -> dict[str, Page]:
     """The pages of ``projects`` on a simple index, fetched in parallel.
 
-    An index that is down is reported in the pages, not raised.
+    ``account`` is user and password. An index that is down is reported in the pages, not raised.
     """
     from pypi_simple import PyPISimple  # noqa: PLC0415 - takes 100 ms, which few commands need
 
-    with PyPISimple(index) as client, ThreadPoolExecutor(THREADS) as pool:
+    with PyPISimple(index, auth=account) as client, ThreadPoolExecutor(THREADS) as pool:
         names = list(dict.fromkeys(projects))
         return dict(zip(names, pool.map(lambda name: _page(client, name), names), strict=True))
 
@@ -54,7 +56,9 @@ def _page(client: PyPISimple, name: str) -> Page:
     except NoSuchProjectError:
         return Page()
     except (requests.RequestException, ValueError) as error:
-        return Page(problem=type(error).__name__)
+        answer = getattr(error, "response", None)
+        status = f" {answer.status_code}" if answer is not None else ""
+        return Page(problem=f"{type(error).__name__}{status}")
 
 
 @lru_cache(maxsize=256)
@@ -88,7 +92,7 @@ def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
             fix="write another URL in matrix.yaml, and run imagefactory lock",
         )
         for wheel in wanted.values()
-        if wheel.has_address and not web.answers(wheel.index)
+        if wheel.has_address and not web.answers(wheel.index, settings.account_for(wheel.index))
     ]
     left = {
         sha: wheel
@@ -110,8 +114,11 @@ def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
 
 
 def _not_found(wheel: Wheel, down: Mapping[str, str], settings: Settings) -> Problem:
-    searched = ", ".join([*settings.indexes, *map(str, settings.find_links)])
-    failed = "".join(f"; {index} did not answer ({why})" for index, why in down.items())
+    known = map(web.without_account, settings.indexes)
+    searched = ", ".join([*known, *map(str, settings.find_links)])
+    failed = "".join(
+        f"; {web.without_account(index)} did not answer ({why})" for index, why in down.items()
+    )
     return Problem(
         code="wheel-unreachable" if down else "wheel-gone",
         where=wheel.filename,

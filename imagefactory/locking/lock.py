@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
+from imagefactory.matrix.cell import Cell, NamedIndex, Request, Toolchain, request_of
 from imagefactory.system.platforms import Platform
 
 FIND_LINKS = "find-links"
@@ -100,6 +100,7 @@ class Resolution:
     overrides: tuple[LockedOverride, ...]
     torch: TorchBuild
     wheels: tuple[Wheel, ...]
+    indexes: tuple[NamedIndex, ...] = ()
 
     def __hash__(self) -> int:
         # results derived from a resolution are cached by it; hashing all 200 wheels each time
@@ -114,6 +115,7 @@ class Resolution:
             and self.glibc == request.glibc
             and self.channel == request.channel
             and self.requirements == request.requirements
+            and self.indexes == request.indexes
             and tuple((o.requirement, o.drop) for o in self.overrides)
             == tuple((o.requirement, o.drop) for o in request.overrides)
         )
@@ -191,6 +193,26 @@ class Unpacker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockedDriver:
+    """A driver that a CUDA toolkit is accepted on, against NVIDIA's documentation, and why."""
+
+    cuda: str
+    driver: str
+    reason: str
+
+
+def drivers_of(cells: Iterable[Cell]) -> tuple[LockedDriver, ...]:
+    """The overrides of the driver that ``cells`` have, sorted."""
+    found = {
+        LockedDriver(cuda=cell.axes["cuda"], driver=one.driver, reason=one.reason)
+        for cell in cells
+        for one in cell.driver_overrides
+        if "cuda" in cell.axes
+    }
+    return tuple(sorted(found, key=lambda one: (one.cuda, one.driver, one.reason)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A whole ``wheels.lock``; resolutions and toolchains are sorted by name."""
 
@@ -201,6 +223,7 @@ class Lock:
     sources: tuple[LockedSource, ...] = ()
     built: tuple[BuiltWheel, ...] = ()
     unpackers: tuple[Unpacker, ...] = ()
+    drivers: tuple[LockedDriver, ...] = ()
 
     @property
     def unpacker_version(self) -> str | None:

@@ -38,6 +38,7 @@ from imagefactory.locking.lock import (
     LockedToolchain,
     Resolution,
     Unpacker,
+    drivers_of,
 )
 from imagefactory.locking.toolchains import (
     lock_source,
@@ -45,7 +46,7 @@ from imagefactory.locking.toolchains import (
     uncovered,
     wanted_sources,
 )
-from imagefactory.matrix.cell import Cell, Request, Toolchain, request_of
+from imagefactory.matrix.cell import AXES, Cell, Request, Toolchain, request_of
 from imagefactory.matrix.pins import pin_conflicts
 from imagefactory.settings import Settings
 from imagefactory.system import ui
@@ -147,6 +148,7 @@ def renew(
         sources=tuple(_sources(task, cells)),
         built=_still_replacing(lock, resolutions),
         unpackers=_unpackers(task),
+        drivers=drivers_of(cells),
     )
     if lock and store.undated(lock) == store.undated(new):
         new = lock
@@ -238,7 +240,8 @@ def _named_requests(cells: Sequence[Cell]) -> list[tuple[str, list[Cell], Reques
     for users in found.values():
         cell = users[0]
         arch, python = cell.platform.replace("/", "-"), cell.python.replace(".", "")
-        name = f"{arch}-py{python}-{cell.channel}-vllm-{cell.vllm}"
+        own = [f"-{axis}-{value}" for axis, value in cell.axes.items() if axis not in AXES]
+        name = f"{arch}-py{python}-{cell.channel}-vllm-{cell.vllm}{''.join(own)}"
         names[name] = names.get(name, 0) + 1
         label = name if names[name] == 1 else f"{name}-{names[name]}"
         rows.append((label, users, request_of(cell)))
@@ -267,15 +270,20 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
         found = resolve.resolve(
             request, settings, previous=previous, refresh=upgrade, upgrade_packages=task.packages
         )
+    from_index = {index.package for index in request.indexes}  # whose pages give the hashes
     for wheel in found:
-        if wheel.has_address:  # uv does not verify the hash in a URL
+        if (
+            wheel.has_address and wheel.name not in from_index
+        ):  # uv does not verify the hash in a URL
             wheelhouse.file_of(wheel, settings)
     torch = next((wheel for wheel in found if wheel.name == "torch"), None)
     where = str(cell.locations["torch"])
     if torch is None:
         what, fix = f"{name} contains no torch", "add torch to the requirements"
         raise fail(CheckFailedError, "torch-missing", what, where=where, fix=fix)
-    build = torch_build.read(torch, found[torch], settings.find_links)
+    build = torch_build.read(
+        torch, found[torch], settings.find_links, settings.account_for(found[torch])
+    )
     wrong = torch_build.check(build, request.channel, where=where)
     if wrong:
         raise CheckFailedError(replace(wrong, what=f"{name}: {wrong.what}"))
@@ -290,6 +298,7 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
         overrides=overrides,
         torch=build,
         wheels=tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename))),
+        indexes=request.indexes,
     )
     # same outcome: keep the date, so that the image's build key does not change
     unchanged = old is not None and store.digest(old) == store.digest(new)
@@ -332,6 +341,10 @@ def check(
         problems.append(
             Problem(code="lock-uncovered", where=where, what=what, fix="imagefactory lock")
         )
+    if lock.drivers != drivers_of(cells):
+        what = "wheels.lock has other overrides of the driver than the matrix"
+        fix = "imagefactory lock"
+        problems.append(Problem(code="lock-drivers", where="wheels.lock", what=what, fix=fix))
     wanted = [request_of(cell) for cell in cells]
     for resolution in lock.resolutions:
         if not any(resolution.answers(request) for request in wanted):

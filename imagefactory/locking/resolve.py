@@ -14,10 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 import tomli_w
 import uv
+from packaging.requirements import Requirement
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
+from imagefactory.locking import cures, named_indexes
 from imagefactory.locking.lock import FIND_LINKS, Resolution, Wheel
 from imagefactory.locking.tags import target_tags, uv_platform
 from imagefactory.matrix.cell import Request
@@ -51,12 +53,12 @@ def resolve(
         command = _command(request, settings, folder, out, upgrade_packages)
         done = shell.run([*command, "--refresh"] if refresh else command)
         if not done.ok:
-            raise _failure(request, done.err)
+            raise _failure(request, done.err, settings)
         packages = tomllib.loads(out.read_text(encoding="utf-8")).get("packages", [])
     tags = {tag: rank for rank, tag in reversed(list(enumerate(target_tags(request))))}
     chosen = [_best(package, tags, request) for package in packages]
     with ThreadPoolExecutor(16) as pool:
-        sizes = list(pool.map(lambda pair: _size(pair[1]), chosen))
+        sizes = list(pool.map(lambda pair: _size(pair[1], settings), chosen))
     return {
         _wheel(package, entry, size, settings.indexes): entry["url"]
         for (package, entry), size in zip(chosen, sizes, strict=True)
@@ -67,13 +69,22 @@ def _command(
     request: Request, settings: Settings, folder: Path, out: Path, upgrade_packages: Sequence[str]
 ) -> list[str]:
     requirements, overrides = folder / "requirements.in", folder / "overrides.txt"
-    requirements.write_text("".join(f"{line}\n" for line in request.requirements), encoding="utf-8")
+    given = named_indexes.requirements(request, settings)  # instead of what the matrix writes
+
+    def line_of(text: str) -> str:
+        return given.get(canonicalize_name(Requirement(text).name), text)
+
+    texts = [line_of(text) for text in request.requirements]
+    requirements.write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
     # uv leaves a package out if its requirement has a marker that is never true
     lines = [
-        f"{o.requirement}; sys_platform == 'never'" if o.drop else o.requirement
+        f"{o.requirement}; sys_platform == 'never'" if o.drop else line_of(o.requirement)
         for o in request.overrides
     ]
     overrides.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    config = folder / "uv.toml"  # uv finds the credentials for these itself
+    tables = [{"name": i.name, "url": i.url, "explicit": True} for i in request.indexes]
+    config.write_text(tomli_w.dumps({"index": tables} if tables else {}), encoding="utf-8")
     first, *more = settings.indexes
     return [
         *(uv.find_uv_bin(), "pip", "compile", str(requirements)),
@@ -82,7 +93,7 @@ def _command(
         *("--python", sys.executable, "--python-version", request.python),
         *("--python-platform", uv_platform(request.platform, request.glibc)),
         *("--format", "pylock.toml", "--only-binary", ":all:"),
-        *("--no-header", "--quiet", "--no-config"),
+        *("--no-header", "--quiet", "--config-file", str(config)),
         *("--default-index", first, "--index-strategy", "unsafe-best-match"),
         *(option for index in more for option in ("--index", index)),
         *(option for links in settings.find_links for option in ("--find-links", str(links))),
@@ -90,7 +101,7 @@ def _command(
     ]
 
 
-def _failure(request: Request, text: str) -> Exception:
+def _failure(request: Request, text: str, settings: Settings) -> Exception:
     lines = [
         line.strip()
         for line in text.splitlines()
@@ -102,7 +113,7 @@ def _failure(request: Request, text: str) -> Exception:
     if _UNREACHABLE.search(text):
         fix = "check the indexes: imagefactory doctor"
         return fail(SetupError, "index-unreachable", what, fix=fix)
-    fix = (
+    fix = cures.of_missing_wheel(" ".join(lines), request, settings) or (
         "change the pins; or, if upstream's metadata is too strict, add an override with a reason "
         "to matrix.yaml"
     )
@@ -133,13 +144,13 @@ def _filename(entry: dict[str, Any]) -> str:
     return str(entry.get("name") or unquote(urlsplit(entry["url"]).path).rpartition("/")[2])
 
 
-def _size(entry: dict[str, Any]) -> int:
+def _size(entry: dict[str, Any], settings: Settings) -> int:
     if "size" in entry:
         return int(entry["size"])
     parts = urlsplit(entry["url"])
     if parts.scheme == "file":
         return Path(unquote(parts.path)).stat().st_size
-    return web.size_of(entry["url"])
+    return web.size_of(entry["url"], settings.account_for(entry["url"]))
 
 
 def _wheel(
@@ -165,7 +176,8 @@ def _index(package: dict[str, Any], entry: dict[str, Any], indexes: Sequence[str
 def _index_of(url: str, indexes: Sequence[str]) -> str:
     """The index on the file's host; the first index if none is, as PyPI serves files elsewhere."""
     host = urlsplit(url).hostname
-    return next((index for index in indexes if urlsplit(index).hostname == host), indexes[0])
+    found = next((index for index in indexes if urlsplit(index).hostname == host), indexes[0])
+    return web.without_account(found)
 
 
 def _as_pylock(previous: Resolution) -> str:

@@ -60,6 +60,7 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
                 "sources": tuple(data.get("source", ())),
                 "built": tuple(_built(row) for row in data.get("built", ())),
                 "unpackers": tuple(_built(row) for row in data.get("unpacker", ())),
+                "drivers": tuple(data.get("driver", ())),
             }
         )
     except ValidationError as error:
@@ -71,9 +72,14 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
 
 
 def _resolution(row: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in row.items() if key not in ("override", "torch")}
-    torch = {"cuda": None, **row["torch"]}
-    return {**_toolchain(plain), "torch": torch, "overrides": tuple(row.get("override", ()))}
+    nested = ("override", "torch", "index")
+    plain = {key: value for key, value in row.items() if key not in nested}
+    return {
+        **_toolchain(plain),
+        "torch": {"cuda": None, **row["torch"]},
+        "overrides": tuple(row.get("override", ())),
+        "indexes": tuple(row.get("index", ())),
+    }
 
 
 def _toolchain(row: dict[str, Any]) -> dict[str, Any]:
@@ -137,8 +143,9 @@ def dumps(lock: Lock) -> str:
             {"platform": one.platform, "wheel": _wheel_rows([one.wheel])[0]}
             for one in sorted(lock.unpackers, key=lambda one: one.platform)
         ],
+        "driver": [asdict(driver) for driver in lock.drivers],
     }
-    optional = ("source", "built", "unpacker")
+    optional = ("source", "built", "unpacker", "driver")
     data = {name: rows for name, rows in data.items() if rows or name not in optional}
     return HEADER + "\n" + tomli_w.dumps(data)
 
@@ -159,6 +166,8 @@ def _row(resolution: Resolution) -> dict[str, Any]:
         ],
         "wheel": _wheel_rows(resolution.wheels),
     }
+    if resolution.indexes:
+        row["index"] = [asdict(index) for index in resolution.indexes]
     return row
 
 

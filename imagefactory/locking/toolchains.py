@@ -126,7 +126,7 @@ def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
                     filename=file.filename,
                     sha256=file.digests["sha256"],
                     size=file.size or web.size_of(url),
-                    url=url,
+                    url=web.without_account(url),
                 )
     what = f"the sdist of {BUILT} {version} was not found on any index"
     fix = "check the indexes: imagefactory doctor"

@@ -22,11 +22,13 @@ MEMBER = "torch/version.py"
 _OTHER_TORCH = "choose another torch version"
 
 
-def read(wheel: Wheel, url: str, folders: Sequence[Path]) -> TorchBuild:
-    """The build of a torch wheel, from a local folder that has it or by ranged reads of ``url``.
+def read(
+    wheel: Wheel, url: str, folders: Sequence[Path], account: tuple[str, str] | None = None
+) -> TorchBuild:
+    """The build of a torch wheel, from a local folder or by ranged reads of ``url``.
 
-    Raises CheckFailedError if the wheel has no readable ``torch/version.py``, SetupError if it
-    cannot be downloaded.
+    ``account`` is user and password for ``url``. Raises CheckFailedError if the wheel has no
+    readable ``torch/version.py``, SetupError if it cannot be downloaded.
     """
     paths = [folder / wheel.filename for folder in folders]
     local = next((path for path in paths if path.is_file()), None)
@@ -35,7 +37,7 @@ def read(wheel: Wheel, url: str, folders: Sequence[Path]) -> TorchBuild:
             with zipfile.ZipFile(local) as archive:
                 text = archive.read(MEMBER).decode()
         else:
-            text = _remote(url)
+            text = _remote(url, account)
         found = facts(text)
     except (RemoteIOError, requests.RequestException, OSError) as error:
         what, fix = (
@@ -53,8 +55,8 @@ def read(wheel: Wheel, url: str, folders: Sequence[Path]) -> TorchBuild:
 
 
 @stamina.retry(on=(RemoteIOError, requests.ConnectionError), attempts=3)
-def _remote(url: str) -> str:
-    with RemoteZip(url) as archive:
+def _remote(url: str, account: tuple[str, str] | None) -> str:
+    with RemoteZip(url, auth=account) as archive:
         data: bytes = archive.read(MEMBER)
     return data.decode()
 
@@ -77,8 +79,9 @@ def check(build: TorchBuild, channel: str, *, where: str) -> Problem | None:
             "vLLM's CUDA extensions cannot be loaded with it"
         )
         fix = (
-            f"choose a torch that has a {channel} build for this platform, "
-            "or a vllm that pins such a torch"
+            f"choose a torch that has a {channel} build for this platform, a vllm that pins such a "
+            "torch, or take torch from an index that has such builds (`indexes` in matrix.yaml), "
+            f"such as https://download.pytorch.org/whl/{channel}"
         )
         return Problem(code="torch-cpu-build", where=where, what=what, fix=fix)
     what = f"{locked}, but the cell declares channel {channel}"

@@ -27,14 +27,15 @@ def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
     with FileLock(target.parent.with_name(f"{sha256}.lock")):
         if not target.is_file():
             with ui.step(f"fetching {filename}"):
-                _download(url, sha256, target)
+                _download(url, sha256, target, settings)
     return target
 
 
-def _download(url: str, sha256: str, target: Path) -> None:
+def _download(url: str, sha256: str, target: Path, settings: Settings) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         part = Path(folder) / target.name
-        found = _pack(url, part) if url.startswith("git+") else _save(url, part)
+        is_git = url.startswith("git+")
+        found = _pack(url, part) if is_git else _save(url, part, settings)
         if found != sha256:
             what = f"{url} has sha256 {found}, expected {sha256}"
             fix = "the file was replaced: ask its owner, or put the new hash into matrix.yaml"
@@ -55,10 +56,11 @@ def sha_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _save(url: str, path: Path) -> str:
+def _save(url: str, path: Path, settings: Settings) -> str:
     """Download ``url`` to ``path``; returns its SHA-256."""
     with path.open("wb") as file:
-        return web.download(url, file, code="wheel-unreachable")
+        account = settings.account_for(url)
+        return web.download(url, file, code="wheel-unreachable", account=account)
 
 
 def path_of(sha256: str, filename: str, settings: Settings) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -11,10 +11,16 @@ from packaging.requirements import Requirement
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 
-#: The axes of the matrix, in the order in which tables and names show them.
+#: The axes that every matrix may have, in the order in which tables and names show them. Further
+#: ones are the user's own.
 AXES = ("flavor", "platform", "python", "cuda", "channel", "torch", "vllm", "flashinfer")
 #: The axes whose values are pins: versions of something inside the image.
 PINS = ("vllm", "torch", "flashinfer", "cuda", "python")
+
+
+def pins_of(axes: Iterable[str]) -> tuple[str, ...]:
+    """Every axis that is recorded as a pin of an image with ``axes``."""
+    return (*PINS, *(axis for axis in axes if axis not in AXES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,9 @@ class Base:
         python: the distribution's own Python, as ``X.Y``; every cell on this base uses it.
         glibc: the distribution's glibc, as ``X.Y``: it limits which manylinux wheels fit.
         packages: Debian packages installed in the shared base layer, sorted.
+        cuda_home: where the image has a CUDA toolkit; None if it has none.
+        path: the folders of the image's own PATH; empty for those of Debian.
+        locations: where each value is set, by key and item: ``("packages", "g++")``.
     """
 
     name: str
@@ -37,6 +46,13 @@ class Base:
     python: str
     glibc: str
     packages: tuple[str, ...]
+    cuda_home: str | None = None
+    path: tuple[str, ...] = ()
+    locations: Mapping[tuple[str, str], Location] = field(default_factory=dict, compare=False)
+
+    def where(self, key: str, item: str = "") -> Location | None:
+        """Where ``item`` of ``key`` is set."""
+        return self.locations.get((key, item))
 
 
 @lru_cache(maxsize=1024)
@@ -64,6 +80,36 @@ class Override:
     def package(self) -> str:
         """The package's name as written in the requirement."""
         return _name_in(self.requirement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedIndex:
+    """The index of the matrix that one package is taken from.
+
+    Attributes:
+        package: normalized project name (PEP 503).
+        name: key of the index in ``matrix.yaml``.
+        url: its simple API, without credentials.
+    """
+
+    package: str
+    name: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverOverride:
+    """A driver that a CUDA toolkit is accepted on, although NVIDIA documents a newer one for it.
+
+    Attributes:
+        driver: the oldest driver that is accepted.
+        reason: why, as written in ``matrix.yaml``.
+        location: where it is declared.
+    """
+
+    driver: str
+    reason: str
+    location: Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +173,9 @@ class Flavor:
         driver: NVIDIA driver version of this flavor's machines; None for CPU flavors.
         toolchain: name of the toolchain that its images include for run-time compilation, or None.
         location: where it is declared.
-        setting_locations: where each variable of ``env`` and argument of ``serve_args`` is set.
         build: how its vLLM wheel is built from source; None if it comes from an index.
+        indexes: package -> name of the index that it is taken from, with ``{axis}`` placeholders.
+        locations: where each value is set, by key and item: ``("env", "NAME")``.
     """
 
     name: str
@@ -141,8 +188,13 @@ class Flavor:
     driver: str | None
     toolchain: str | None
     location: Location
-    setting_locations: Mapping[str, Location] = field(default_factory=dict)
     build: SourceBuild | None = None
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[tuple[str, str], Location] = field(default_factory=dict)
+
+    def where(self, key: str, item: str = "") -> Location:
+        """Where ``item`` of ``key`` is set."""
+        return self.locations.get((key, item), self.location)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +203,15 @@ class Cell:
 
     Attributes:
         name: unique, derived from the axes; also the bake target, so ``[a-z0-9_-]`` only.
-        axes: axis -> value; axes that do not apply (``cuda`` for ``cpu``) are absent.
+        axes: axis -> value, the user's own axes last; axes that do not apply (``cuda`` for
+            ``cpu``) are absent.
         locations: axis -> where its value is written.
         flavor: the resolved flavor.
         requirements: the flavor's requirements with this cell's values filled in.
         overrides: the overrides that apply to this cell.
         tags: full image references; the first is the main one.
+        driver_overrides: drivers that its toolkit is accepted on; at most one in a valid matrix.
+        indexes: packages that come from an index of the matrix, sorted.
     """
 
     name: str
@@ -166,6 +221,8 @@ class Cell:
     requirements: tuple[str, ...]
     overrides: tuple[Override, ...]
     tags: tuple[str, ...]
+    driver_overrides: tuple[DriverOverride, ...] = ()
+    indexes: tuple[NamedIndex, ...] = ()
 
     @property
     def platform(self) -> Platform:
@@ -199,8 +256,8 @@ class Cell:
 
     @property
     def pins(self) -> dict[str, str]:
-        """The axes that are versions of something inside the image."""
-        return {axis: self.axes[axis] for axis in PINS if axis in self.axes}
+        """The axes that are versions of something inside the image, and the user's own."""
+        return {axis: self.axes[axis] for axis in pins_of(self.axes) if axis in self.axes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +271,7 @@ class Request:
         channel: the PyTorch wheel channel that the resolved torch must belong to.
         requirements: PEP 508 requirements, sorted.
         overrides: replaced or dropped requirements, sorted by package.
+        indexes: packages that come from an index of the matrix, sorted.
     """
 
     platform: Platform
@@ -222,6 +280,7 @@ class Request:
     channel: str
     requirements: tuple[str, ...]
     overrides: tuple[Override, ...]
+    indexes: tuple[NamedIndex, ...] = ()
 
 
 def request_of(cell: Cell) -> Request:
@@ -233,4 +292,5 @@ def request_of(cell: Cell) -> Request:
         channel=cell.channel,
         requirements=tuple(sorted(cell.requirements)),
         overrides=tuple(sorted(cell.overrides, key=lambda o: (o.package, o.requirement))),
+        indexes=cell.indexes,
     )

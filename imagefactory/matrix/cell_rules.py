@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from imagefactory.errors import Problem
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import AXES, Cell, DriverOverride
 from imagefactory.matrix.versions import is_version
 from imagefactory.system.platforms import Platform
 
@@ -32,6 +33,7 @@ def of_cells(cells: Sequence[Cell]) -> Iterator[Problem]:
     """Check every cell against all rules."""
     for cell in cells:
         yield from _cell(cell)
+    yield from _driver_overrides(cells)
 
 
 def _cell(cell: Cell) -> Iterator[Problem]:
@@ -39,6 +41,7 @@ def _cell(cell: Cell) -> Iterator[Problem]:
     if axes["platform"] not in set(Platform):
         yield _axis(cell, "platform", "unknown-platform", f"write one of {', '.join(Platform)}")
     yield from _versions(cell)
+    yield from _requirements(cell)
     base = cell.flavor.base
     if cell.python != base.python:
         what = f"Python is {cell.python}, but base {base.name} has {base.python}"
@@ -65,6 +68,24 @@ def _versions(cell: Cell) -> Iterator[Problem]:
             yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
 
 
+def _requirements(cell: Cell) -> Iterator[Problem]:
+    """Report requirements that the values of the user's own axes make invalid."""
+    own = [axis for axis in cell.axes if axis not in AXES]
+    written = [
+        (text, cell.flavor.where("requirements", template))
+        for template, text in zip(cell.flavor.requirements, cell.requirements, strict=True)
+    ]
+    written += [(override.requirement, override.location) for override in cell.overrides]
+    for text, where in written if own else ():
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            values = ", ".join(f"{axis} {cell.axes[axis]!r}" for axis in own)
+            what = f"{cell.name}: {text!r} is not a valid requirement: {str(error).splitlines()[0]}"
+            fix = f"correct it, or the value that it is made from ({values})"
+            yield Problem(code="matrix-bad-requirement", where=str(where), what=what, fix=fix)
+
+
 def _cuda(cell: Cell) -> Iterator[Problem]:
     axes, channel = cell.axes, cell.channel
     if channel == "cpu":
@@ -86,24 +107,59 @@ def _cuda(cell: Cell) -> Iterator[Problem]:
 
 def _driver(cell: Cell) -> Iterator[Problem]:
     flavor, toolkit = cell.flavor, cell.axes["cuda"]
-    driver, required = flavor.driver, drivers().get(toolkit)
+    driver, documented = flavor.driver, drivers().get(toolkit)
+    accepted = next((one.driver for one in cell.driver_overrides), None)
+    required = accepted or documented
     if driver is None:
         what = f"flavor {flavor.name} has CUDA cells but declares no driver"
         fix = 'add `driver:` with the version that nvidia-smi shows there, such as "580.95"'
         yield Problem(code="matrix-no-driver", where=str(flavor.location), what=what, fix=fix)
     if required is None:
         what = f"the driver required by CUDA {toolkit} is unknown"
-        fix = f"write one of {', '.join(drivers())}, or add {toolkit} to matrix/{DRIVERS_FILE.name}"
+        fix = (
+            f"write one of {', '.join(drivers())}, or add an override: `driver:` with the oldest "
+            "that it runs on, and a `reason`"
+        )
         yield _axis(cell, "cuda", "unknown-toolkit", fix, what)
-    elif driver is not None and is_version(driver) and Version(required) > Version(driver):
+    elif driver is not None and not _runs(driver, required):
         supported = [name for name, oldest in drivers().items() if _runs(driver, oldest)]
         older = f'write cuda: "{supported[-1]}"' if supported else "choose an older toolkit"
         what = f"CUDA {toolkit} needs driver {required}, but flavor {flavor.name} declares {driver}"
-        fix = f"{older}, or declare a newer `driver` ({flavor.location})"
+        fix = (
+            f"{older}, or declare a newer `driver` ({flavor.where('driver')}), or, if it is known "
+            f'to run, add an override: `driver: "{driver}"`, `when` and a `reason`'
+        )
         yield _axis(cell, "cuda", "driver-too-old", fix, what)
 
 
+def _driver_overrides(cells: Sequence[Cell]) -> Iterator[Problem]:
+    """Report overrides of the driver that contradict each other or decide nothing."""
+    needed: dict[DriverOverride, bool] = {}
+    for cell in cells:
+        for one in cell.driver_overrides:
+            needed[one] = needed.get(one, False) or _needs_override(cell)
+        for one in cell.driver_overrides[1:]:
+            what = f"two overrides set the driver of {cell.name}"
+            fix = f"fix the `when` of one of them ({cell.driver_overrides[0].location})"
+            where = str(one.location)
+            yield Problem(code="matrix-bad-override", where=where, what=what, fix=fix)
+    for one in (one for one, is_needed in needed.items() if not is_needed):
+        what = "this override decides nothing: the toolkits of its cells run on their drivers"
+        fix = "remove it, or fix its `when`"
+        yield Problem(code="matrix-idle-override", where=str(one.location), what=what, fix=fix)
+
+
+def _needs_override(cell: Cell) -> bool:
+    documented, driver = drivers().get(cell.axes.get("cuda", "")), cell.flavor.driver
+    if "cuda" not in cell.axes or driver is None:
+        return False
+    return documented is None or not _runs(driver, documented)
+
+
 def _runs(driver: str, oldest: str) -> bool:
+    """Whether ``driver`` is at least ``oldest``; an invalid one has been reported elsewhere."""
+    if not (is_version(driver) and is_version(oldest)):
+        return True
     return Version(oldest) <= Version(driver)
 
 

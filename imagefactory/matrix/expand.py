@@ -7,21 +7,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from packaging.utils import canonicalize_name
+
 from imagefactory.errors import Problem
-from imagefactory.matrix.cell import (
-    AXES,
-    Base,
-    Cell,
-    Flavor,
-    Override,
-    SourceBuild,
-    Toolchain,
-)
-from imagefactory.matrix.schema import BaseEntry, FlavorEntry, MatrixFile, OverrideEntry
-from imagefactory.system.platforms import Platform
+from imagefactory.matrix import axes as all_axes
+from imagefactory.matrix import declarations
+from imagefactory.matrix.axes import PLACEHOLDER
+from imagefactory.matrix.cell import AXES, Cell, DriverOverride, Flavor, NamedIndex, Override
+from imagefactory.matrix.schema import MatrixFile, OverrideEntry
 from imagefactory.system.yamlfile import Loc, Location, Positions
 
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -48,12 +43,13 @@ def points(
     found = [{**defaults, **point} for point in _product(file, positions)]
     problems: list[Problem] = []
     known = {frozenset(texts(point).items()) for point in found}
+    single = [group[0] for group in _groups(file, positions) if len(group) == 1]
     for number, row in enumerate(file.include):
         own = {
             axis: Value(text, positions.locate(("include", number, axis), "include"))
             for axis, text in row.items()
         }
-        point = {**{axis: value for axis, value in defaults.items() if axis not in row}, **own}
+        point = _completed({**defaults, **own}, own, single)
         values = frozenset(texts(point).items())
         if values in known:
             where = str(positions.locate(("include", number)))
@@ -71,9 +67,28 @@ def points(
     return kept, removed, problems
 
 
+def _completed(point: Point, own: Point, single: Sequence[Point]) -> Point:
+    """``point`` with the axes that have a single value in the matrix.
+
+    Axes that are zipped together are taken together: all, if the row sets none of them.
+    """
+    inherited = [group for group in single if own.keys().isdisjoint(group)]
+    whole = {**{axis: value for group in inherited for axis, value in group.items()}, **point}
+    if "channel" in whole and whole["channel"].text == "cpu":  # which has neither of these
+        idle = {"cuda", "flashinfer"} - own.keys()
+        return {axis: value for axis, value in whole.items() if axis not in idle}
+    return whole
+
+
 def _product(file: MatrixFile, positions: Positions) -> Iterator[Point]:
     if not file.axes and not file.zip:
         return
+    for parts in itertools.product(*_groups(file, positions)):
+        yield {axis: value for part in parts for axis, value in part.items()}
+
+
+def _groups(file: MatrixFile, positions: Positions) -> list[list[Point]]:
+    """The rows of every axis and of every group of zipped axes."""
     lists = [
         [
             {axis: Value(v, positions.locate(("axes", axis, i), "axes"))}
@@ -93,8 +108,7 @@ def _product(file: MatrixFile, positions: Positions) -> Iterator[Point]:
                 for i in range(length)
             ]
         )
-    for parts in itertools.product(*lists):
-        yield {axis: value for part in parts for axis, value in part.items()}
+    return lists
 
 
 def _exclude(
@@ -131,10 +145,10 @@ def cells(
 ) -> tuple[list[Cell], list[Problem]]:
     """The cells of ``found``, and problems with their names, templates and tags."""
     used = {point["flavor"].text for point in found}
-    flavors = {name: _flavor(file, name, positions) for name in sorted(used)}
-    made, problems = [], []
+    flavors = {name: declarations.flavor(file, name, positions) for name in sorted(used)}
+    made, problems, order = [], [], all_axes.names(file)
     for point in found:
-        axes = {axis: point[axis].text for axis in AXES if axis in point}
+        axes = {axis: point[axis].text for axis in order if axis in point}
         filler = _Filler(axes, point.get("vllm", next(iter(point.values()))).location)
         flavor = flavors[axes["flavor"]]
         tags = tuple(
@@ -148,8 +162,19 @@ def cells(
         overrides = tuple(
             _override(entry, filler, ("overrides", number), positions)
             for number, entry in enumerate(file.overrides)
-            if matches(entry.when, axes)
+            if entry.driver is None and matches(entry.when, axes)
         )
+        drivers = tuple(
+            DriverOverride(
+                driver=entry.driver,
+                reason=entry.reason,
+                location=positions.locate(("overrides", number), "overrides"),
+            )
+            for number, entry in enumerate(file.overrides)
+            if entry.driver is not None and matches(entry.when, axes)
+        )
+        indexes, more = _indexes(file, flavor, filler, positions)
+        problems += [problem for problem in more if problem not in problems]
         problems += [problem for problem in filler.problems if problem not in problems]
         made.append(
             Cell(
@@ -160,9 +185,30 @@ def cells(
                 requirements=requirements,
                 overrides=overrides,
                 tags=tuple(dict.fromkeys(tags)),
+                driver_overrides=drivers,
+                indexes=indexes,
             )
         )
     return made, problems + list(_tag_problems(made, positions))
+
+
+def _indexes(
+    file: MatrixFile, flavor: Flavor, filler: _Filler, positions: Positions
+) -> tuple[tuple[NamedIndex, ...], list[Problem]]:
+    """The packages that come from an index of the file, and problems with the indexes' names."""
+    found, problems = [], []
+    for package, template in flavor.indexes.items():
+        name = filler.fill(template, ("flavors", flavor.name, "indexes", package), positions)
+        if name in file.indexes:
+            url = file.indexes[name].url.rstrip("/")
+            found.append(NamedIndex(package=canonicalize_name(package), name=name, url=url))
+            continue
+        where = str(flavor.where("indexes", package))
+        what = f"there is no index {name!r}, which {package} of flavor {flavor.name} comes from"
+        known = ", ".join(file.indexes)
+        fix = f"write one of {known}" if known else "declare it under `indexes`"
+        problems.append(Problem(code="matrix-unknown-index", where=where, what=what, fix=fix))
+    return tuple(sorted(found, key=lambda one: one.package)), problems
 
 
 class _Filler:
@@ -183,7 +229,7 @@ class _Filler:
             self.problems.append(unknown)
             return "0"
 
-        return _PLACEHOLDER.sub(value, template)
+        return PLACEHOLDER.sub(value, template)
 
 
 def _name(axes: Mapping[str, str]) -> str:
@@ -193,51 +239,9 @@ def _name(axes: Mapping[str, str]) -> str:
     cuda = axes.get("cuda", "").replace(".", "")
     if cuda and axes["channel"] != f"cu{cuda}":
         parts.append(f"cuda{cuda}")
+    parts += [f"{axis}{value}" for axis, value in axes.items() if axis not in AXES]
     parts += [f"py{axes['python'].replace('.', '')}", axes["platform"].rpartition("/")[2]]
     return re.sub(r"[^a-z0-9_-]+", "-", "-".join(parts).lower())
-
-
-def _flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
-    entry: FlavorEntry = file.flavors[name]
-    base: BaseEntry = file.bases[entry.base]
-    return Flavor(
-        name=name,
-        summary=entry.summary,
-        base=Base(
-            name=entry.base,
-            image=base.image,
-            bootstrap=base.bootstrap,
-            python=base.python,
-            glibc=base.glibc,
-            packages=tuple(sorted(base.packages)),
-        ),
-        requirements=tuple(entry.requirements),
-        patches=tuple(entry.patches),
-        env=dict(entry.env),
-        serve_args=tuple(entry.serve_args),
-        driver=entry.driver,
-        toolchain=entry.toolchain,
-        location=positions.locate(("flavors", name), "flavors"),
-        build=SourceBuild(
-            binaries=entry.build.binaries,
-            tools=entry.build.tools,
-            location=positions.locate(("flavors", name, "build"), "flavors"),
-            ref=entry.build.ref,
-            extensions=tuple(entry.build.extensions),
-            sources=dict(entry.build.sources),
-        )
-        if entry.build
-        else None,
-        setting_locations={
-            **{
-                key: positions.locate(("flavors", name, "env", key), "flavors") for key in entry.env
-            },
-            **{
-                text: positions.locate(("flavors", name, "serve_args", number), "flavors")
-                for number, text in enumerate(entry.serve_args)
-            },
-        },
-    )
 
 
 def _override(entry: OverrideEntry, filler: _Filler, loc: Loc, positions: Positions) -> Override:
@@ -267,20 +271,8 @@ def _tag_problems(made: Sequence[Cell], positions: Positions) -> Iterator[Proble
                 yield Problem(code="matrix-bad-tag", where=line, what=what, fix=fix)
             first = tags.setdefault(tag, cell)
             if first is not cell:
-                differing = [a for a in AXES if first.axes.get(a) != cell.axes.get(a)]
+                both = dict.fromkeys([*first.axes, *cell.axes])
+                differing = [a for a in both if first.axes.get(a) != cell.axes.get(a)]
                 what = f"{first.name} and {cell.name} would share the tag {tag}"
                 fix = f"add {' or '.join(f'{{{axis}}}' for axis in differing)} to the template"
                 yield Problem(code="matrix-same-tag", where=line, what=what, fix=fix)
-
-
-def toolchains(file: MatrixFile, positions: Positions) -> tuple[Toolchain, ...]:
-    """The toolchains that the file declares."""
-    return tuple(
-        Toolchain(
-            name=name,
-            requirements=tuple(sorted(entry.requirements)),
-            platforms=tuple(Platform(name) for name in entry.platforms),
-            location=positions.locate(("toolchains", name), "toolchains"),
-        )
-        for name, entry in file.toolchains.items()
-    )

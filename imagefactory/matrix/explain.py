@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from packaging.utils import canonicalize_name
+
 from imagefactory.matrix.cell import Cell
+from imagefactory.system.yamlfile import Location
 
 
 def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
@@ -11,18 +16,46 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
         (axis, value, str(cell.locations[axis]), cell.locations[axis].section)
         for axis, value in cell.axes.items()
     ]
-    flavor = cell.flavor
-    own = (str(flavor.location), f"flavors.{flavor.name}")
     rows += [("tag", tag, "", "tags") for tag in cell.tags]
-    rows += [("base", f"{flavor.base.name} ({flavor.base.image})", *own)]
-    rows += [("requirement", requirement, *own) for requirement in cell.requirements]
-    rows += [("patch", patch, *own) for patch in flavor.patches]
-    rows += [("env", f"{name}={value}", *own) for name, value in sorted(flavor.env.items())]
-    if flavor.serve_args:
-        rows.append(("serve", " ".join(flavor.serve_args), *own))
-    if flavor.driver:
-        rows.append(("driver", flavor.driver, *own))
+    declared = [*_base(cell), *_flavor(cell)]
+    rows += [(what, value, str(where), where.section) for what, value, where in declared]
     for override in cell.overrides:
         text = f"drop {override.requirement}" if override.drop else override.requirement
         rows.append(("override", f"{text}: {override.reason}", str(override.location), "overrides"))
+    for accepted in cell.driver_overrides:
+        text = f"driver {accepted.driver}: {accepted.reason}"
+        rows.append(("override", text, str(accepted.location), "overrides"))
     return rows
+
+
+def _base(cell: Cell) -> Iterator[tuple[str, str, Location]]:
+    """What the cell's base declares, each with where it is set."""
+    flavor, base = cell.flavor, cell.flavor.base
+    yield "base", f"{base.name} ({base.image})", flavor.where("base")
+    for package in base.packages:
+        yield "package", package, base.locations["packages", package]
+    if base.cuda_home:
+        yield "cuda_home", base.cuda_home, base.locations["cuda_home", ""]
+    if base.path:
+        yield "path", ":".join(base.path), base.locations["path", ""]
+
+
+def _flavor(cell: Cell) -> Iterator[tuple[str, str, Location]]:
+    """What the cell's flavor declares, each with where it is set."""
+    flavor = cell.flavor
+    for template, text in zip(flavor.requirements, cell.requirements, strict=True):
+        yield "requirement", text, flavor.where("requirements", template)
+    for package in sorted(flavor.indexes):
+        index = next(one for one in cell.indexes if one.package == canonicalize_name(package))
+        text = f"{package} from {index.name} ({index.url})"
+        yield "index", text, flavor.where("indexes", package)
+    for patch in flavor.patches:
+        yield "patch", patch, flavor.where("patches", patch)
+    for name, value in sorted(flavor.env.items()):
+        yield "env", f"{name}={value}", flavor.where("env", name)
+    for argument in flavor.serve_args:
+        yield "serve", argument, flavor.where("serve_args", argument)
+    if flavor.toolchain:
+        yield "toolchain", flavor.toolchain, flavor.where("toolchain")
+    if flavor.driver:
+        yield "driver", flavor.driver, flavor.where("driver")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from imagefactory.errors import Problem
-from imagefactory.matrix import origins
+from imagefactory.matrix import axes, inherit, origins
 from imagefactory.matrix.cell import AXES
 from imagefactory.matrix.expand import Point, matches, texts
-from imagefactory.matrix.schema import FlavorEntry, MatrixFile, OverrideEntry
+from imagefactory.matrix.schema import FlavorEntry, IndexEntry, MatrixFile, OverrideEntry
 from imagefactory.matrix.versions import is_version
+from imagefactory.settings import index_variable as variable
 from imagefactory.system.yamlfile import Loc, Positions
 
 REQUIRED = ("flavor", "platform", "python", "channel", "torch", "vllm")
@@ -24,19 +27,25 @@ _SAMPLES = {"flavor": "gb10", "platform": "linux/arm64", "channel": "cu130"}
 
 def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     """Check axes, zipped rows, flavors and overrides."""
-    yield from _axis_names(file, positions)
+    yield from axes.problems(file, positions)
     yield from _zip_rows(file, positions)
     for name, flavor in file.flavors.items():
         yield from _flavor(name, flavor, file, positions)
+    for name, index in file.indexes.items():
+        yield from _index(name, index, positions)
     for number, entry in enumerate(file.overrides):
         yield from _override(entry, ("overrides", number), positions)
 
 
 def _override(entry: OverrideEntry, loc: Loc, positions: Positions) -> Iterator[Problem]:
-    if (entry.requirement is None) == (entry.drop is None):
-        what = "an override either replaces a requirement or drops a package"
-        fix = "give exactly one of `requirement` and `drop`"
+    given = [one for one in (entry.requirement, entry.drop, entry.driver) if one is not None]
+    if len(given) != 1:
+        what = "an override replaces a requirement, drops a package or accepts a driver"
+        fix = "give exactly one of `requirement`, `drop` and `driver`"
         yield _problem("bad-override", loc, what, fix, positions)
+        return
+    if entry.driver is not None:
+        yield from _driver(entry.driver, loc, positions)
         return
     yield from _requirement(entry.requirement or entry.drop or "", loc, positions)
     if entry.drop and re.search(r"[^A-Za-z0-9._{}-]", entry.drop):
@@ -54,10 +63,8 @@ def _flavor(
         yield _problem("unknown-base", (*loc, "base"), what, fix, positions)
     yield from _toolchains(flavor, loc, file, positions)
     yield from _build(flavor, (*loc, "build"), positions)
-    if flavor.driver is not None and not is_version(flavor.driver):
-        what = f"{flavor.driver!r} is not a driver version"
-        fix = 'write the version that nvidia-smi shows, such as "580.95"'
-        yield _problem("bad-driver", (*loc, "driver"), what, fix, positions)
+    if flavor.driver is not None:
+        yield from _driver(flavor.driver, loc, positions)
     for number, patch in enumerate(flavor.patches):
         if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9.-]+", patch):
             what = f"{patch!r} is not the name of a patch"
@@ -65,6 +72,27 @@ def _flavor(
             yield _problem("bad-patch", (*loc, "patches", number), what, fix, positions)
     for number, text in enumerate(flavor.requirements):
         yield from _requirement(text, (*loc, "requirements", number), positions)
+    required = {inherit.subject(text) for text in flavor.requirements}
+    for package in flavor.indexes:
+        if canonicalize_name(package) not in required:
+            what = f"{package} is not required by flavor {name}, so its index decides nothing"
+            fix = f"add {package} to `requirements`, or remove it here"
+            yield _problem("idle-index", (*loc, "indexes", package), what, fix, positions)
+
+
+def _index(name: str, index: IndexEntry, positions: Positions) -> Iterator[Problem]:
+    if "@" in urlsplit(index.url).netloc:
+        what = f"the URL of index {name!r} contains credentials"
+        start = variable(name)
+        fix = f"remove them, and set {start}_USERNAME and {start}_PASSWORD, or use ~/.netrc"
+        yield _problem("index-credentials", ("indexes", name, "url"), what, fix, positions)
+
+
+def _driver(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
+    if not is_version(text):
+        what = f"{text!r} is not a driver version"
+        fix = 'write the version that nvidia-smi shows, such as "580.95"'
+        yield _problem("bad-driver", (*loc, "driver"), what, fix, positions)
 
 
 def _toolchains(
@@ -126,33 +154,6 @@ def _compiled(
         yield _problem("build-lacks", loc, what, fix, positions)
 
 
-def _axis_names(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
-    sections: list[tuple[Loc, Sequence[str]]] = [
-        (("axes",), list(file.axes)),
-        (("defaults",), list(file.defaults)),
-        *((("zip", i), list(group)) for i, group in enumerate(file.zip)),
-        *((("include", i), list(row)) for i, row in enumerate(file.include)),
-        *((("exclude", i, "when"), list(entry.when)) for i, entry in enumerate(file.exclude)),
-        *((("overrides", i, "when"), list(entry.when)) for i, entry in enumerate(file.overrides)),
-    ]
-    varied: dict[str, Loc] = {}
-    for loc, names in sections:
-        for name in names:
-            if name not in AXES:
-                what, fix = f"there is no axis {name!r}", f"write one of {', '.join(AXES)}"
-                yield _problem("unknown-axis", (*loc, name), what, fix, positions)
-            if loc[0] in ("axes", "zip"):
-                if name in varied:
-                    what = f"{name!r} is already varied in {varied[name][0]!r}"
-                    fix = "keep only one of them"
-                    yield _problem("axis-twice", (*loc, name), what, fix, positions)
-                varied[name] = loc
-    for axis, values in file.axes.items():
-        if not values:
-            what, fix = f"{axis!r} has no value", "add one, or remove the axis"
-            yield _problem("empty-axis", ("axes", axis), what, fix, positions)
-
-
 def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
     for number, group in enumerate(file.zip):
         loc: Loc = ("zip", number)
@@ -168,7 +169,9 @@ def _zip_rows(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
 
 
 def _requirement(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
-    sample = re.sub(r"\{([a-z_]+)\}", lambda found: _SAMPLES.get(found[1], "1"), text)
+    if any(axis not in AXES for axis in axes.PLACEHOLDER.findall(text)):
+        return  # checked in every cell, with the values that the user's axes have there
+    sample = axes.PLACEHOLDER.sub(lambda found: _SAMPLES.get(found[1], "1"), text)
     try:
         requirement = Requirement(sample)
     except InvalidRequirement as error:

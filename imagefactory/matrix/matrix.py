@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import cell_rules, expand, file_rules
+from imagefactory.matrix import cell_rules, declarations, expand, file_rules, inherit
 from imagefactory.matrix.cell import Cell, Toolchain
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
@@ -32,6 +33,7 @@ class Matrix:
         cells: in the order of the file.
         excluded: the points that ``exclude`` removed.
         toolchains: in the order of the file.
+        indexes: URL of each named index.
     """
 
     path: Path
@@ -39,6 +41,7 @@ class Matrix:
     cells: tuple[Cell, ...]
     excluded: tuple[Excluded, ...]
     toolchains: tuple[Toolchain, ...]
+    indexes: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(path: Path) -> Matrix:
@@ -46,7 +49,9 @@ def load(path: Path) -> Matrix:
 
     Raises InputError with all of its problems, each with its line.
     """
-    file, positions, problems = yamlfile.examine(path, MatrixFile, prefix="matrix")
+    file, positions, problems = yamlfile.examine(
+        path, MatrixFile, prefix="matrix", prepare=inherit.apply
+    )
     if file is None:
         raise InputError(yamlfile.in_file_order(problems))
     problems += file_rules.of_file(file, positions)
@@ -67,5 +72,6 @@ def load(path: Path) -> Matrix:
         repository=file.repository,
         cells=tuple(cells),
         excluded=excluded,
-        toolchains=expand.toolchains(file, positions),
+        toolchains=declarations.toolchains(file, positions),
+        indexes={name: entry.url for name, entry in file.indexes.items()},
     )

@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagefactory.errors import Problem
+from imagefactory.matrix.axes import PLACEHOLDER
 from imagefactory.matrix.cell import Cell
 
 
@@ -50,9 +51,9 @@ def _pinned(cell: Cell) -> dict[str, tuple[str, str]]:
     """Package -> (axis, version), for every requirement that an axis pins."""
     found: dict[str, tuple[str, str]] = {}
     for template, text in zip(cell.flavor.requirements, cell.requirements, strict=True):
-        axis = re.search(r"==\{([a-z]+)\}", template)
+        axis = re.search(f"=={PLACEHOLDER.pattern}", template)
         pin = next((s.version for s in Requirement(text).specifier if s.operator == "=="), None)
-        if axis and pin:
+        if axis and pin and not pin.endswith(".*"):
             found[canonicalize_name(Requirement(text).name)] = (axis[1], pin)
     return found
 

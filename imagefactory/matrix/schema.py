@@ -17,6 +17,15 @@ When = dict[str, Text | list[Text]]
 class BaseEntry(Strict):
     """A distribution that images are based on."""
 
+    extends: Annotated[
+        Text | None,
+        Field(
+            description=(
+                "another base, whose values this one takes: `packages` adds to that base's, "
+                "every other key replaces its value"
+            )
+        ),
+    ] = None
     image: Annotated[
         Text, Field(description="image reference; add a digest if it must never change")
     ]
@@ -30,6 +39,37 @@ class BaseEntry(Strict):
     glibc: Annotated[Text, Field(description="the distribution's glibc, X.Y", pattern=r"^2\.\d+$")]
     packages: Annotated[
         list[Text], Field(description="Debian packages to install in every image on this base")
+    ]
+    cuda_home: Annotated[
+        Text | None,
+        Field(
+            description="where the image has a CUDA toolkit, such as /usr/local/cuda",
+            pattern=r"^/[^\s:]+$",
+        ),
+    ] = None
+    path: Annotated[
+        list[Annotated[str, Field(pattern=r"^/[^\s:]*$")]],
+        Field(
+            description=(
+                "the folders of the image's own PATH; without them, those of Debian and the bin "
+                "folder of `cuda_home`"
+            )
+        ),
+    ] = []
+
+
+class IndexEntry(Strict):
+    """A simple index that flavors take single packages from."""
+
+    url: Annotated[
+        Text,
+        Field(
+            description=(
+                "https://host/path/simple, without credentials: those are read from "
+                "UV_INDEX_<NAME>_USERNAME and UV_INDEX_<NAME>_PASSWORD, or ~/.netrc"
+            ),
+            pattern=r"^https?://\S+$",
+        ),
     ]
 
 
@@ -70,11 +110,30 @@ class BuildEntry(Strict):
 class FlavorEntry(Strict):
     """A named choice of base, wheels, patches and runtime settings."""
 
+    extends: Annotated[
+        Text | None,
+        Field(
+            description=(
+                "another flavor, whose values this one takes: `requirements` (one for the same "
+                "package replaces it), `patches`, `env` and `indexes` (key by key) add to "
+                "that flavor's, every other key replaces its value"
+            )
+        ),
+    ] = None
     summary: Text
     base: Annotated[Text, Field(description="a key of `bases`")]
     requirements: Annotated[
         list[Text], Field(min_length=1, description="PEP 508, with {axis} placeholders")
     ]
+    indexes: Annotated[
+        dict[Text, Text],
+        Field(
+            description=(
+                "package -> the key of `indexes` that it is taken from, with {axis} placeholders; "
+                "other packages never come from there"
+            )
+        ),
+    ] = {}
     patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
     env: dict[str, Text] = {}
     serve_args: Annotated[
@@ -105,12 +164,21 @@ class ExcludeEntry(Strict):
 
 
 class OverrideEntry(Strict):
-    """A decision that overrides upstream's metadata: replace a requirement, or drop a package."""
+    """A decision against upstream: replace a requirement, drop a package, or accept a driver."""
 
     requirement: Annotated[Text | None, Field(description="PEP 508, with {axis} placeholders")] = (
         None
     )
     drop: Annotated[Text | None, Field(description="name of a package to leave out")] = None
+    driver: Annotated[
+        Text | None,
+        Field(
+            description=(
+                "oldest driver to accept for the cell's CUDA toolkit, instead of the one that "
+                "NVIDIA documents for it"
+            )
+        ),
+    ] = None
     when: When = {}
     reason: Text
 
@@ -126,23 +194,46 @@ class MatrixFile(Strict):
     ]
     bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
+    indexes: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$")], IndexEntry],
+        Field(description="simple indexes beside those of the machine, for single packages"),
+    ] = {}
     toolchains: Annotated[
         dict[str, ToolchainEntry],
         Field(description="compilers and build tools, for proofs, wheels and JIT"),
     ] = {}
-    defaults: dict[str, Text] = {}
-    axes: dict[str, list[Text]] = {}
+    defaults: Annotated[
+        dict[str, Text], Field(description="values of axes that a cell does not set")
+    ] = {}
+    axes: Annotated[
+        dict[str, list[Text]],
+        Field(
+            description=(
+                "lists of values; every combination is a cell; a name of your own is an axis that "
+                "requirements, tags and overrides can use as {name}"
+            )
+        ),
+    ] = {}
     zip: Annotated[
         list[dict[str, list[Text]]], Field(description="axes that vary together, row by row")
     ] = []
-    include: list[dict[str, Text]] = []
+    include: Annotated[
+        list[dict[str, Text]],
+        Field(
+            description=(
+                "single cells; an axis that a row does not set has its value in `defaults`, or the "
+                "only one that `axes` or `zip` has for it"
+            )
+        ),
+    ] = []
     exclude: list[ExcludeEntry] = []
     overrides: list[OverrideEntry] = []
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of ``matrix.yaml`` (draft 2020-12), published in docs/matrix.schema.json."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **MatrixFile.model_json_schema(),
-    }
+    schema = MatrixFile.model_json_schema()
+    for name in ("BaseEntry", "FlavorEntry"):  # what is required may be inherited
+        entry = schema["$defs"][name]
+        entry["anyOf"] = [{"required": ["extends"]}, {"required": entry.pop("required")}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

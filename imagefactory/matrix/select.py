@@ -68,7 +68,8 @@ def select(cells: Sequence[Cell], expressions: Sequence[str]) -> tuple[Cell, ...
         return tuple(cells)
     parsed = [_parse(expression) for expression in expressions]
     terms = [term for one in parsed for alternative in one for term in alternative]
-    problems = list(dict.fromkeys(problem for term in terms for problem in _mistakes(term)))
+    axes = tuple(dict.fromkeys([*AXES, *(axis for cell in cells for axis in cell.axes)]))
+    problems = list(dict.fromkeys(problem for term in terms for problem in _mistakes(term, axes)))
     if problems:
         raise InputError(problems)
     found = tuple(cell for cell in cells if any(_selects(one, cell) for one in parsed))
@@ -111,20 +112,20 @@ def _wrong(expression: str, reason: str) -> InputError:
     return InputError(Problem(code="select-syntax", what=what, fix=GRAMMAR))
 
 
-def _mistakes(term: _Term) -> Iterator[Problem]:
+def _mistakes(term: _Term, axes: Sequence[str]) -> Iterator[Problem]:
     foreign = _FOREIGN.search(term.text)
     values = term.text.partition("=")[2].split(",")
     if foreign:
         raise _wrong(term.text, f"{foreign.group()!r} is not part of the grammar")
     if len(values) > 1 and "" in values:
         raise _wrong(term.text, "a value between commas is empty (no spaces around a comma)")
-    if term.axis is not None and term.axis not in AXES:
-        near = difflib.get_close_matches(term.axis, AXES, n=1)
+    if term.axis is not None and term.axis not in axes:
+        near = difflib.get_close_matches(term.axis, axes, n=1)
         hint = f"did you mean {near[0]}={term.text.partition('=')[2]}? " if near else ""
         yield Problem(
             code="select-axis",
             what=f"there is no axis {term.axis!r}",
-            fix=f"{hint}The axes are {', '.join(AXES)}",
+            fix=f"{hint}The axes are {', '.join(axes)}",
         )
 
 

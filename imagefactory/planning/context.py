@@ -129,6 +129,8 @@ def manifest(
         "toolchain": {w.name: w.version for w in toolchain.wheels} if toolchain else None,
         "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
     }
+    if cell.flavor.base.cuda_home and not toolchain:
+        planned["cuda_home"] = cell.flavor.base.cuda_home
     return json.dumps(planned).encode()
 
 

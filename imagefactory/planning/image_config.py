@@ -15,14 +15,18 @@ LABEL = "io.imagefactory"
 CUDA_HOME = "/opt/cuda"
 #: The folder that holds everything that is compiled or fetched at run time.
 CACHE = "/root/.cache"
-_PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_VENV = "/opt/venv"
+#: Debian's own PATH.
+_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def environment(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]:
     """The image's environment variables; those of the flavor win."""
+    base, home = cell.flavor.base, cuda_home(cell, toolchain)
+    own = (f"{base.cuda_home}/bin", *_PATH) if base.cuda_home else _PATH
     env = {
-        "PATH": _PATH,
-        "VIRTUAL_ENV": "/opt/venv",
+        "PATH": ":".join([f"{_VENV}/bin", *(base.path or own)]),
+        "VIRTUAL_ENV": _VENV,
         "IMAGEFACTORY_CHANNEL": cell.channel,
         "IMAGEFACTORY_SERVE_ARGS": json.dumps(list(cell.flavor.serve_args)),
     }
@@ -35,14 +39,19 @@ def environment(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]
             "TRITON_CACHE_DIR": f"{CACHE}/triton",
             "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
         }
-    if toolchain:
+    if home:
         env |= {
-            "CUDA_HOME": CUDA_HOME,
+            "CUDA_HOME": home,
             # Triton brings a ptxas for each generation of GPUs; the image's own replaces both
-            "TRITON_PTXAS_PATH": f"{CUDA_HOME}/bin/ptxas",
-            "TRITON_PTXAS_BLACKWELL_PATH": f"{CUDA_HOME}/bin/ptxas",
+            "TRITON_PTXAS_PATH": f"{home}/bin/ptxas",
+            "TRITON_PTXAS_BLACKWELL_PATH": f"{home}/bin/ptxas",
         }
     return {**env, **cell.flavor.env}
+
+
+def cuda_home(cell: Cell, toolchain: LockedToolchain | None) -> str | None:
+    """Where the image has compilers: a toolchain's, else those that the base brings."""
+    return CUDA_HOME if toolchain else cell.flavor.base.cuda_home
 
 
 def labels(
@@ -74,6 +83,8 @@ def labels(
         found[f"{oci}.base.digest"] = base_digest
     if cell.flavor.driver:
         found[f"{LABEL}.minimum-driver"] = cell.flavor.driver
+    for one in cell.driver_overrides:
+        found[f"{LABEL}.driver-override"] = f"{one.driver}: {one.reason}"
     return found
 
 

@@ -140,7 +140,7 @@ def unknown_settings(cell: Cell, known: VllmSettings, series: Sequence[Step]) ->
         similar = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         fix = "remove it, or add a flavor for the releases that support it"
         fix = f"{release} has {similar[0]}" if similar else fix
-        where = str(flavor.setting_locations.get(setting, flavor.location))
+        where = str(flavor.where("serve_args" if name.startswith("--") else "env", setting))
         yield Problem(code="setting-dead", where=where, what=what, fix=fix)
 
 

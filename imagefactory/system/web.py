@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from typing import IO, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 from imagefactory.errors import SetupError, fail
 
@@ -15,6 +16,12 @@ CHUNK = 1 << 20
 #: Seconds.
 TIMEOUT = 60
 Answer = TypeVar("Answer")
+
+
+def without_account(url: str) -> str:
+    """``url`` without the credentials that it may contain."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def with_retries(request: Callable[[], Answer]) -> Answer:
@@ -27,10 +34,13 @@ def with_retries(request: Callable[[], Answer]) -> Answer:
     return stamina.retry(on=broken, attempts=3)(request)()
 
 
-def download(url: str, file: IO[bytes], *, code: str) -> str:
+def download(
+    url: str, file: IO[bytes], *, code: str, account: tuple[str, str] | None = None
+) -> str:
     """Download ``url`` into ``file``, and return the content's SHA-256 in hex.
 
-    A retry starts over. Raises SetupError with ``code`` if it fails.
+    ``account`` is user and password. A retry starts over. Raises SetupError with ``code`` if it
+    fails.
     """
     import requests  # noqa: PLC0415
 
@@ -38,7 +48,7 @@ def download(url: str, file: IO[bytes], *, code: str) -> str:
         digest = hashlib.sha256()
         file.seek(0)
         file.truncate()
-        with requests.get(url, stream=True, timeout=TIMEOUT) as answer:
+        with requests.get(url, stream=True, timeout=TIMEOUT, auth=account) as answer:
             answer.raise_for_status()
             for chunk in answer.iter_content(CHUNK):
                 digest.update(chunk)
@@ -52,16 +62,16 @@ def download(url: str, file: IO[bytes], *, code: str) -> str:
         raise fail(SetupError, code, f"{url}: {error}", fix=fix) from None
 
 
-def size_of(url: str) -> int:
+def size_of(url: str, account: tuple[str, str] | None = None) -> int:
     """The size of the file at ``url`` in bytes, from a HEAD request; 0 if the server omits it.
 
-    Raises SetupError if it cannot be reached.
+    ``account`` is user and password. Raises SetupError if it cannot be reached.
     """
     import requests  # noqa: PLC0415
 
     try:
         answer = with_retries(
-            lambda: requests.head(url, timeout=TIMEOUT, allow_redirects=True),
+            lambda: requests.head(url, timeout=TIMEOUT, allow_redirects=True, auth=account),
         )
     except requests.RequestException as error:
         fix = "check the indexes: imagefactory doctor"
@@ -69,11 +79,11 @@ def size_of(url: str) -> int:
     return int(answer.headers.get("content-length", 0))
 
 
-def answers(url: str) -> bool:
-    """Whether a HEAD request to ``url`` succeeds."""
+def answers(url: str, account: tuple[str, str] | None = None) -> bool:
+    """Whether a HEAD request to ``url`` succeeds; ``account`` is user and password."""
     import requests  # noqa: PLC0415
 
     try:
-        return requests.head(url, timeout=TIMEOUT, allow_redirects=True).ok
+        return requests.head(url, timeout=TIMEOUT, allow_redirects=True, auth=account).ok
     except requests.RequestException:
         return False

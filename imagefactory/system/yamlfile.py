@@ -7,6 +7,7 @@ silently keep the last of two equal keys and read ``2.10`` as 2.1.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,11 +48,15 @@ class Location:
 
 @dataclass(slots=True)
 class Positions:
-    """The line, and the text as written, of every value in a file."""
+    """The line, and the text as written, of every value in a file.
+
+    ``inherited`` has the values that the file does not repeat, with where each is written.
+    """
 
     file: str
     lines: dict[Loc, int] = field(default_factory=dict)
     raw: dict[Loc, str] = field(default_factory=dict)
+    inherited: dict[Loc, Loc] = field(default_factory=dict)
 
     def line(self, loc: Loc) -> int:
         """Line of the value at ``loc``, or of the innermost value that encloses it."""
@@ -62,11 +67,25 @@ class Positions:
 
     def rename(self, loc: Loc, key: str) -> None:
         """Make the positions at and below ``loc`` available under ``key`` as well."""
+        self.move(loc, (*loc[:-1], key))
+
+    def move(self, loc: Loc, target: Loc) -> None:
+        """Make the positions at and below ``loc`` available at ``target`` as well."""
         for old in [old for old in self.lines if old[: len(loc)] == loc]:
-            new = (*loc[:-1], key, *old[len(loc) :])
+            new = (*target, *old[len(loc) :])
             self.lines[new] = self.lines[old]
+            self.raw.pop(new, None)
             if old in self.raw:
                 self.raw[new] = self.raw[old]
+            self.inherited.pop(new, None)
+            if old in self.inherited:
+                self.inherited[new] = self.inherited[old]
+
+    def inherit(self, loc: Loc, target: Loc) -> None:
+        """Let the value at ``target`` have the positions of the one at ``loc``."""
+        self.move(loc, target)
+        for old in [old for old in self.lines if old[: len(loc)] == loc]:
+            self.inherited[*target, *old[len(loc) :]] = self.inherited.get(old, old)
 
     def locate(self, loc: Loc, section: str = "") -> Location:
         """The position as a Location."""
@@ -88,12 +107,18 @@ def read(
 
 
 def examine(
-    path: Path, schema: type[Schema], *, prefix: str, shown: str = ""
+    path: Path,
+    schema: type[Schema],
+    *,
+    prefix: str,
+    shown: str = "",
+    prepare: Callable[[Any, Positions], list[Problem]] | None = None,
 ) -> tuple[Schema | None, Positions, list[Problem]]:
     """Like ``read``, but return problems of keys and types, for callers with more rules to check.
 
-    If every mistake can be repaired (a number for a string, an extra key), the parsed file is
-    returned along with the problems; otherwise None. Raises InputError if the file is not YAML.
+    ``prepare`` may change the plain data before it is validated. If every mistake can be repaired
+    (a number for a string, an extra key), the parsed file is returned along with the problems;
+    otherwise None. Raises InputError if the file is not YAML or ``prepare`` reports problems.
     """
     positions = Positions(shown or str(path))
     problems: list[Problem] = []
@@ -105,13 +130,18 @@ def examine(
         raise InputError(
             Problem(code=f"{prefix}-syntax", where=positions.file, what=what, fix=fix)
         ) from None
+    unprepared = prepare(data, positions) if prepare else []
+    if unprepared:
+        raise InputError(in_file_order(problems + unprepared))
     for _ in range(2):  # the value of a repaired key may have mistakes of its own
         try:
             return schema.model_validate(data), positions, problems
         except ValidationError as error:
             found = _located(error, positions)
         known = _known_keys(schema)
-        new = [_explain(detail, loc, positions, known, prefix) for loc, detail in found]
+        # a mistake in an inherited value is reported where it is written
+        own = [(loc, detail) for loc, detail in found if loc not in positions.inherited]
+        new = [_explain(detail, loc, positions, known, prefix) for loc, detail in own]
         problems += [problem for problem in new if problem not in problems]
         for loc, detail in found:
             _repair(data, loc, detail["type"], positions, known)

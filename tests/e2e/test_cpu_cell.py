@@ -166,9 +166,9 @@ def test_a_server_that_is_up_and_answers_nonsense_fails(
 
 
 def more_flavors(project: Path) -> None:
-    """More cells on the cpu cell's wheels: one that builds, and two with patches that mend nothing.
+    """More cells on the cpu cell's wheels: one that builds, and two with patches that fix nothing.
 
-    ``broken`` mends nothing in upstream's sources either; ``late`` only on what is really
+    ``broken`` fixes nothing in upstream's sources either; ``late`` only on what is really
     installed.
     """
     text = (project / "matrix.yaml").read_text()
@@ -191,27 +191,23 @@ def more_flavors(project: Path) -> None:
     for name in ("two", "broken", "late"):
         rows += row.replace("flavor: cpu\n", f"flavor: cpu-{name}\n")
     text = text.replace("  gb10:\n", flavors + "  gb10:\n", 1).replace(row, rows)
-    text = text.replace(
-        "when: {flavor: cpu}", "when: {flavor: [cpu, cpu-two, cpu-broken, cpu-late]}"
-    )
     (project / "matrix.yaml").write_text(text)
 
 
-def test_a_patch_that_mends_nothing_stops_its_cell_and_no_other(
+def test_a_patch_that_fixes_nothing_stops_its_cell_and_no_other(
     cpu_image: str, project: Path
 ) -> None:
     more_flavors(project)
-    done = factory(
-        "build", "--matrix", "--select", "flavor=cpu*", "--no-verify", "--json", cwd=project
-    )
+    cells = "flavor=cpu,cpu-two,cpu-broken,cpu-late"
+    done = factory("build", "--matrix", "--select", cells, "--no-verify", "--json", cwd=project)
     assert done.code == 1
     results = {row["cell"].partition("-vllm")[0]: row for row in done.json}
     assert results["cpu"]["action"] == "skip"
     assert results["cpu-two"]["result"]["ok"] is True
-    # told before anything is built, from upstream's sources
+    # found before anything is built, from upstream's sources
     assert results["cpu-broken"]["result"] is None
     assert [problem["code"] for problem in results["cpu-broken"]["stopped"]] == ["patch-broken"]
-    # told by the builder, from the files that are installed
+    # found by the builder, from the files that are installed
     assert results["cpu-late"]["result"]["ok"] is False
     assert "the symptom is still there" in Path(results["cpu-late"]["result"]["log"]).read_text()
     assert "reproduce:" in done.err

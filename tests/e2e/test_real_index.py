@@ -26,7 +26,7 @@ def test_torch_2_10_for_arm64_is_a_cpu_build_and_is_refused_for_a_cuda_cell(proj
     assert "torch-cpu-build" in done.err
     assert "2.10.0+cpu" in done.err
     assert "matrix.yaml:" in done.err
-    assert "0.19.1" not in (project / "wheels.lock").read_text()
+    assert "cu130-vllm-0.19.1" not in (project / "wheels.lock").read_text()
     assert store.read(project / "wheels.lock").resolutions == before.resolutions
     rows = factory("plan", "--json", cwd=project)
     assert (rows.code, [row["action"] for row in rows.json][-1:]) == (2, ["blocked"])

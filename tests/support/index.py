@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import threading
 import zipfile
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 
 def wheel(
@@ -42,7 +44,8 @@ def wheel(
 
 def torch(folder: Path, version: str, local: str, cuda: str | None, *, name: str = "torch") -> Path:
     """Make a torch wheel whose version.py identifies the build, while its METADATA does not."""
-    text = f"__version__ = '{version}+{local}'\ncuda: object = {cuda!r}\n"
+    built = f"{version.partition('+')[0]}+{local}"
+    text = f"__version__ = {built!r}\ncuda: object = {cuda!r}\n"
     return wheel(folder, name, version, files={"torch/version.py": text})
 
 
@@ -53,10 +56,14 @@ def unpacker(folder: Path, version: str) -> Path:
 
 
 @contextmanager
-def serve(files: Path, root: Path) -> Iterator[str]:
-    """Serve the wheels in ``files`` as a simple index (HTML only); yields its URL."""
+def serve(files: Path, root: Path, account: str = "") -> Iterator[str]:
+    """Serve the wheels in ``files`` as a simple index (HTML only); yields its URL.
+
+    ``account`` is the ``user:password`` that it asks for; empty for an index for everybody.
+    """
     write_pages(files, root)
-    handler = partial(_Handler, directory=str(root))
+    basic = f"Basic {base64.b64encode(account.encode()).decode()}" if account else ""
+    handler = partial(_Handler, basic, directory=str(root))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -92,14 +99,32 @@ def write_pages(files: Path, root: Path) -> None:
 class _Handler(SimpleHTTPRequestHandler):
     """Supports ranged reads, as real indexes do, and logs nothing."""
 
+    def __init__(self, basic: str, *args: Any, **options: Any) -> None:
+        self.basic = basic
+        super().__init__(*args, **options)
+
     def log_message(self, *_: object) -> None:
         pass
+
+    def send_head(self) -> Any:
+        return super().send_head() if self._is_known() else None
+
+    def _is_known(self) -> bool:
+        if self.basic in ("", self.headers.get("Authorization")):
+            return True
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="index"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return False
 
     def do_GET(self) -> None:
         requested = self.headers.get("Range", "")
         path = Path(self.translate_path(self.path))
         if not requested.startswith("bytes=") or not path.is_file():
             super().do_GET()
+            return
+        if not self._is_known():
             return
         data = path.read_bytes()
         first, _, last = requested.removeprefix("bytes=").partition("-")

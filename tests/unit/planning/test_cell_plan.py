@@ -10,8 +10,9 @@ from support.images import image
 from support.plans import planned
 
 from imagefactory.locking import store
-from imagefactory.locking.lock import FIND_LINKS
-from imagefactory.planning import context, layers
+from imagefactory.locking.lock import FIND_LINKS, LockedToolchain
+from imagefactory.matrix.cell import Base
+from imagefactory.planning import context, image_config, layers
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import decide
 from imagefactory.system.platforms import Platform
@@ -104,6 +105,25 @@ def test_a_toolchain_has_a_prefix_of_its_own_and_is_set_in_the_environment() -> 
     ):
         assert text in made.dockerfile
         assert text not in planned().dockerfile
+
+
+def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
+    made = planned()
+    flavor = made.cell.flavor
+
+    def env(base: Base, toolchain: LockedToolchain | None = None) -> dict[str, str]:
+        cell = replace(made.cell, flavor=replace(flavor, base=base))
+        return image_config.environment(cell, toolchain)
+
+    cuda = replace(flavor.base, cuda_home="/usr/local/cuda")
+    assert env(cuda)["CUDA_HOME"] == "/usr/local/cuda"
+    assert env(cuda)["TRITON_PTXAS_PATH"] == "/usr/local/cuda/bin/ptxas"
+    assert env(cuda)["PATH"].startswith("/opt/venv/bin:/usr/local/cuda/bin:/usr/local/sbin:")
+    own = replace(cuda, path=("/usr/local/nvidia/bin", "/usr/bin"))
+    assert env(own)["PATH"] == "/opt/venv/bin:/usr/local/nvidia/bin:/usr/bin"
+    locked = store.read(ROOT / "wheels.lock").toolchain("cuda13.0", Platform.ARM64)
+    assert env(cuda, locked)["CUDA_HOME"] == "/opt/cuda"
+    assert "CUDA_HOME" not in env(flavor.base)
 
 
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:

@@ -11,9 +11,11 @@ def compile_for_the_gpu(subject: Subject) -> Verdict:
     """``ptxas`` and ``nvcc`` make code with FP4 conversions for the GPU in TORCH_CUDA_ARCH_LIST.
 
     Fails for a compiler that is missing or of another CUDA release than its headers, or a target
-    without its suffix (plain ``sm_121``). Images without a toolchain have nothing to check.
+    without its suffix (plain ``sm_121``). Images without a toolchain, of
+    their own or of their base, have nothing to check.
     """
-    if not subject.manifest.get("toolchain"):
+    toolchain, home = subject.manifest.get("toolchain") or {}, subject.manifest.get("cuda_home")
+    if not toolchain and not home:
         return passed("no toolchain in this image")
     facts = subject.facts["compilers"]
     seconds, target = facts["seconds"], facts["architecture"]
@@ -27,7 +29,7 @@ def compile_for_the_gpu(subject: Subject) -> Verdict:
         faults.append(f"nvcc for {target} makes no FP4 instruction: the target lacks its suffix")
     if faults:
         return failed("; ".join(faults), seconds=seconds)
-    version = subject.manifest["toolchain"].get("nvidia-cuda-nvcc", "?")
+    version = toolchain.get("nvidia-cuda-nvcc", f"in {home}")
     return passed(f"nvcc {version} compiles FP4 for {target}", seconds=seconds)
 
 

@@ -31,7 +31,7 @@ __global__ void k(const float2* in, __nv_fp4x2_storage_t* out) {
 
 def facts(context: Context) -> dict[str, Any]:
     """How ptxas and nvcc end; nothing if the image carries no toolchain."""
-    if not context.manifest.get("toolchain"):
+    if not context.manifest.get("toolchain") and not context.manifest.get("cuda_home"):
         return {}
     named = {name: os.environ.get(name, "") for name in COMPILERS}
     architectures = os.environ.get("TORCH_CUDA_ARCH_LIST", "12.1a").replace(";", " ").split()

@@ -87,6 +87,14 @@ def test_an_image_without_a_toolchain_has_nothing_to_check(tmp_path: Path) -> No
     assert (result.outcome, result.detail) == (Outcome.PASS, "no toolchain in this image")
 
 
+def test_the_toolkit_of_a_base_is_checked_like_a_toolchain() -> None:
+    image = Good()
+    image.manifest.update(toolchain=None, cuda_home="/usr/local/cuda")
+    assert "nvcc in /usr/local/cuda compiles FP4" in image.results()["toolchain"].detail
+    image.facts["compilers"].update(missing=["CUDA_HOME=/usr/local/cuda"])
+    assert image.results()["toolchain"].outcome is Outcome.FAIL
+
+
 def compilers(folder: Path, instruction: str) -> dict[str, str]:
     """The environment of an image with made-up compilers."""
     binaries = folder / "cuda" / "bin"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from imagefactory.matrix.cell import PINS
+from imagefactory.matrix.cell import pins_of
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.verifying.check_registry import Verdict, check, failed, passed
 from imagefactory.verifying.subject import Expectation, Subject
@@ -26,7 +26,7 @@ def complete(subject: Subject) -> Verdict:
     patches = [patch["name"].replace("/", ".", 1) for patch in subject.manifest.get("patches", [])]
     wanted = [
         *ALWAYS,
-        *(f"{LABEL}.pin.{axis}" for axis in PINS if axis in axes),
+        *(f"{LABEL}.pin.{axis}" for axis in pins_of(axes) if axis in axes),
         *(f"{LABEL}.patch.{name}" for name in patches),
     ]
     missing = [name for name in wanted if not subject.image.labels.get(name)]
@@ -46,18 +46,26 @@ def true(subject: Subject) -> Verdict:
         "cell": subject.manifest.get("cell"),
         "build-key": subject.manifest.get("build_key"),
         **{name: axes.get(name) for name in ("flavor", "channel")},
-        **{f"pin.{axis}": axes.get(axis) for axis in PINS},
+        **{f"pin.{axis}": axes.get(axis) for axis in _pins(subject, axes)},
     }
     faults = _differences(subject, recorded, axes.get("platform"), "the image's manifest")
     if subject.expected:
         expected = subject.expected
-        faults += _differences(subject, _asked(expected), expected.cell.platform, "the cell")
+        asked = _asked(expected, _pins(subject, expected.cell.axes))
+        faults += _differences(subject, asked, expected.cell.platform, "the cell")
     if faults:
         return failed("; ".join(faults))
     return passed("as in the image's manifest" + (" and the cell" if subject.expected else ""))
 
 
-def _asked(expected: Expectation) -> dict[str, str | None]:
+def _pins(subject: Subject, axes: Iterable[str]) -> tuple[str, ...]:
+    """The pins that an image with ``axes`` has, and those that its labels name."""
+    prefix = f"{LABEL}.pin."
+    named = [label.removeprefix(prefix) for label in subject.image.labels if prefix in label]
+    return tuple(dict.fromkeys([*pins_of(axes), *named]))
+
+
+def _asked(expected: Expectation, pins: Iterable[str]) -> dict[str, str | None]:
     """The labels that an image of the expected cell has."""
     cell = expected.cell
     return {
@@ -66,7 +74,7 @@ def _asked(expected: Expectation) -> dict[str, str | None]:
         "lock-digest": expected.lock_digest,
         "flavor": cell.flavor.name,
         "channel": cell.channel,
-        **{f"pin.{axis}": cell.pins.get(axis) for axis in PINS},
+        **{f"pin.{axis}": cell.pins.get(axis) for axis in pins},
     }
 
 

@@ -114,6 +114,24 @@ FAULTS = (
         says="pin.flashinfer is missing, the cell has 0.6.3",
     ),
     Fault(
+        check="labels-complete",
+        name="an axis of the user's own without a label",
+        breaks=lambda image: image.manifest["axes"].update(transformers="5"),
+        says="pin.transformers",
+    ),
+    Fault(
+        check="labels-true",
+        name="an image without an axis of the user's own that the cell has",
+        breaks=lambda image: expect_cell(image, {"transformers": "5"}),
+        says="pin.transformers is missing, the cell has 5",
+    ),
+    Fault(
+        check="labels-true",
+        name="an axis of the user's own that the cell does not have",
+        breaks=lambda image: label(image, pin__nccl="2.28"),
+        says="pin.nccl is 2.28, the cell has nothing",
+    ),
+    Fault(
         check="labels-true",
         name="an image of another flavor",
         breaks=lambda image: expect_flavor(image, "gb10-nemotron"),
