@@ -42,7 +42,8 @@ def newest(settings: Settings) -> tuple[Unpacker, ...]:
             best = [_best(found, version, platform) for platform in Platform]
             chosen = [one for one in best if one]
             if len(chosen) == len(Platform):
-                return tuple(_locked(*pair) for pair in zip(Platform, chosen, strict=True))
+                pairs = zip(Platform, chosen, strict=True)
+                return tuple(_locked(platform, offer, settings) for platform, offer in pairs)
     raise _not_found(down)
 
 
@@ -124,14 +125,16 @@ def _best(found: Sequence[_Offer], version: Version, platform: Platform) -> _Off
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def _locked(platform: Platform, offer: _Offer) -> Unpacker:
+def _locked(platform: Platform, offer: _Offer, settings: Settings) -> Unpacker:
     wheel = Wheel(
         name=NAME,
         version=str(offer.version),
         filename=offer.filename,
         sha256=offer.sha256,
-        size=web.size_of(offer.url) if offer.size is None else offer.size,
-        index=offer.index,
+        size=offer.size
+        if offer.size is not None
+        else web.size_of(offer.url, settings.account_for(offer.url)),
+        index=web.without_account(offer.index),
     )
     return Unpacker(platform=platform, wheel=wheel)
 
@@ -139,7 +142,9 @@ def _locked(platform: Platform, offer: _Offer) -> Unpacker:
 def _not_found(down: dict[str, str]) -> FactoryError:
     fix = "add an index with UV_INDEX or a folder with PIP_FIND_LINKS that has it"
     if down:
-        failed = ", ".join(f"{index} did not answer ({why})" for index, why in down.items())
+        failed = ", ".join(
+            f"{web.without_account(index)} did not answer ({why})" for index, why in down.items()
+        )
         return fail(SetupError, "index-unreachable", f"no {NAME} was found: {failed}", fix=fix)
     what = f"no version of {NAME} has a wheel for each of {', '.join(Platform)}"
     return fail(CheckFailedError, "lock-no-wheel", what, fix=fix)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.index import serve, torch, wheel
+from support.index import serve, torch, unpacker, wheel
 from support.machine import settings
 from support.matrices import GOOD
 
@@ -22,6 +22,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder = tmp_path / "files"
     for version in ("0.22.1", "0.33.0", "0.23.0"):
         wheel(folder, "vllm", version)
+    unpacker(folder, "0.13.8")
     torch(folder, "2.11.0", "cu130", "13.0")
     torch(folder, "2.14.0", "cu130", "13.0")
     for version, tags in (

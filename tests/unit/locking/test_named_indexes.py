@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.index import serve, torch, wheel
+from support.index import serve, torch, unpacker, wheel
 from support.machine import settings
 from support.matrices import GOOD, problems
 
@@ -55,6 +55,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def main(tmp_path: Path) -> Iterator[str]:
     """An index that has a CPU torch, as PyPI has for some releases."""
     wheel(tmp_path / "main", "vllm", "0.22.1", requires=("torch==2.11.0", "leaf"))
+    unpacker(tmp_path / "main", "0.13.8")
     torch(tmp_path / "main", "2.11.0", "cpu", None)
     wheel(tmp_path / "main", "leaf", "1.0")
     with serve(tmp_path / "main", tmp_path / "main-www") as url:
