@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from imagefactory.building import bakefile, disk
+from imagefactory.building import bakefile, disk, layouts
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
@@ -29,7 +29,7 @@ class BuildResult:
 
     Attributes:
         cell: the cell's name.
-        ok: whether its image is in the engine now.
+        ok: whether its image was made.
         seconds: wall time of the bake it was part of.
         log: everything its steps wrote.
         error: what failed, for ``ok=False``.
@@ -68,7 +68,12 @@ def build(
     builder_bases = of_platform(bases, site.platform)
     options = replace(options, substitutes=substitutes)
     file = bakefile.write_cells(contexts, plans, builder_bases, options)
-    return bake(site.engine, plans, file, logs, builder=site.builder_name)
+    results = bake(site.engine, plans, file, logs, builder=site.builder_name)
+    if options.output:
+        for plan, result in zip(plans, results, strict=True):
+            if result.ok:
+                layouts.finish(layouts.folder_of(options.output, plan.cell), plan.cell.tags)
+    return results
 
 
 def of_platform(bases: Bases, platform: Platform) -> dict[str, BaseImage]:
