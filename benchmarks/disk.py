@@ -183,7 +183,7 @@ def run(options: argparse.Namespace, stack: ExitStack) -> None:
     (plan,), _ = project.plan(select(project.inputs.matrix.cells, [cell.name]), engine)
     stack.callback(remove_images, engine)
     stack.callback(prune, engine, downloads=True)
-    wait_for_space(engine, disk.wheels_of([plan]) * disk.PEAK)
+    wait_for_space(engine, disk.wheels_of([plan]) * disk.ENGINE.peak)
     least = limit(plan, settings)
     measured: list[Goal] = []
     image = 0
