@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
-.PHONY: lock plan build verify push patch-status port-drift schema bench
+.PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -102,6 +102,10 @@ push: engine ## push what was verified
 bench: engine ## compare a cell with other ways to build it; write docs/benchmarks.md
 	@$(BIN)/python benchmarks/images.py --select '$(or $(CELL),$(DEMO))' \
 	  --markdown $(or $(PAGE),docs/benchmarks.md) $(BENCH)
+
+bench-disk: engine ## measure the disk space and time of a cold build of CELL; write PAGE
+	@$(BIN)/python benchmarks/disk.py --select '$(or $(CELL),$(DEMO))' \
+	  --markdown $(or $(PAGE),docs/benchmarks-disk.md)
 
 down: ## stop the private engine
 	@scripts/engine down

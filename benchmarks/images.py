@@ -270,7 +270,7 @@ def run(options: argparse.Namespace, stack: ExitStack) -> Report:
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     compressed = sum(wheel.size for wheel in wheels) / 1e9
     facts.append(("cell", f"{cell.name}: {len(wheels)} wheels, {compressed:.2f} GB"))
-    wait_for_space(engine, disk.wheels_of([bench.plan]) * disk.PEAK)
+    wait_for_space(engine, disk.wheels_of([bench.plan]) * disk.ENGINE.peak)
     measured = () if options.ours else tuple(options.rival or RIVALS)
     base, files = content(bench, ours=not measured)
     facts.append(("content", f"base {base / 1e6:.0f} MB and wheels {files / 1e6:.0f} MB unpacked"))

@@ -83,11 +83,14 @@ class Project:
         target = self.workspace.own_patches / _PATCH / "0.diff"
         target.write_text(f"{diff}@@ -0,0 +1 @@\n+LINE = {number}\n", encoding="utf-8")
 
-    def build(self, cells: Iterable[Cell]) -> float:
-        """The wall-clock seconds of ``imagefactory build`` for ``cells``, without verification."""
+    def build(self, cells: Iterable[Cell], *words: str) -> float:
+        """The wall-clock seconds of ``imagefactory build`` for ``cells``, without verification.
+
+        ``words`` are further options.
+        """
         selects = [word for cell in cells for word in ("--select", cell.name)]
         command = [sys.executable, "-m", "imagefactory", "build", "--no-verify"]
-        argv = [*command, "--matrix", str(self.workspace.matrix), *selects]
+        argv = [*command, "--matrix", str(self.workspace.matrix), *selects, *words]
         return clock(lambda: must(argv, env=self.environ, cwd=ROOT))
 
     def plan(self, cells: Iterable[Cell], engine: Engine) -> tuple[list[CellPlan], Bases]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from imagefactory import opening
-from imagefactory.building import bases, building, sites
+from imagefactory.building import bases, building, layouts, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.building import BuildResult
 from imagefactory.building.sites import Site
@@ -30,7 +31,7 @@ from imagefactory.publishing.publishing import Pushed
 from imagefactory.results import Built, Planned, Watcher
 from imagefactory.system import ui
 from imagefactory.system.background import in_background
-from imagefactory.system.engine import Engine
+from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import Receipt
 from imagefactory.wheels import wheels
@@ -45,12 +46,14 @@ def build(
     *,
     builder: str | None = None,
     cache: str | None = None,
+    output: Path | None = None,
     skip_verify: bool = False,
 ) -> Built:
     """Build all changed cells in one bake, and verify images that have not passed yet.
 
     ``builder`` is a buildx builder, ``cache`` a repository for build caches; ``skip_verify`` skips
-    the verification.
+    the verification. With ``output``, images become OCI layouts in that folder; they are not in the
+    engine, and not verified.
     """
     connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
     inputs = opening.read(workspace)
@@ -58,16 +61,16 @@ def build(
     site = sites.find(connecting.result(), builder)
 
     inputs, _ = make_wheels(workspace, cells, inputs, site)
-    planned = plan_cells(workspace, cells, inputs, site, make_bases=True)
+    planned = plan_cells(workspace, cells, inputs, site, make_bases=True, output=output)
     planned = replace(planned, uncovered=uncovered)
     watcher.planned(planned)
 
     to_build = [one.plan for one in planned.decisions if one.action is Action.BUILD]
     blocked = _blocked_by_patches(to_build, inputs)
     plans = [plan for plan in to_build if plan.cell.name not in blocked]
-    results = bake(workspace, plans, planned, BakeOptions(cache=cache))
+    results = bake(workspace, plans, planned, BakeOptions(cache=cache, output=output))
 
-    receipts = () if skip_verify else verify_new(workspace, planned, results, watcher)
+    receipts = () if skip_verify or output else verify_new(workspace, planned, results, watcher)
     return Built(planned=planned, stopped=blocked, results=results, receipts=receipts)
 
 
@@ -119,13 +122,15 @@ def plan_cells(
     site: Site | None,
     *,
     make_bases: bool = False,
+    output: Path | None = None,
 ) -> Planned:
     """Plan each cell, and decide what a build would do for it.
 
-    With ``make_bases``, missing bases are created, after everything else has been validated.
+    With ``make_bases``, missing bases are created, after everything else has been validated. With
+    ``output``, a build makes OCI layouts there, and images in the engine do not matter.
     """
     engine = site.engine if site else None
-    finding = in_background(engine.find_images, [cell.tag for cell in cells]) if engine else None
+    finding = in_background(_existing, engine, cells, output) if engine else None
     platforms = [site.platform if site else cells[0].platform]
     found = bases.look_all(cells, platforms, engine, workspace.known_bases)
     plans = planning.plan(cells, found, inputs)
@@ -169,15 +174,25 @@ def verify_new(
 
 
 def verify(
-    workspace: Workspace, tags: Sequence[str], selection: Sequence[str], watcher: Watcher
+    workspace: Workspace,
+    tags: Sequence[str],
+    selection: Sequence[str],
+    watcher: Watcher,
+    *,
+    source: Path | None = None,
 ) -> tuple[Receipt, ...]:
-    """Verify images by tag, or the images of the selected cells."""
+    """Verify images by tag, or the images of the selected cells.
+
+    With ``source``, the images of the selected cells are loaded from that folder of OCI layouts.
+    """
     engine = opening.connect(workspace)
     if tags:
         expected = _expected_by_tag(workspace, tags, engine)
         return _verify_all(workspace, engine, tags, expected, watcher)
     planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
+    if source:
+        layouts.load(engine, source, [one.cell for one in planned.plans])
     return _verify_all(workspace, engine, own, planned.expected(), watcher)
 
 
@@ -188,6 +203,13 @@ def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> tupl
     ready = publishing.allowed(planned.plans, engine, workspace.settings.receipts)
     repository = to or planned.inputs.matrix.repository
     return tuple(publishing.push(engine, ready, repository))
+
+
+def _existing(engine: Engine, cells: Sequence[Cell], output: Path | None) -> dict[str, ImageInfo]:
+    """The images of ``cells`` that exist where a build puts them, by tag."""
+    if output:
+        return layouts.find(output, cells)
+    return engine.find_images([cell.tag for cell in cells])
 
 
 def _blocked_by_patches(

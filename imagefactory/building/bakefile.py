@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from imagefactory.building import builders
+from imagefactory.building import builders, layouts
 from imagefactory.building.contexts import Contexts
+from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.settings import Settings
 
@@ -30,11 +31,13 @@ class BakeOptions:
         cache: repository for build caches, a tag for each target; None for no registry cache.
         substitutes: engine image -> build context that stands in for it on a builder that has an
             image store of its own; None for a builder that sees the engine's images.
+        output: folder for OCI layouts of the images; None for the engine's store.
     """
 
     uncached: Literal["none", "cells", "all"] = "none"
     cache: str | None = None
     substitutes: Mapping[str, str] | None = None
+    output: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,8 @@ def write_cells(
                 context = write(name, image)
                 targets[name] = _base_entry(context, image, stage, contexts.settings)
         context = contexts.write_cell(plan)
-        targets[plan.cell.name] = _cell_entry(context, plan, builder, contexts.settings)
+        entry = _cell_entry(context, plan, builder, contexts.settings)
+        targets[plan.cell.name] = {**entry, "output": [_output(plan.cell, options)]}
     cells = [plan.cell.name for plan in plans]
     for name in {"none": [], "cells": cells, "all": list(targets)}[options.uncached]:
         targets[name]["no-cache"] = True
@@ -116,13 +120,19 @@ def _write(
 
 
 def _substitute(targets: Mapping[str, Any], substitutes: Mapping[str, str]) -> None:
-    """Give a builder with a store of its own what it lacks, and load its images into the engine."""
+    """Give a builder with a store of its own what it lacks."""
     for target in targets.values():
         contexts = target.get("contexts", {})
         for name, swap in contexts.items():
             contexts[name] = substitutes.get(swap.removeprefix(builders.SWAPPED), swap)
-        if "tags" in target:
-            target["output"] = [f"type=docker,{COMPRESSION}"]
+
+
+def _output(cell: Cell, options: BakeOptions) -> str:
+    """Where the image of ``cell`` goes; that of a builder with its own store is loaded."""
+    if options.output:
+        folder = layouts.folder_of(options.output, cell)
+        return f"type=oci,tar=false,dest={folder},{COMPRESSION}"
+    return f"type={'image' if options.substitutes is None else 'docker'},{COMPRESSION}"
 
 
 def _base_target(image: BaseImage, stage: str) -> str:
@@ -152,7 +162,6 @@ def _cell_entry(
         },
         "platforms": [plan.cell.platform],
         "tags": list(plan.cell.tags),
-        "output": [f"type=image,{COMPRESSION}"],
         "args": {"SOURCE_DATE_EPOCH": str(plan.epoch), **_index_args(settings)},
         "attest": NO_PROVENANCE,
         **_secrets(settings),

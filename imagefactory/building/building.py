@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
-from imagefactory.building import bakefile, disk
+from imagefactory.building import bakefile, disk, layouts
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
@@ -22,6 +22,11 @@ from imagefactory.system import ui
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
+#: What a bake does: everything, all steps without an export, or the export of their results.
+Part = Literal["all", "steps", "export"]
+#: Text in the description of a cache record that is the stage of an install layer.
+STAGE = "python3 -m factory.layer "
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
@@ -29,7 +34,7 @@ class BuildResult:
 
     Attributes:
         cell: the cell's name.
-        ok: whether its image is in the engine now.
+        ok: whether its image was made.
         seconds: wall time of the bake it was part of.
         log: everything its steps wrote.
         error: what failed, for ``ok=False``.
@@ -68,7 +73,34 @@ def build(
     builder_bases = of_platform(bases, site.platform)
     options = replace(options, substitutes=substitutes)
     file = bakefile.write_cells(contexts, plans, builder_bases, options)
-    return bake(site.engine, plans, file, logs, builder=site.builder_name)
+    if options.output is None:
+        return bake(site.engine, plans, file, logs, builder=site.builder_name)
+    unpacked = bake(site.engine, plans, file, logs, builder=site.builder_name, part="steps")
+    if site.builder is None:
+        drop_stages(site.engine)
+    ready = [plan for plan, result in zip(plans, unpacked, strict=True) if result.ok]
+    exported = {
+        result.cell: result
+        for result in bake(site.engine, ready, file, logs, builder=site.builder_name, part="export")
+    }
+    for plan in ready:
+        if exported[plan.cell.name].ok:
+            layouts.finish(layouts.folder_of(options.output, plan.cell), plan.cell.tags)
+    return [_sum(result, exported.get(result.cell)) for result in unpacked]
+
+
+def _sum(steps: BuildResult, export: BuildResult | None) -> BuildResult:
+    """The result of a build in two parts."""
+    return replace(export, seconds=steps.seconds + export.seconds) if export else steps
+
+
+def drop_stages(engine: Engine) -> None:
+    """Remove the stages of install layers from the build cache, to make room for the export.
+
+    The image's layers are copies of them. Those that other steps are based on stay.
+    """
+    records = engine.cache_records()
+    engine.forget_cache([one.id for one in records if one.reclaimable and STAGE in one.description])
 
 
 def of_platform(bases: Bases, platform: Platform) -> dict[str, BaseImage]:
@@ -83,21 +115,23 @@ def bake(
     logs: Path,
     *,
     builder: str | None = None,
+    part: Part = "all",
 ) -> list[BuildResult]:
     """Build ``plans`` in one bake, and again without those that failed until none is left.
 
-    ``builder`` is a buildx builder, the engine's own if it is None. Bake cancels every target
+    ``builder`` is a buildx builder, the engine's own if it is None. ``part`` chooses between all
+    ``steps`` without an export, and the ``export`` of their results. Bake cancels every target
     at the first error, but finished steps stay in the cache for the next round. Raises SetupError,
     before anything runs, if the disk cannot hold them.
     """
-    _mind_the_disk(plans, engine)
+    if part != "export":
+        _mind_the_disk(plans, engine, exported=part == "all")
     logs.mkdir(parents=True, exist_ok=True)
     left = {plan.cell.name: plan for plan in plans}
     results: list[BuildResult] = []
     while left:
         began = time.monotonic()
-        kinds = {name: plan.cell.flavor.name for name, plan in left.items()}
-        code, progress = _round(engine, kinds, file, logs, builder)
+        code, progress = _round(engine, left, file, logs, builder, part)
         failed = _blame(left, progress) if code else {}
         ended = set(left) if not code else set(failed) or set(left)
         for name in [name for name in left if name in ended]:
@@ -107,7 +141,7 @@ def bake(
                     cell=name,
                     ok=code == 0,
                     seconds=time.monotonic() - began,
-                    log=logs / f"{name}.log",
+                    log=_log(logs, name, part),
                     error=failed.get(name, "" if code == 0 else _last(progress)),
                     reproduce=engine.bake_command(file, [name], builder=builder),
                 )
@@ -117,23 +151,36 @@ def bake(
     return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
 
 
-def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine) -> None:
+def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine, *, exported: bool) -> None:
     """Warn if the build may not fit the disk; raise SetupError if it cannot."""
-    problem = disk.judge(plans, disk.free(engine.data_root))
+    needs = disk.ENGINE if exported else disk.FOLDER
+    problem = disk.judge(plans, disk.free(engine.data_root), needs)
     if problem and problem.code == "disk-full":
         raise SetupError(problem)
     if problem:
         ui.warn(f"{problem.what}: {problem.fix}")
 
 
+def _log(logs: Path, name: str, part: Part) -> Path:
+    return logs / f"{name}{'.export' if part == 'export' else ''}.log"
+
+
 def _round(
-    engine: Engine, kinds: Mapping[str, str], file: Path, logs: Path, builder: str | None
+    engine: Engine,
+    plans: Mapping[str, CellPlan],
+    file: Path,
+    logs: Path,
+    builder: str | None,
+    part: Part,
 ) -> tuple[int, Progress]:
-    """Bake the cells that ``kinds`` names, each with the kind of build it is for the timings."""
+    """Bake the cells of ``plans`` once."""
+    more = " export" if part == "export" else ""  # a kind of its own in the timings
+    kinds = {name: f"{plan.cell.flavor.name}{more}" for name, plan in plans.items()}
     names, timings = tuple(kinds), Timings(logs.parent)
     progress = Progress(targets=names)
+    without = [f"{name}.output=type=cacheonly" for name in names] if part == "steps" else []
     with (
-        _Logs(logs, names) as files,
+        _Logs({name: _log(logs, name, part) for name in names}) as files,
         View(progress, timings=timings, kinds=kinds) as view,
     ):
 
@@ -142,7 +189,7 @@ def _round(
                 files.write(event)
                 view.feed(event)
 
-        code = engine.bake(file, names, on_line=read, builder=builder)
+        code = engine.bake(file, names, on_line=read, builder=builder, overrides=without)
         for line in progress.stray if code else ():
             files.write(Event(None, line))
     if code == 0:
@@ -175,8 +222,8 @@ def _last(progress: Progress) -> str:
 class _Logs:
     """A log file for each cell; what belongs to no cell (shared stages) goes into all of them."""
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self._files = {name: (folder / f"{name}.log").open("w", encoding="utf-8") for name in names}
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._files = {name: path.open("w", encoding="utf-8") for name, path in paths.items()}
 
     def __enter__(self) -> Self:
         return self

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors import Problem
 from imagefactory.planning.cell_plan import CellPlan
 
-#: Bytes on disk for each byte of wheels. An image alone takes them unpacked and compressed; a cold
-#: build holds them in the download cache, the install stages and the final snapshots as well.
-#: Measured on a gb10 cell of 4.5 GB of wheels: 14 GB for the image, some 40 GB at the peak.
-IMAGE, PEAK = 3, 9
 GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Bytes on the disk for each byte of wheels: for the finished image, and at the peak."""
+
+    image: float
+    peak: float
+
+
+#: A gb10 image is twice its wheels; the peaks are that times what docs/benchmarks-disk.md shows.
+ENGINE, FOLDER = Needs(image=3, peak=8), Needs(image=1, peak=5)
 
 
 def wheels_of(plans: Sequence[CellPlan]) -> int:
@@ -30,16 +39,18 @@ def free(folder: str) -> int | None:
     return shutil.disk_usage(path).free if path.is_dir() else None
 
 
-def judge(plans: Sequence[CellPlan], available: int | None) -> Problem | None:
+def judge(
+    plans: Sequence[CellPlan], available: int | None, needs: Needs = ENGINE
+) -> Problem | None:
     """What is wrong with building ``plans`` with so much free.
 
     ``disk-short`` may fit, ``disk-full`` cannot.
     """
     needed = wheels_of(plans)
-    if available is None or available >= needed * PEAK:
+    if available is None or available >= needed * needs.peak:
         return None
-    full = available < needed * IMAGE
-    least, most = needed * IMAGE / GIB, needed * PEAK / GIB
+    full = available < needed * needs.image
+    least, most = needed * needs.image / GIB, needed * needs.peak / GIB
     what = (
         f"{len(plans)} cells need {least:.0f} GiB for their images and up to "
         f"{most:.0f} GiB while they are built"

@@ -47,6 +47,14 @@ def build_command(
             help="Repository for build caches, with a tag for each bake target.",
         ),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Write OCI layouts to DIR/CELL instead of the engine; verifies nothing.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Build all changed cells in one bake, and verify their images."""
@@ -70,12 +78,15 @@ def build_command(
         silent if json else shown,
         builder=builder,
         cache=cache,
+        output=output.absolute() if output else None,
         skip_verify=no_verify,
     )
     if json:
         ui.emit_json([_as_dict(row, built) for row in built.planned.rows])
     else:
-        _show_built(built)
+        _show_built(built, output)
+    if output and any(result.ok for result in built.results.values()):
+        ui.say(f"not verified yet: imagefactory verify --from {output}")
     if built.error:
         raise built.error
 
@@ -93,7 +104,7 @@ def _as_dict(row: Decision | Uncovered, built: Built) -> dict[str, object]:
     }
 
 
-def _show_built(built: Built) -> None:
+def _show_built(built: Built, output: Path | None) -> None:
     table: list[list[ui.Part]] = []
     for row in built.planned.decisions:
         name = row.plan.cell.name
@@ -105,7 +116,8 @@ def _show_built(built: Built) -> None:
             end, note = ui.styled("blocked", "red"), built.stopped[name][0].code
         else:
             end, note = ui.styled("unchanged", "green"), ""
-        table.append([ui.styled(name, "bold"), end, note, row.plan.cell.tag])
+        image = str(output / name) if output else row.plan.cell.tag
+        table.append([ui.styled(name, "bold"), end, note, image])
     for left_out in built.planned.uncovered:
         end, note = ui.styled("blocked", "red"), left_out.problems[0].code
         table.append([ui.styled(left_out.cell.name, "bold"), end, note, left_out.cell.tag])

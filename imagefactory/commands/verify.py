@@ -17,7 +17,7 @@ from imagefactory.commands.options import (
     Select,
     workspace_of,
 )
-from imagefactory.errors import CheckFailedError
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.results import Watcher
 from imagefactory.system import ui
 from imagefactory.verifying import junit, receipt
@@ -34,6 +34,12 @@ def verify_command(
     ] = None,
     file: File = HERE,
     select: Select = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="DIR", help="Load the images from what build --output wrote."
+        ),
+    ] = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
     ] = None,
@@ -46,8 +52,11 @@ def verify_command(
     if checks:
         _show_checks(json=json)
         return
+    if tags and source:
+        what, fix = "both TAG and --from are given", "--select chooses among the images in a folder"
+        raise fail(InputError, "verify-what", what, fix=fix)
     watcher = Watcher() if json else Watcher(verified=tables.receipt)
-    receipts = pipeline.verify(workspace_of(file), tags or [], select or [], watcher)
+    receipts = pipeline.verify(workspace_of(file), tags or [], select or [], watcher, source=source)
     if junit_file:
         junit.write(junit_file, *receipts)
     if json:

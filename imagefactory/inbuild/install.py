@@ -1,8 +1,10 @@
 """Installs locked wheels with uv. Standard library only: it runs in the builder.
 
-    python install.py LIST [UV OPTION...]
+    python -m factory.install LIST [UV OPTION...]
 
-Every line of LIST identifies one wheel by its hash. uv unpacks exactly those wheels.
+Every line of LIST identifies one wheel by its hash; archives.py has it or downloads it. uv unpacks
+exactly those wheels, each once: it unpacks into a cache of its own, and the target gets links to
+the same files before that cache is removed.
 """
 
 from __future__ import annotations
@@ -10,33 +12,45 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+from . import archives
+
 PYTHON = "/opt/venv/bin/python"
-#: No resolver and no compiler run; the hash identifies the wheel, whichever index has it.
+#: No resolver, no compiler and no network; the hash identifies the wheel.
 LOCKED = (
     *("--only-binary", ":all:", "--no-deps", "--require-hashes"),
-    *("--index-strategy", "unsafe-best-match"),
+    *("--no-index", "--link-mode", "hardlink"),
 )
-#: Certificates for downloads: an optional secret of the build.
-CA = Path("/run/secrets/ca")
 
 
-def command(wheels: Path, *options: str) -> list[str]:
-    """uv's command line."""
+def command(wheels: Path, found: Path, unpacked: Path, *options: str) -> list[str]:
+    """uv's command line to install the list ``wheels``.
+
+    ``found`` is the folder of their archives, ``unpacked`` where uv unpacks them.
+    """
     argv = ["uv", "pip", "install", "--python", PYTHON, *LOCKED, *options]
-    return [*argv, "-r", str(wheels)]
+    return [*argv, "--find-links", str(found), "--cache-dir", str(unpacked), "-r", str(wheels)]
 
 
-def certificates(ca: Path = CA) -> dict[str, str]:
-    """The environment variable that makes uv trust ``ca``; none if that is empty or absent."""
-    return {"SSL_CERT_FILE": str(ca)} if ca.is_file() and ca.stat().st_size else {}
+def install(wheels: Path, *options: str, mounted: Path | None = None) -> None:
+    """Collect the archives and run uv. Raises SystemExit with its exit code if it fails.
 
-
-def install(wheels: Path, *options: str) -> None:
-    """Run uv. Raises SystemExit with its exit code if it fails."""
-    argv = command(wheels, *options)
-    done = subprocess.run(argv, env={**os.environ, **certificates()}, check=False)
+    ``mounted`` may have wheels that no index has.
+    """
+    paths = archives.collect(wheels, mounted)
+    # links need one file system: in a build step, everything but mounts is
+    with tempfile.TemporaryDirectory() as name:
+        found = Path(name, "wheels")
+        found.mkdir()
+        for path in paths:
+            (found / path.name).symlink_to(path)
+        done = subprocess.run(
+            command(wheels, found, Path(name, "unpacked"), *options),
+            env={**os.environ, "UV_INDEX": "", "UV_DEFAULT_INDEX": ""},
+            check=False,
+        )
     if done.returncode:
         sys.exit(done.returncode)
 

@@ -61,19 +61,18 @@ def target_of(environ: Mapping[str, str]) -> Target:
     )
 
 
-def options(root: Path, target: Target, wheels: Path) -> list[str]:
+def options(root: Path, target: Target) -> list[str]:
     """uv's options to install wheels for ``target`` below ``root``."""
-    local = ["--find-links", str(wheels)] if wheels.is_dir() else []
     return [
         *("--prefix", f"{root}/opt/venv"),
         *("--python-version", target.python, "--python-platform", target.platform),
-        *("--link-mode", "copy", *local),
     ]
 
 
 def unpack(root: Path, target: Target) -> None:
     """Install the listed wheels below ``root``, without uv's notes about them."""
-    install(LIST, *options(root, target, WHEELS))
+    mounted = WHEELS if WHEELS.is_dir() else None
+    install(LIST, *options(root, target), mounted=mounted)
     forget_cache(root)
 
 

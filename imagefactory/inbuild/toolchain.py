@@ -28,7 +28,7 @@ def main(platform: str, cuda: str, target: Target, *, names: Path = NAMES, out: 
     """Install and link; 1 if the wheels have no compiler."""
     home, inside = (target.cuda_home or "").strip("/"), Path("/", target.site, cuda)
     with tempfile.TemporaryDirectory() as unpacked:
-        options = ("--target", unpacked, "--python-platform", platform, "--link-mode", "copy")
+        options = ("--target", unpacked, "--python-platform", platform)
         install(LIST, *options)
         code = cuda_home.main(Path(unpacked), out / "root" / home, inside, [names])
     if code == 0:

@@ -19,7 +19,7 @@ from imagefactory.planning.layers import InstallLayer, split
 _INBUILD = Path(inbuild.__file__).parent
 #: The programs that an install layer runs. Changing one rebuilds every layer, so programs of other
 #: stages are not among them.
-LAYER_PROGRAMS = ("install.py", "layer.py", "trim.py")
+LAYER_PROGRAMS = ("archives.py", "simple_index.py", "install.py", "layer.py", "trim.py")
 #: All programs that go into the build context, by what is built: a cell's image, or a wheel of vLLM
 #: with the official binaries or with compiled ones.
 PROGRAMS = {
@@ -30,10 +30,13 @@ PROGRAMS = {
         *("patched.py", "overlay.py", "proofkit.py"),
         "manifest.py",
     ),
-    "official": ("install.py", "sources.py", "overlay.py", "proofkit.py", "wheelmaker.py"),
+    "official": (
+        *("archives.py", "simple_index.py", "install.py", "sources.py"),
+        *("overlay.py", "proofkit.py", "wheelmaker.py"),
+    ),
     "compiled": (
-        *("install.py", "cuda_home.py", "sources.py", "overlay.py", "proofkit.py"),
-        *("compiler.py", "wheelmaker.py"),
+        *("archives.py", "simple_index.py", "install.py", "cuda_home.py", "sources.py"),
+        *("overlay.py", "proofkit.py", "compiler.py", "wheelmaker.py"),
     ),
 }
 

@@ -16,7 +16,7 @@ from imagefactory.system.engine import CacheRecord, ImageInfo
 
 #: Text in the descriptions of build-cache records that only imagefactory's Dockerfiles cause.
 OURS = (
-    "/imagefactory-wheels-",
+    "/imagefactory-archives",
     "python3 -m factory.",
     "/factory/",
     "factory /factory",

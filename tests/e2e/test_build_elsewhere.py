@@ -55,6 +55,26 @@ def test_a_remote_builder_makes_the_image_that_the_engine_makes(
     assert there.digest == here.digest
 
 
+def test_a_folder_gets_the_image_that_the_engine_makes(
+    cpu_image: str, engine: Engine, own: Path, tmp_path: Path
+) -> None:
+    tag = "imagefactory/test:cpu-vllm0.32.0"
+    select, images = ("--select", "flavor=cpu"), str(tmp_path / "images")
+    done = factory("build", "--matrix", *select, "--output", images, cwd=own)
+    assert done.code == 0, done.err
+    assert engine.find_images([tag]) == {}
+    again = factory("build", "--matrix", *select, "--output", images, "--json", cwd=own)
+    assert [(row["action"], row["result"]) for row in again.json] == [("skip", None)]
+    loaded = factory("verify", "--from", images, *select, cwd=own)
+    assert loaded.code == 0, loaded.out + loaded.err
+    from_folder = engine.inspect_image(tag).digest
+    for name in engine.names("imagefactory/test"):
+        engine.untag(name)
+    near = factory("build", "--matrix", *select, "--no-verify", cwd=own)
+    assert near.code == 0, near.err
+    assert engine.inspect_image(tag).digest == from_folder
+
+
 def test_a_builder_that_there_is_not_is_one_clear_error(engine: Engine) -> None:
     done = factory("build", "--matrix", "--select", "flavor=cpu", "--builder", "nowhere")
     assert done.code == 3

@@ -20,6 +20,8 @@ Progress = Literal["rawjson", "plain"]
 _ENVIRONMENT = {"BUILDX_NO_DEFAULT_LOAD": "1"}
 #: Lines of a failed build that say why it failed.
 _LAST_LINES = 15
+#: Cache records whose names fit on one command line.
+_AT_ONCE = 500
 
 
 class Builds(Part):
@@ -120,8 +122,9 @@ class Builds(Part):
 
     def forget_cache(self, records: Sequence[str]) -> None:
         """Remove these records; those in use, and those that others are based on, stay."""
-        for name in records:  # the filter takes one value
-            self.prune_cache(only=f"id={name}")
+        for start in range(0, len(records), _AT_ONCE):
+            names = "|".join(records[start : start + _AT_ONCE])
+            self.prune_cache(only=f'id="^({names})$"')  # the filter takes one value, a pattern
 
     def prune_cache(self, *, only: str | None = None) -> None:
         """Empty the build cache, or remove the records that the filter ``only`` selects.

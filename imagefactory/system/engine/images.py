@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from imagefactory.errors import SetupError, fail
+from imagefactory.system import shell
 from imagefactory.system.engine.docker import GoneError, Part, failure
 
 if TYPE_CHECKING:
@@ -118,6 +121,15 @@ class Images(Part):
         """An image as an OCI layout in one tar stream."""
         with self._docker.pipe("save", ref) as stream:
             yield stream
+
+    def load(self, layout: Path) -> None:
+        """Load the image in a folder that is an OCI layout, with the names that it has there.
+
+        Raises SetupError if the engine does not take it.
+        """
+        argv = ["tar", "-C", str(layout), "-c", "."]
+        with shell.pipe(argv) as stream, self._docker.whales(f"loading {layout}") as client:
+            client.image.load(iter(partial(stream.read, 1 << 20), b""), quiet=True)
 
     def blobs(self, ref: str) -> dict[str, int]:
         """Digest -> bytes of everything that an image consists of.

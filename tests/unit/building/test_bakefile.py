@@ -50,7 +50,9 @@ def test_a_streamed_program_is_gone_when_its_reader_leaves() -> None:
     assert time.monotonic() - began < 20
 
 
-def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
+def write(
+    folder: Path, options: BakeOptions | None = None, **changes: object
+) -> dict[str, dict[str, object]]:
     made = replace(planned(), **changes)  # type: ignore[arg-type]
     native = BaseImage(
         base=made.cell.flavor.base,
@@ -75,7 +77,7 @@ def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
         unpackers=(Unpacker(platform=Platform.AMD64, wheel=uv),),
         settings=settings(folder, DOWN, links=(folder,)),
     )
-    path = bakefile.write_cells(contexts, [made], {"trixie": native}, BakeOptions())
+    path = bakefile.write_cells(contexts, [made], {"trixie": native}, options or BakeOptions())
     targets: dict[str, dict[str, object]] = json.loads(path.read_text())["target"]
     return targets
 
@@ -92,6 +94,24 @@ def test_wheels_are_unpacked_on_the_build_platform_for_a_cell_of_another(tmp_pat
     assert targets["builder-trixie-amd64"]["contexts"] == {
         "debian:trixie-slim": "docker-image://local:amd64"
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "output"),
+    [
+        (BakeOptions(), "type=image"),
+        (BakeOptions(substitutes={}), "type=docker"),
+        (BakeOptions(output=Path("/out")), "type=oci,tar=false,dest=/out/CELL"),
+        (BakeOptions(output=Path("/out"), substitutes={}), "type=oci,tar=false,dest=/out/CELL"),
+    ],
+)
+def test_an_image_goes_into_the_engine_or_into_a_folder(
+    tmp_path: Path, options: BakeOptions, output: str
+) -> None:
+    cell = planned().cell.name
+    assert write(tmp_path, options)[cell]["output"] == [
+        f"{output.replace('CELL', cell)},{bakefile.COMPRESSION}"
+    ]
 
 
 def test_paths_are_not_read_as_templates_by_bake(tmp_path: Path) -> None:

@@ -8,9 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import ROOT
+from support.machine import DOWN, settings
 from support.plans import planned
 
-from imagefactory.building import building, disk
+from imagefactory.building import bakefile, building, disk, layouts
+from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.contexts import Contexts
+from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine
 
@@ -18,9 +23,16 @@ FAKE = """\
 #!/usr/bin/env python3
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
-names = sys.argv[sys.argv.index("--file") + 3:]
-with (here / "calls").open("a") as calls:
-    calls.write(json.dumps(names) + "\\n")
+if "bake" not in sys.argv:
+    with (here / "others").open("a") as others:
+        others.write(json.dumps(sys.argv[1:]) + "\\n")
+    print((here / "du").read_text() if "du" in sys.argv else "")
+    sys.exit(0)
+words = sys.argv[sys.argv.index("--file") + 3:]
+names = words[:words.index("--set")] if "--set" in words else words
+for file, row in ("calls", names), ("overrides", words[len(names):]):
+    with (here / file).open("a") as rows:
+        rows.write(json.dumps(row) + "\\n")
 bad = json.loads((here / "bad").read_text())
 for name in names:
     error = "exit code: 1" if name in bad else "context canceled" if set(names) & set(bad) else ""
@@ -49,8 +61,12 @@ def run(
     made = planned()
     plans = [replace(made, cell=replace(made.cell, name=name)) for name in "abc"]
     results = building.bake(engine, plans, tmp_path / "bake.json", tmp_path / "logs")
-    calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
-    return {result.cell: result for result in results}, calls
+    return {result.cell: result for result in results}, rows(tmp_path / "calls")
+
+
+def rows(file: Path) -> list[list[str]]:
+    """What the fake docker noted in ``file``."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def test_what_cannot_fit_the_disk_is_refused_before_anything_runs(
@@ -83,3 +99,55 @@ def test_the_failure_of_a_shared_base_is_the_failure_of_every_cell_on_it(
 ) -> None:
     results, _ = run(tmp_path, engine, {"b": "base-trixie-arm64"})
     assert not any(result.ok for result in results.values())
+
+
+CACHE = """\
+ID:\t\tstage-a
+Size:\t\t2GB
+Reclaimable:\ttrue
+Description:\tmount / from exec /bin/sh -c python3 -m factory.layer small
+
+ID:\t\tstage-b
+Size:\t\t2GB
+Reclaimable:\tfalse
+Description:\tmount / from exec /bin/sh -c python3 -m factory.layer used
+
+ID:\t\tcopy
+Size:\t\t2GB
+Reclaimable:\ttrue
+Description:\t[image 1/9] COPY --link --from=layer-small /out/root/ /
+"""
+
+
+def test_a_build_into_a_folder_drops_the_stages_before_it_exports(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad").write_text('{"b": ""}')
+    (tmp_path / "du").write_text(CACHE)
+    finished: list[Path] = []
+    monkeypatch.setattr(layouts, "finish", lambda layout, _: finished.append(layout))
+    monkeypatch.setattr(bakefile, "write_cells", lambda *_: tmp_path / "bake.json")
+    contexts = Contexts(
+        folder=tmp_path / "contexts",
+        templates=(ROOT / "templates",),
+        unpackers=(),
+        settings=settings(tmp_path, DOWN),
+    )
+    made = planned()
+    plans = [replace(made, cell=replace(made.cell, name=name)) for name in "ab"]
+    monkeypatch.setattr(Site, "platform", made.cell.platform)
+    results = building.build(
+        plans,
+        {},
+        Site(engine=engine),
+        contexts,
+        BakeOptions(output=tmp_path / "out"),
+        tmp_path / "logs",
+    )
+    assert [(result.cell, result.ok) for result in results] == [("a", True), ("b", False)]
+    assert rows(tmp_path / "calls") == [["a", "b"], ["a"], ["a"]]
+    assert rows(tmp_path / "overrides")[1:] == [["--set", "a.output=type=cacheonly"], []]
+    removed = [words[-1] for words in rows(tmp_path / "others") if "prune" in words]
+    assert removed == ['id="^(stage-a)$"']
+    assert finished == [tmp_path / "out" / "a"]
+    assert results[0].log.read_text() != ""

@@ -20,17 +20,23 @@ def test_wheels_that_cells_share_count_once() -> None:
 @pytest.mark.parametrize(
     ("times", "code"),
     [
-        (disk.PEAK, None),
-        (disk.PEAK - 1, "disk-short"),
-        (disk.IMAGE, "disk-short"),
+        (disk.ENGINE.peak, None),
+        (disk.ENGINE.peak - 1, "disk-short"),
+        (disk.ENGINE.image, "disk-short"),
         (1, "disk-full"),
     ],
 )
 def test_a_build_that_may_not_fit_is_warned_of_and_one_that_cannot_is_refused(
-    times: int, code: str | None
+    times: float, code: str | None
 ) -> None:
-    problem = disk.judge([planned()], WHEELS * times)
+    problem = disk.judge([planned()], round(WHEELS * times))
     assert (problem.code if problem else None) == code
+
+
+def test_a_build_into_a_folder_needs_less() -> None:
+    available = round(WHEELS * disk.FOLDER.peak)
+    assert disk.judge([planned()], available, disk.FOLDER) is None
+    assert disk.judge([planned()], available, disk.ENGINE) is not None
 
 
 def test_both_sides_are_told_in_gib() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -10,18 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uv as uv_package
+from support import index
 
-from imagefactory.inbuild import install, layer
+from imagefactory.inbuild import archives, install, layer
 from imagefactory.inbuild.layer import Target
 from imagefactory.planning import context
 
 TARGET = Target("3.13", "aarch64-manylinux_2_40", None)
 SITE = "opt/venv/lib/python3.13/site-packages"
+WHEEL = "pkg-1-py3-none-any.whl"
 #: A stand-in for uv that installs one package, and records how it was called.
 UV = f"""\
 #!{sys.executable}
 import json, os, pathlib, sys
-pathlib.Path(os.environ["CALLED"]).write_text(json.dumps([sys.argv[1:], os.environ.get("SSL_CERT_FILE")]))
+found = sorted(os.listdir(sys.argv[sys.argv.index("--find-links") + 1]))
+pathlib.Path(os.environ["CALLED"]).write_text(json.dumps([sys.argv[1:], found]))
 if "fail" in os.environ:
     sys.exit(7)
 site = pathlib.Path(sys.argv[sys.argv.index("--prefix") + 1], "lib/python3.13/site-packages")
@@ -46,14 +51,22 @@ def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setenv("CALLED", str(tmp_path / "called.json"))
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setattr(layer, "LIST", tmp_path / "list.txt")
     monkeypatch.setattr(layer, "WHEELS", tmp_path / "wheels")
+    monkeypatch.setattr(archives, "ARCHIVES", tmp_path / "archives")
+    data = b"the archive of a wheel"
+    sha256 = hashlib.sha256(data).hexdigest()
+    (tmp_path / "list.txt").write_text(f"pkg==1 --hash=sha256:{sha256}\n")
+    kept = tmp_path / "archives" / sha256 / WHEEL
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(data)
     return tmp_path / "called.json"
 
 
-def called(file: Path) -> tuple[list[str], str | None]:
-    argv, certificates = json.loads(file.read_text())
-    return argv, certificates
+def called(file: Path) -> tuple[list[str], list[str]]:
+    """uv's arguments, and the archives that it was given."""
+    argv, found = json.loads(file.read_text())
+    return argv, found
 
 
 def made(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
@@ -65,38 +78,45 @@ def test_uv_is_asked_for_exactly_the_listed_wheels_of_the_images_platform(
     uv: Path, tmp_path: Path
 ) -> None:
     made(tmp_path)
-    argv, certificates = called(uv)
+    argv, found = called(uv)
+    links, cache = argv[argv.index("--find-links") + 1], argv[argv.index("--cache-dir") + 1]
     assert argv == [
         *("pip", "install", "--python", "/opt/venv/bin/python"),
         *("--only-binary", ":all:", "--no-deps", "--require-hashes"),
-        *("--index-strategy", "unsafe-best-match"),
+        *("--no-index", "--link-mode", "hardlink"),
         *("--prefix", f"{tmp_path}/out/root/opt/venv"),
         *("--python-version", "3.13", "--python-platform", "aarch64-manylinux_2_40"),
-        *("--link-mode", "copy", "-r", "/list.txt"),
+        *("--find-links", links, "--cache-dir", cache, "-r", f"{tmp_path}/list.txt"),
     ]
-    assert certificates is None
+    assert found == [WHEEL]
+    assert not Path(links).exists()
+    assert not Path(cache).exists()
 
 
 def test_wheels_that_are_at_no_index_are_found_where_they_are_mounted(
     uv: Path, tmp_path: Path
 ) -> None:
+    (kept,) = (tmp_path / "archives").glob("*/*.whl")
     (tmp_path / "wheels").mkdir()
+    kept.rename(tmp_path / "wheels" / WHEEL)
     made(tmp_path)
-    argv, _ = called(uv)
-    assert argv[argv.index("--find-links") + 1] == str(tmp_path / "wheels")
+    assert called(uv)[1] == [WHEEL]
 
 
-def test_the_certificates_of_the_build_are_used_if_it_has_any(
-    uv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wheels_are_unpacked_once_by_the_real_uv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ca = tmp_path / "ca"
-    assert install.certificates(ca) == {}
-    ca.write_text("")
-    assert install.certificates(ca) == {}
-    ca.write_text("a certificate")
-    monkeypatch.setattr(install, "certificates", lambda: {"SSL_CERT_FILE": str(ca)})
-    made(tmp_path)
-    assert called(uv)[1] == str(ca)
+    made = index.wheel(tmp_path, "one", "1", files={"one/__init__.py": "ONE = 1\n"})
+    sha256 = hashlib.sha256(made.read_bytes()).hexdigest()
+    listing = tmp_path / "list.txt"
+    listing.write_text(f"one==1 --hash=sha256:{sha256}\n")
+    monkeypatch.setenv("PATH", str(Path(uv_package.find_uv_bin()).parent), prepend=os.pathsep)
+    monkeypatch.setattr(install, "PYTHON", sys.executable)
+    install.install(listing, "--target", str(tmp_path / "out"), "--quiet", mounted=tmp_path)
+    unpacked = tmp_path / "out/one/__init__.py"
+    assert unpacked.read_text() == "ONE = 1\n"
+    assert unpacked.stat().st_nlink == 1
+    assert not unpacked.is_symlink()
 
 
 def test_where_uv_fails_no_layer_is_made(

@@ -60,7 +60,8 @@ def test_an_install_layer_depends_on_its_own_list_and_on_the_programs_that_it_ru
     for name in (name.partition("/")[2] for name in made.files if name.startswith("layers/")):
         assert mounts(made, name) == {f"layers/{name}"}
     copied = [line for line in made.dockerfile.splitlines() if line.startswith("COPY factory/")]
-    assert copied == ["COPY factory/install.py factory/layer.py factory/trim.py /factory/"]
+    programs = " ".join(f"factory/{name}" for name in context.LAYER_PROGRAMS)
+    assert copied == [f"COPY {programs} /factory/"]
 
 
 def mounts(plan: CellPlan, layer: str) -> set[str]:

@@ -120,7 +120,7 @@ Description:\t{description}
 Last used:\t3 minutes ago
 Type:\t\texec.cachemount
 """
-OURS = 'cached mount /root/.cache/uv from exec uv pip install with id "/imagefactory-wheels-amd64"'
+OURS = 'cached mount /archives from exec python3 with id "/imagefactory-archives"'
 
 
 def record(description: str, *, reclaimable: str = "true") -> CacheRecord:

@@ -79,8 +79,7 @@ def test_the_cache_is_pruned_record_by_record_or_by_kind(
     engine.prune_cache(only="type=regular")
     engine.prune_cache()
     assert docker.calls == [
-        "buildx prune --all --force --filter id=a",
-        "buildx prune --all --force --filter id=b",
+        'buildx prune --all --force --filter id="^(a|b)$"',
         "buildx prune --all --force --filter type=regular",
         "buildx prune --all --force",
     ]

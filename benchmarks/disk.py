@@ -1,0 +1,234 @@
+"""Measures how much disk a cold build takes at its peak, and its time relative to the limit.
+
+    python benchmarks/disk.py [--select CELL] [--markdown PAGE]
+
+The build cache is emptied and the base built; then `imagefactory build` makes one cell. Meanwhile
+the used space of the engine's disk is read ten times a second, so that nothing else should write
+there. Sizes include the base and, for `into a folder`, the folder. The limit is measured in the
+same run: uv unpacks the same wheels from the same index into
+one folder, with an empty cache, and zstd compresses that folder once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import textwrap
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import scratch
+import uv
+from measure import (
+    ROOT,
+    bake,
+    clock,
+    command,
+    files_of,
+    machine,
+    must,
+    prune,
+    remove_images,
+    run_exclusively,
+    show,
+    wait_for_space,
+)
+from report import WIDTH, Goal, amount
+
+from imagefactory.building import disk
+from imagefactory.locking.requirements import requirements_txt
+from imagefactory.locking.tags import uv_platform
+from imagefactory.matrix import matrix
+from imagefactory.matrix.select import select
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.settings import Settings, from_environment
+from imagefactory.system import ui
+from imagefactory.system.engine import Engine
+
+PEAK_GOAL, TIME_GOAL = 2.2, 1.5
+OUTPUTS = {"engine": "into the engine", "folder": "into a folder"}
+COLUMNS = ["measure", "result", "goal"]
+SECONDS = 0.1
+
+
+class Sampler:
+    """Reads how much more of the disk of ``folder`` is used than in the beginning."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._stop = folder, threading.Event()
+        self._before = shutil.disk_usage(folder).used
+        self.peak = 0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def now(self) -> int:
+        """Bytes that are used in addition at this moment."""
+        return shutil.disk_usage(self._folder).used - self._before
+
+    def _watch(self) -> None:
+        while not self._stop.wait(SECONDS):
+            self.peak = max(self.peak, self.now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """The least that a build has to do: seconds to unpack the wheels and to compress them once."""
+
+    unpack: float
+    compress: float
+
+    @property
+    def seconds(self) -> float:
+        """Both, one after the other."""
+        return self.unpack + self.compress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cold:
+    """A cold build: seconds of the base and of the cell, bytes at the peak and afterwards."""
+
+    base: float
+    cell: float
+    peak: int
+    kept: int
+
+
+def limit(plan: CellPlan, settings: Settings) -> Limit:
+    """Unpack and compress the wheels of ``plan``, by hand."""
+    with tempfile.TemporaryDirectory(prefix="imagefactory-bench-") as name:
+        folder = Path(name)
+        wheels = [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
+        (folder / "list.txt").write_text(requirements_txt(wheels), encoding="utf-8")
+        argv = [uv.find_uv_bin(), "pip", "install", "--no-deps", "--only-binary", ":all:"]
+        argv += ["--require-hashes", "--index-strategy", "unsafe-best-match", "--quiet"]
+        argv += ["--python-version", plan.cell.python, "--link-mode", "hardlink"]
+        argv += ["--python-platform", uv_platform(plan.cell.platform, plan.cell.flavor.base.glibc)]
+        argv += ["--cache-dir", str(folder / "cache"), "--target", str(folder / "tree")]
+        argv += [word for where in settings.find_links for word in ("--find-links", str(where))]
+        env = {
+            **os.environ,
+            "UV_DEFAULT_INDEX": settings.indexes[0],
+            "UV_INDEX": " ".join(settings.indexes[1:]),
+        }
+        unpack = clock(lambda: must([*argv, "-r", str(folder / "list.txt")], env=env))
+        shutil.rmtree(folder / "cache")
+        archive = str(folder / "tree.tar.zst")
+        tar = ["tar", "-I", "zstd -1 -T0", "-C", str(folder / "tree"), "-cf", archive, "."]
+        return Limit(unpack=unpack, compress=clock(lambda: must(tar)))
+
+
+def cold(project: scratch.Project, plan: CellPlan, engine: Engine, output: str) -> Cold:
+    """Build ``plan`` without caches: the base first, then the cell."""
+    plans, found = project.plan([plan.cell], engine)
+    file = project.bakefile(plans, found, engine, "base")
+    targets = json.loads(file.read_text(encoding="utf-8"))["target"]
+    remove_images(engine)
+    prune(engine, downloads=True)
+    with ExitStack() as stack:
+        watch = stack.enter_context(Sampler(engine.data_root))
+        base = clock(
+            lambda: [
+                bake(engine, file, name, keep=False) for name in targets if name != plan.cell.name
+            ]
+        )
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=Path(engine.data_root).parent))
+        words = ("--output", folder) if output == "folder" else ()
+        cell = project.build([plan.cell], *words)
+        kept = watch.now
+    return Cold(base=base, cell=cell, peak=watch.peak, kept=kept)
+
+
+def goals(name: str, built: Cold, least: Limit, image: int) -> list[Goal]:
+    """What a build took, relative to the unpacked image and to the limit."""
+    peak, ratio = built.peak / image, built.cell / least.seconds
+    return [
+        Goal(
+            f"{name}: peak on the disk / unpacked image",
+            f"{peak:.2f} ({amount(built.peak)}; {amount(built.kept)} afterwards)",
+            PEAK_GOAL,
+            peak,
+        ),
+        Goal(
+            f"{name}: cold build beyond the base / limit",
+            f"{ratio:.2f} ({built.cell:.1f} s; base {built.base:.1f} s)",
+            TIME_GOAL,
+            ratio,
+        ),
+    ]
+
+
+def run(options: argparse.Namespace, stack: ExitStack) -> None:
+    """Measure, show the results, and write the page if it was asked for."""
+    settings = from_environment(os.environ)
+    engine = Engine.connect(os.environ, settings.state)
+    run_exclusively(stack, settings.state / "bench.lock")
+    facts = machine(engine)
+    (cell, *_) = select(matrix.load(ROOT / "matrix.yaml").cells, [options.select])
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
+    project = scratch.copy(folder, [cell.flavor.name])
+    (plan,), _ = project.plan(select(project.inputs.matrix.cells, [cell.name]), engine)
+    stack.callback(remove_images, engine)
+    stack.callback(prune, engine, downloads=True)
+    wait_for_space(engine, disk.wheels_of([plan]) * disk.ENGINE.peak)
+    least = limit(plan, settings)
+    measured: list[Goal] = []
+    image = 0
+    for output, title in OUTPUTS.items():
+        built = cold(project, plan, engine, output)
+        image = image or files_of(engine, plan.cell.tag).total
+        remove_images(engine)
+        measured += goals(title, built, least, image)
+    facts += [
+        ("cell", f"{cell.name}: {len(plan.resolution.wheels)} wheels, {amount(image)} unpacked"),
+        ("limit", f"unpack {least.unpack:.1f} s, compress {least.compress:.1f} s"),
+    ]
+    rows = [[one.what, one.result, one.verdict()] for one in measured]
+    show(facts)
+    ui.table("disk and time", COLUMNS, [list(row) for row in rows])
+    if options.markdown:
+        options.markdown.write_text(page(facts, rows), encoding="utf-8")
+
+
+def page(facts: list[tuple[str, str]], rows: list[list[str]]) -> str:
+    """The results as a Markdown page."""
+    method = " ".join((__doc__ or "").split("\n\n", 2)[2].split())
+    lines = ["<!-- generated by benchmarks/disk.py; do not edit -->"]
+    lines += ["# Disk space and time of a cold build", "", textwrap.fill(method, WIDTH), ""]
+    lines += [f"- {name}: {value}" for name, value in facts]
+    lines += ["", f"| {' | '.join(COLUMNS)} |", "| --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", "To repeat the measurement:", "", "    make bench-disk", ""])
+
+
+def main() -> None:
+    """Measure, print the table, and with --markdown write it to a page as well."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--select", default="flavor=cpu", metavar="CELL", help="the cell (if several, the first)"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="also write this page")
+    options = parser.parse_args()
+
+    def work() -> None:
+        with ExitStack() as stack:
+            run(options, stack)
+
+    command(work)
+
+
+if __name__ == "__main__":
+    main()
