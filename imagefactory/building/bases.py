@@ -21,7 +21,7 @@ from imagefactory.system.platforms import Platform
 
 def bootstrap_tag(base: Base, platform: Platform) -> str:
     """The local image that stands in for ``base`` where no registry answers."""
-    return f"imagefactory/bootstrap:{base.bootstrap}-{platform.arch}"
+    return f"imagefactory/bootstrap:{base.suite}-{platform.arch}"
 
 
 def unresolved(base: Base, platform: Platform) -> BaseImage:
@@ -54,7 +54,7 @@ def look(engine: Engine, base: Base, platform: Platform, known: Path) -> BaseIma
             origin="registry",
             swap=None,
         )
-    if base.bootstrap:
+    if base.suite:
         tag = bootstrap_tag(base, platform)
         local = engine.find_images([tag]).get(tag)
         if local:
@@ -138,7 +138,7 @@ def ensure(
             json.dumps({**_read(known), base.image: digest}, indent=1) + "\n", encoding="utf-8"
         )
         return look(engine, base, platform, known)
-    if base.bootstrap is None:
+    if base.suite is None:
         raise fail(
             SetupError,
             "base-unreachable",
@@ -148,12 +148,12 @@ def ensure(
         )
     ui.warn(
         f"{base.image} cannot be pulled ({why}): making it from the Debian archive "
-        f"({base.bootstrap}) instead"
+        f"({base.suite}) instead"
     )
-    with ui.step(f"bootstrapping {base.bootstrap} for {platform}"):
+    with ui.step(f"bootstrapping {base.suite} for {platform}"):
         argv = [
             str(project / "scripts" / "bootstrap-base"),
-            base.bootstrap,
+            base.suite,
             platform.arch,
         ]
         done = shell.run(argv, env=engine.environment)
@@ -162,7 +162,7 @@ def ensure(
         raise fail(
             SetupError,
             "base-bootstrap",
-            f"bootstrapping {base.bootstrap} for {platform} failed: {' / '.join(last)}",
+            f"bootstrapping {base.suite} for {platform} failed: {' / '.join(last)}",
             fix=f"run {shell.show(argv)} by hand; imagefactory doctor checks what it needs",
         )
     return look(engine, base, platform, known)

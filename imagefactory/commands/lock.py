@@ -9,7 +9,7 @@ import typer
 from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError
-from imagefactory.locking import locking, store
+from imagefactory.locking import bases, locking, store
 from imagefactory.matrix import matrix
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.system import ui
@@ -25,17 +25,25 @@ def lock_command(
         bool,
         typer.Option(
             "--check",
-            help="Only check that every cell is covered and every wheel is still available.",
+            help="Only check that every cell is covered and everything is still available.",
         ),
     ] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", "-U", help="Upgrade all packages.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", "-U", help="Upgrade all packages, those of bases too.")
+    ] = False,
+    upgrade_base: Annotated[
+        bool,
+        typer.Option(
+            "--upgrade-base", help="Upgrade the bases: Debian packages, and digests of images."
+        ),
+    ] = False,
     package: Annotated[
         list[str] | None,
         typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write wheels.lock: every wheel of every cell, by hash."""
+    """Write wheels.lock: every wheel and every base of every cell, by hash."""
     workspace = workspace_of(file)
     declared = matrix.load(workspace.matrix)
     if check:
@@ -50,6 +58,8 @@ def lock_command(
         upgrade=upgrade,
         upgrade_packages=tuple(package or ()),
     )
+    new = bases.update(new, declared.cells, workspace.settings, upgrade=upgrade or upgrade_base)
+    changes += bases.changes(old, new)
     if new != old:
         opening.write_lock(workspace, new)
     if json:
@@ -64,15 +74,14 @@ def lock_command(
 
 
 def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:
-    with ui.step("checking that every wheel is still available"):
-        problems = locking.check(
-            store.read(workspace.lock),
-            declared.cells,
-            workspace.settings,
-            toolchains=declared.toolchains,
-        )
+    lock, cells, settings = store.read(workspace.lock), declared.cells, workspace.settings
+    with ui.step("checking that everything in wheels.lock is still available"):
+        problems = [
+            *locking.check(lock, cells, settings, toolchains=declared.toolchains),
+            *bases.check(lock, cells, settings),
+        ]
     if json:
         ui.emit_json([problem.as_dict() for problem in problems])
     if problems:
         raise CheckFailedError(problems)
-    ui.say(f"wheels.lock covers all {len(declared.cells)} cells, every wheel is still available")
+    ui.say(f"wheels.lock covers all {len(cells)} cells, everything in it is still available")

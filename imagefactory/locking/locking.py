@@ -114,6 +114,7 @@ def update(
         toolchains=tuple(sorted(locked_toolchains, key=lambda t: (t.name, t.platform))),
         sources=tuple(sorted(sources, key=lambda s: (s.name, s.version))),
         built=_still_replacing(lock, resolutions),
+        bases=lock.bases if lock else (),
     )
     if lock and store.undated(lock) == store.undated(new):
         return lock, []

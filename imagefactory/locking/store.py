@@ -15,7 +15,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from imagefactory.errors import InputError, fail
-from imagefactory.locking.lock import Lock, LockedToolchain, Resolution, Wheel
+from imagefactory.locking.lock import Lock, LockedBase, LockedToolchain, Resolution, Wheel
 
 FORMAT = 1
 HEADER = """\
@@ -25,7 +25,9 @@ HEADER = """\
 # metadata with its reason. A wheel is its sha256; `index` only says where it was found
 # ("find-links" is a local folder). A [[toolchain]] is a compiler set for one platform, installed
 # into a prefix of its own. A [[source]] is what wheels are made from, a [[built]] is a wheel made
-# by `imagefactory wheel`, keyed by the hash of everything that decides its content.
+# by `imagefactory wheel`, keyed by the hash of everything that decides its content. A [[base]] is
+# the digest of an image in a registry, or every Debian package (deb) that the base consists of;
+# `builder` packages are only in the stage that assembles images.
 """
 _ADAPTER = TypeAdapter(Lock)
 _RESTORE = "restore it from version control, or remove it and run imagefactory lock"
@@ -58,6 +60,7 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
                 "toolchains": tuple(_toolchain(row) for row in data.get("toolchain", ())),
                 "sources": tuple(data.get("source", ())),
                 "built": tuple(_built(row) for row in data.get("built", ())),
+                "bases": tuple(_base(row) for row in data.get("base", ())),
             }
         )
     except ValidationError as error:
@@ -85,6 +88,12 @@ def _toolchain(row: dict[str, Any]) -> dict[str, Any]:
 def _built(row: dict[str, Any]) -> dict[str, Any]:
     (wheel,) = _toolchain({**row, "wheel": [row["wheel"]]})["wheels"]
     return {**row, "wheel": wheel}
+
+
+def _base(row: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in row.items() if key != "deb"}
+    lists = {"debs": tuple(row.get("deb", ())), "builder": tuple(row.get("builder", ()))}
+    return {"digest": None, "suite": None, **plain, **lists}
 
 
 def write(path: Path, lock: Lock, *, guards: Path) -> None:
@@ -131,8 +140,12 @@ def dumps(lock: Lock) -> str:
             }
             for built in sorted(lock.built, key=lambda b: b.key)
         ],
+        "base": [
+            _base_row(base) for base in sorted(lock.bases, key=lambda b: (b.name, b.platform))
+        ],
     }
-    data = {name: rows for name, rows in data.items() if rows or name not in ("source", "built")}
+    optional = ("source", "built", "base")
+    data = {name: rows for name, rows in data.items() if rows or name not in optional}
     return HEADER + "\n" + tomli_w.dumps(data)
 
 
@@ -152,6 +165,23 @@ def _row(resolution: Resolution) -> dict[str, Any]:
         ],
         "wheel": _wheel_rows(resolution.wheels),
     }
+    return row
+
+
+def _base_row(base: LockedBase) -> dict[str, Any]:
+    row = _present(
+        name=base.name,
+        platform=base.platform,
+        created=base.created,
+        image=base.image,
+        digest=base.digest,
+        suite=base.suite,
+        packages=list(base.packages),
+    )
+    lists = {"deb": base.debs, "builder": base.builder}
+    for key, debs in lists.items():
+        if debs:
+            row[key] = [asdict(deb) for deb in sorted(debs, key=lambda d: d.name)]
     return row
 
 

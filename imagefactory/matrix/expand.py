@@ -200,16 +200,17 @@ def _name(axes: Mapping[str, str]) -> str:
 def _flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
     entry: FlavorEntry = file.flavors[name]
     base: BaseEntry = file.bases[entry.base]
+    suite = base.suite or base.bootstrap
     return Flavor(
         name=name,
         summary=entry.summary,
         base=Base(
             name=entry.base,
-            image=base.image,
-            bootstrap=base.bootstrap,
+            image=base.image or f"debian:{suite}",
+            suite=suite,
             python=base.python,
             glibc=base.glibc,
-            packages=tuple(sorted(base.packages)),
+            packages=tuple(sorted(set(base.packages))),
         ),
         requirements=tuple(entry.requirements),
         patches=tuple(entry.patches),

@@ -60,3 +60,14 @@ def answers(url: str) -> bool:
         return requests.head(url, timeout=TIMEOUT, allow_redirects=True).ok
     except requests.RequestException:
         return False
+
+
+def is_up(url: str) -> bool:
+    """Whether the host of ``url`` answers a HEAD request, whatever it says."""
+    import requests  # noqa: PLC0415
+
+    try:
+        requests.head(url, timeout=TIMEOUT)
+    except requests.RequestException:
+        return False
+    return True

@@ -38,7 +38,7 @@ def test_a_base_that_its_registry_has_is_used_by_digest(
         engine.push(f"{registry}/debian:slim")
     finally:
         engine.untag(f"{registry}/debian:slim")
-    elsewhere = replace(base, image=f"{registry}/debian:slim", bootstrap=None)
+    elsewhere = replace(base, image=f"{registry}/debian:slim", suite=None)
     known = tmp_path / "bases.json"
     found = bases.ensure(engine, elsewhere, engine.platform, known=known, project=ROOT)
     assert found.origin == "registry"
@@ -53,7 +53,7 @@ def test_a_base_that_its_registry_has_is_used_by_digest(
 def test_a_base_that_is_nowhere_and_cannot_be_made_is_a_clear_error(
     engine: Engine, base: Base, tmp_path: Path
 ) -> None:
-    nowhere = replace(base, image="127.0.0.1:9/debian:slim", bootstrap=None)
+    nowhere = replace(base, image="127.0.0.1:9/debian:slim", suite=None)
     with pytest.raises(SetupError) as caught:
         bases.ensure(engine, nowhere, engine.platform, known=tmp_path / "bases.json", project=ROOT)
     assert caught.value.problems[0].code == "base-unreachable"

@@ -50,6 +50,13 @@ def torch(folder: Path, version: str, local: str, cuda: str | None, *, name: str
 def serve(files: Path, root: Path) -> Iterator[str]:
     """Serve the wheels in ``files`` as a simple index (HTML only); yields its URL."""
     write_pages(files, root)
+    with served(root) as url:
+        yield f"{url}/simple"
+
+
+@contextmanager
+def served(root: Path) -> Iterator[str]:
+    """Serve the files below ``root``; yields the URL."""
     handler = partial(_Handler, directory=str(root))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(
@@ -57,7 +64,7 @@ def serve(files: Path, root: Path) -> Iterator[str]:
     )
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/simple"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
