@@ -9,7 +9,6 @@ from pathlib import Path
 
 import uv
 
-from imagefactory.building import bases
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
@@ -20,6 +19,7 @@ from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch
+from imagefactory.planning import planning
 from imagefactory.planning.planning import Inputs
 from imagefactory.system.engine import Engine
 from imagefactory.wheels.make import BuildEnv
@@ -71,9 +71,9 @@ def contexts(workspace: Workspace, folder: Path | None = None) -> Contexts:
     )
 
 
-def wheel_env(workspace: Workspace, site: Site) -> EnvFor:
+def wheel_env(workspace: Workspace, site: Site, lock: Lock) -> EnvFor:
     """A function that prepares the build environment of a cell's wheel, when it is needed."""
-    return partial(_wheel_env, workspace, site)
+    return partial(_wheel_env, workspace, site, lock)
 
 
 def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False) -> Bench:
@@ -85,13 +85,8 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
     return patching.bench(patches, toolchains, lock, workspace.settings, fresh=fresh)
 
 
-def _wheel_env(workspace: Workspace, site: Site, cell: Cell) -> BuildEnv:
+def _wheel_env(workspace: Workspace, site: Site, lock: Lock, cell: Cell) -> BuildEnv:
     platform = site.platform_for(cell)
-    base = bases.ensure(
-        site.engine,
-        cell.flavor.base,
-        platform,
-        known=workspace.known_bases,
-        project=workspace.project,
-    )
+    found = planning.bases([cell], [platform], lock)
+    base = planning.base_of(found, cell.flavor.base, platform)
     return BuildEnv(contexts=contexts(workspace), site=site, base=base)

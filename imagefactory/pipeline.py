@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from imagefactory import opening
-from imagefactory.building import bases, building, sites
+from imagefactory.building import building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.building import BuildResult
 from imagefactory.building.sites import Site
@@ -58,7 +58,7 @@ def build(
     site = sites.find(connecting.result(), builder)
 
     inputs, _ = make_wheels(workspace, cells, inputs, site)
-    planned = plan_cells(workspace, cells, inputs, site, make_bases=True)
+    planned = plan_cells(cells, inputs, site)
     watcher.planned(planned.decisions)
 
     to_build = [one.plan for one in planned.decisions if one.action is Action.BUILD]
@@ -77,7 +77,7 @@ def plan(
     inputs = opening.read(workspace)
     cells = select(inputs.matrix.cells, selection)
     engine = opening.connect_if_any(workspace) if allow_no_engine else opening.connect(workspace)
-    return plan_cells(workspace, cells, inputs, Site(engine=engine) if engine else None)
+    return plan_cells(cells, inputs, Site(engine=engine) if engine else None)
 
 
 def make_wheels(
@@ -92,34 +92,20 @@ def make_wheels(
     lock, made = wheels.make_wheels(
         cells,
         inputs,
-        opening.wheel_env(workspace, site),
+        opening.wheel_env(workspace, site, inputs.lock),
         write=lambda lock: opening.write_lock(workspace, lock),
         again=again,
     )
     return replace(inputs, lock=lock), made
 
 
-def plan_cells(
-    workspace: Workspace,
-    cells: Sequence[Cell],
-    inputs: Inputs,
-    site: Site | None,
-    *,
-    make_bases: bool = False,
-) -> Planned:
-    """Plan each cell, and decide what a build would do for it.
-
-    With ``make_bases``, missing bases are created, after everything else has been validated.
-    """
+def plan_cells(cells: Sequence[Cell], inputs: Inputs, site: Site | None) -> Planned:
+    """Plan each cell, and decide what a build would do for it."""
     engine = site.engine if site else None
     finding = in_background(engine.find_images, [cell.tag for cell in cells]) if engine else None
     platforms = [site.platform if site else cells[0].platform]
-    found = bases.look_all(cells, platforms, engine, workspace.known_bases)
+    found = planning.bases(cells, platforms, inputs.lock)
     plans = planning.plan(cells, found, inputs)
-    if engine and make_bases and any(base.origin == "unresolved" for base in found.values()):
-        known, project = workspace.known_bases, workspace.project
-        found = bases.ensure_all(cells, platforms, engine, known=known, project=project)
-        plans = planning.plan(cells, found, inputs)
     images = finding.result() if finding else None
     return Planned(
         inputs=inputs, bases=found, decisions=decide(plans, images), images=images, site=site
@@ -207,7 +193,7 @@ def _expected_by_tag(
         cells = [cell for cell in inputs.matrix.cells if {*cell.tags} & {*tags}]
         if not cells:
             return {}
-        return plan_cells(workspace, cells, inputs, Site(engine=engine)).expected()
+        return plan_cells(cells, inputs, Site(engine=engine)).expected()
     except FactoryError as error:
         ui.warn(f"not compared with the matrix: {error.problems[0].what}")
         return {}

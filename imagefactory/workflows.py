@@ -44,7 +44,7 @@ def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> 
     image = engine.inspect_image(tag)
     inputs = opening.read(workspace)
     cell = rebuilding.cell_of(image, inputs.matrix.cells)
-    planned = pipeline.plan_cells(workspace, [cell], inputs, Site(engine=engine), make_bases=True)
+    planned = pipeline.plan_cells([cell], inputs, Site(engine=engine))
     (plan,) = planned.plans
     rebuilding.check_inputs(image, plan)
     contexts = opening.contexts(workspace, workspace.settings.cache / "rebuild")
@@ -65,7 +65,9 @@ def try_units(workspace: Workspace, cell: Cell, trial: Trial, builder: str | Non
     """Compile single units of the cell's vLLM to inspect the result."""
     inputs = opening.read(workspace)
     site = sites.find(opening.connect(workspace), builder)
-    return wheels.compile_units(cell, inputs, opening.wheel_env(workspace, site), trial)
+    return wheels.compile_units(
+        cell, inputs, opening.wheel_env(workspace, site, inputs.lock), trial
+    )
 
 
 def check_patches(workspace: Workspace, selection: Sequence[str]) -> tuple[Checked, ...]:
@@ -81,7 +83,7 @@ def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tupl
     """Find what can be removed to free disk space; also returns the engine to remove it from."""
     engine = opening.connect(workspace)
     inputs = opening.read(workspace)
-    planned = pipeline.plan_cells(workspace, inputs.matrix.cells, inputs, Site(engine=engine))
+    planned = pipeline.plan_cells(inputs.matrix.cells, inputs, Site(engine=engine))
     found = upkeep.survey(
         engine, planned.plans, inputs, everything=everything, build_cache=build_cache
     )

@@ -17,10 +17,11 @@ from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Item, Kind, Pruning
 from imagefactory.verifying import receipt
 
-BOOTSTRAPPED = "imagefactory/bootstrap"
 #: Folders below the cache folder whose content is recreated when needed.
 RECREATABLE = (
+    "bases",
     "build",
+    "debs",
     "metadata",
     "proofs",
     "rebuild",
@@ -46,9 +47,8 @@ def survey(
     records = engine.cache_records() if build_cache else []
     cached = prune.cache(records, private=engine.private)
     folders = _all_folders(inputs.settings) if everything else _stale_folders(plans, inputs)
-    bases = _bases(engine) if everything else []
     return Pruning(
-        items=(*images.items, *bases, *folders, *cached.items),
+        items=(*images.items, *folders, *cached.items),
         kept=(*images.kept, *cached.kept),
     )
 
@@ -76,15 +76,6 @@ def _images(
         verified={one.digest for one in receipts if one and one.passed},
         everything=everything,
     )
-
-
-def _bases(engine: Engine) -> list[Item]:
-    found = engine.find_images(engine.names(BOOTSTRAPPED))
-    why = "recreated from the distribution's archive"
-    return [
-        Item(kind=Kind.BASE, name=ref, size=image.size, why=why)
-        for ref, image in sorted(found.items())
-    ]
 
 
 def _all_folders(settings: Settings) -> list[Item]:
@@ -132,7 +123,7 @@ def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
     records = [item.name for item in items if item.kind is Kind.CACHE]
     for item in items:
         try:
-            if item.kind in (Kind.IMAGE, Kind.BASE):
+            if item.kind is Kind.IMAGE:
                 engine.untag(item.name)
             elif item.kind is Kind.FOLDER:
                 shutil.rmtree(item.name)

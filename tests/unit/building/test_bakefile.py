@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from support import ROOT
 from support.machine import DOWN, settings
-from support.plans import planned
+from support.plans import base_image, planned
 
-from imagefactory.building import bakefile
+from imagefactory.building import bakefile, bases
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
-from imagefactory.errors import SetupError
-from imagefactory.planning.cell_plan import BaseImage
+from imagefactory.errors import InputError, SetupError
 from imagefactory.system import shell
 from imagefactory.system.platforms import Platform
 
@@ -47,23 +46,21 @@ def test_a_streamed_program_is_gone_when_its_reader_leaves() -> None:
     assert time.monotonic() - began < 20
 
 
-def write(folder: Path, **changes: object) -> dict[str, dict[str, object]]:
-    made = replace(planned(), **changes)  # type: ignore[arg-type]
-    native = BaseImage(
-        base=made.cell.flavor.base,
-        platform=Platform.AMD64,
-        reference="debian:trixie-slim",
-        digest=None,
-        origin="bootstrap",
-        swap="docker-image://local:amd64",
-    )
+def write(
+    folder: Path, *, suite: str | None = None, load: bool = False, **changes: object
+) -> dict[str, dict[str, object]]:
+    """The targets for a gb10 cell; with ``suite``, on a base of packages that are made already."""
+    cell = planned().cell
+    base = base_image(cell.flavor.base, cell.platform, suite=suite)
+    made = replace(planned(base), **changes)  # type: ignore[arg-type]
+    native = base_image(made.cell.flavor.base, Platform.AMD64, suite=suite)
     contexts = Contexts(
         folder=folder / "${out}",
         templates=ROOT / "templates",
         uv=Path(sys.executable),
         settings=settings(folder, DOWN),
     )
-    path = bakefile.write_cells(contexts, [made], {"trixie": native}, BakeOptions())
+    path = bakefile.write_cells(contexts, [made], {"trixie": native}, BakeOptions(load=load))
     targets: dict[str, dict[str, object]] = json.loads(path.read_text())["target"]
     return targets
 
@@ -77,9 +74,43 @@ def test_wheels_are_unpacked_on_the_build_platform_for_a_cell_of_another(tmp_pat
         "base": "target:base-trixie-arm64",
     }
     assert targets["builder-trixie-amd64"]["platforms"] == ["linux/amd64"]
-    assert targets["builder-trixie-amd64"]["contexts"] == {
-        "debian:trixie-slim": "docker-image://local:amd64"
+    assert "contexts" not in targets["builder-trixie-amd64"]
+    assert "contexts" not in targets["base-trixie-arm64"]
+
+
+def test_the_stages_of_a_base_of_packages_begin_with_systems_that_were_assembled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        bases, "contexts", lambda image, stage, _: {"root": f"{stage} {image.platform.arch}"}
+    )
+    targets = write(tmp_path, suite="trixie")
+    assert targets["builder-trixie-amd64"]["contexts"] == {"root": "builder amd64"}
+    assert targets["base-trixie-arm64"]["contexts"] == {
+        "root": "base arm64",
+        "builder": "target:builder-trixie-amd64",
     }
+
+
+def test_the_images_of_a_builder_with_a_store_of_its_own_are_loaded_into_the_engine(
+    tmp_path: Path,
+) -> None:
+    cell = planned().cell.name
+    outputs = [str(write(tmp_path, load=load)[cell]["output"]) for load in (False, True)]
+    assert ["type=image" in outputs[0], "type=docker" in outputs[1]] == [True, True]
+
+
+def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: Path) -> None:
+    contexts = Contexts(
+        folder=tmp_path,
+        templates=ROOT / "templates",
+        uv=Path(sys.executable),
+        settings=settings(tmp_path, DOWN),
+    )
+    with pytest.raises(InputError) as caught:
+        bakefile.write_cells(contexts, [planned()], {}, BakeOptions())
+    assert caught.value.problems[0].code == "lock-uncovered"
+    assert "platform that builds" in caught.value.problems[0].what
 
 
 def test_paths_are_not_read_as_templates_by_bake(tmp_path: Path) -> None:
