@@ -21,7 +21,9 @@ _PAM_ENDS = ("here's the fallback if no module succeeds", "end of pam-auth-updat
 def create(system: System) -> None:
     """Create /etc/passwd and /etc/group from base-passwd's lists."""
     for name in ("passwd", "group"):
-        system.tree.copy(f"usr/share/base-passwd/{name}.master", f"etc/{name}", package="base-passwd")
+        system.tree.copy(
+            f"usr/share/base-passwd/{name}.master", f"etc/{name}", package="base-passwd"
+        )
 
 
 def shadow(system: System) -> None:

@@ -8,18 +8,17 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
-import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from imagefactory.building.debian.tree import Entry, Kind, Slice, permissions
 from imagefactory.errors import FactoryError, InputError, fail
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
+_PIECE = 1 << 22
 _KINDS = {
     tarfile.REGTYPE: Kind.FILE,
     tarfile.AREGTYPE: Kind.FILE,
@@ -90,9 +89,9 @@ def read(path: Path, spool: Path) -> Package:
 
 def _read(path: Path, spool: Path) -> Package:
     parts = dict(_members(path))
-    control = dict(_control(_open(path, parts, "control")))
+    control = dict(_control(b"".join(_unpacked(path, parts, "control"))))
     with spool.open("wb") as stream:
-        shutil.copyfileobj(_open(path, parts, "data"), stream, 1 << 20)
+        stream.writelines(_unpacked(path, parts, "data"))
     fields = paragraph(control.pop("control").decode())
     paths, entries = _entries(fields["Package"], spool)
     return Package(
@@ -124,12 +123,12 @@ def paragraph(text: str) -> dict[str, str]:
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
     """The names and contents of an ar archive."""
-    data = memoryview(path.read_bytes())
-    if bytes(data[: len(_MAGIC)]) != _MAGIC:
+    data = path.read_bytes()
+    if not data.startswith(_MAGIC):
         raise ValueError("it is not an ar archive")
     at = len(_MAGIC)
     while at + _HEADER <= len(data):
-        header = bytes(data[at : at + _HEADER])
+        header = data[at : at + _HEADER]
         size = int(header[48:58])
         at += _HEADER
         if at + size > len(data):
@@ -138,19 +137,18 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
         at += size + size % 2
 
 
-def _open(path: Path, parts: Mapping[str, bytes], name: str) -> IO[bytes]:
-    """The uncompressed tar archive ``name`` of a package."""
+def _unpacked(path: Path, parts: Mapping[str, bytes], name: str) -> Iterator[bytes]:
+    """The uncompressed tar archive ``name`` of a package, in pieces."""
     found = next((part for part in parts if part.startswith(f"{name}.tar")), None)
     if found is None:
         raise ValueError(f"it has no {name}.tar")
-    stream = io.BytesIO(parts[found])
     match found.removeprefix(f"{name}.tar"):
         case ".xz":
-            return lzma.open(stream)
+            yield from _decompressed(parts[found])
         case ".gz":
-            return gzip.open(stream)
+            yield gzip.decompress(parts[found])
         case "":
-            return stream
+            yield parts[found]
         case other:
             raise fail(
                 InputError,
@@ -161,8 +159,18 @@ def _open(path: Path, parts: Mapping[str, bytes], name: str) -> IO[bytes]:
             )
 
 
-def _control(stream: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(fileobj=io.BytesIO(stream.read())) as archive:
+def _decompressed(data: bytes) -> Iterator[bytes]:
+    """Large pieces: other threads run only while one is being decompressed."""
+    decompressor = lzma.LZMADecompressor()
+    while not decompressor.eof:
+        if not (piece := decompressor.decompress(data, _PIECE)) and not data:
+            raise ValueError("it is cut off")
+        yield piece
+        data = b""
+
+
+def _control(data: bytes) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isreg() else None
             if content:
@@ -180,9 +188,7 @@ def _entries(package: str, spool: Path) -> tuple[tuple[str, ...], dict[str, Entr
     return tuple(paths), entries
 
 
-def _entry(
-    package: str, member: tarfile.TarInfo, spool: Path, seen: dict[str, Entry]
-) -> Entry:
+def _entry(package: str, member: tarfile.TarInfo, spool: Path, seen: dict[str, Entry]) -> Entry:
     kind = _KINDS.get(member.type)
     if kind is None or ".." in member.name.split("/"):
         raise ValueError(f"{member.name} is neither a file, a folder nor a link inside the image")

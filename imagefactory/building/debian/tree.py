@@ -113,9 +113,7 @@ class Tree:
     def folder(self, path: str, *, mode: int = 0o755, gid: int = 0, package: str = "") -> None:
         """Make a folder, unless ``path`` exists."""
         if self.real(path) not in self.entries:
-            self.put(
-                self.real(path), Entry(kind=Kind.FOLDER, mode=mode, gid=gid, package=package)
-            )
+            self.put(self.real(path), Entry(kind=Kind.FOLDER, mode=mode, gid=gid, package=package))
 
     def symlink(self, path: str, target: str, *, package: str = "") -> None:
         """Make a symbolic link; one that exists is replaced."""
