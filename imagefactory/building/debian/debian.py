@@ -9,6 +9,7 @@ same packages give the same bytes on any machine.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -123,7 +124,7 @@ def _check(packages: Sequence[Package], platform: Platform) -> None:
             what=f"{one.name} is there twice: {one.fields['Version']}, {two.fields['Version']}",
             where=str(two.file),
         )
-        for one, two in zip(packages, packages[1:], strict=False)
+        for one, two in itertools.pairwise(packages)
         if one.name == two.name
     ]
     if problems:

@@ -177,7 +177,7 @@ def _string_table(texts: Iterable[str]) -> tuple[dict[str, int], bytes]:
     table = bytearray()
     previous = ""
     # text reversed and in descending order: what is a tail comes right after what contains it
-    for text in sorted(texts, key=lambda text: text.encode()[::-1] + b"\xff"[:0], reverse=True):
+    for text in sorted(texts, key=lambda text: text.encode()[::-1], reverse=True):
         if previous.endswith(text):
             offsets[text] = offsets[previous] + len(previous) - len(text)
         else:

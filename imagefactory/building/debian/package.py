@@ -178,7 +178,8 @@ def _control(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _entries(package: str, spool: Path) -> tuple[tuple[str, ...], dict[str, Entry]]:
-    paths, entries = [], {}
+    paths: list[str] = []
+    entries: dict[str, Entry] = {}
     with tarfile.open(spool) as archive:
         for member in archive:
             path = member.name.removeprefix(".").strip("/")

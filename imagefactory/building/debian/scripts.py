@@ -39,7 +39,7 @@ _NOTHING = frozenset({"set -e", "set -eu", "exit 0", ":"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """What is known about some versions of the scripts of a package.
+    """What some versions of a package's scripts do. Several reviews may share a script.
 
     Attributes:
         hashes: those of the reviewed texts, by the script's name.
@@ -51,9 +51,9 @@ class Review:
     steps: tuple[tuple[str, ...], ...]
     why: str
 
-    def covers(self, package: Package) -> bool:
-        """Whether these are the scripts of ``package``, as far as they do anything."""
-        return all(identity(text) in self.hashes[name] for name, text in acting(package).items())
+    def covers(self, name: str, text: str) -> bool:
+        """Whether this is about the script ``name`` with this text."""
+        return identity(text) in self.hashes[name]
 
 
 #: The reviews of packages by name.
@@ -90,9 +90,13 @@ def acting(package: Package) -> dict[str, str]:
 
 def steps(package: Package, reviews: Table) -> tuple[tuple[str, ...], ...]:
     """What is done instead of the package's scripts, which ``check`` has accepted."""
-    if not acting(package):
-        return ()
-    return next(review.steps for review in reviews[package.name] if review.covers(package))
+    scripts = acting(package).items()
+    return tuple(
+        step
+        for review in reviews.get(package.name, ())
+        if any(review.covers(name, text) for name, text in scripts)
+        for step in review.steps
+    )
 
 
 def normalized(script: str) -> str:
@@ -130,8 +134,8 @@ def check(packages: Iterable[Package], reviews: Table) -> None:
     problems = [
         _problem(package, name, text)
         for package in packages
-        if not any(review.covers(package) for review in reviews.get(package.name, ()))
         for name, text in acting(package).items()
+        if not any(review.covers(name, text) for review in reviews.get(package.name, ()))
     ]
     if problems:
         raise InputError(problems)
