@@ -118,16 +118,14 @@ def _modules(
     kind: str, block: str, enabled: Sequence[Mapping[str, str]]
 ) -> Iterator[tuple[str, list[str]]]:
     """The profiles with lines in a block, and those lines."""
-    field = kind.capitalize()
-    users = [profile for profile in enabled if profile.get(f"{field}-Type") == block]
-    if kind == "session-noninteractive":
-        users = [
-            profile
-            for profile in enabled
-            if profile.get("Session-Type") == block
-            and profile.get("Session-Interactive-Only") != "yes"
-        ]
-        field = "Session"
+    interactive = kind != "session-noninteractive"
+    field = kind.removesuffix("-noninteractive").capitalize()
+    users = [
+        profile
+        for profile in enabled
+        if profile.get(f"{field}-Type") == block
+        and (interactive or profile.get("Session-Interactive-Only") != "yes")
+    ]
     for number, profile in enumerate(users):
         text = (profile.get(f"{field}-Initial") if number == 0 else None) or profile[field]
         yield profile[""], text.splitlines()

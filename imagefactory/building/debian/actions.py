@@ -34,7 +34,7 @@ def _do(system: System, package: Package, step: tuple[str, ...]) -> None:
     filled = (word.format_map(system.names) if "{" in word else word for word in step)
     name, *arguments = filled
     try:
-        _STEPS[name](system, package, *arguments)
+        STEPS[name](system, package, *arguments)
     except (KeyError, TypeError, ValueError) as error:
         raise fail(
             InputError,
@@ -95,7 +95,8 @@ def _divert(system: System, package: Package, path: str, to: str) -> None:
     system.diversions.append(Diversion(path=path, to=to, package=package.name))
 
 
-_STEPS: Mapping[str, Callable[..., None]] = {
+#: What the first word of a step in the table does.
+STEPS: Mapping[str, Callable[..., None]] = {
     "link": _link,
     "replace": _replace,
     "copy": _copy,

@@ -40,7 +40,8 @@ def _call(words: Sequence[str]) -> Alternative:
     while rest[:1] == ["--slave"]:
         _, slave_link, slave, slave_path, *rest = rest
         slaves[slave] = (slave_link, slave_path)
-    if rest and rest[0] not in {"||", ";", "&&", ">/dev/null"}:
+    values = [link, name, path, *(value for slave in slaves.values() for value in slave)]
+    if rest[:1] not in ([], ["||"]) or any("$" in value for value in values):
         raise ValueError(f"not an update-alternatives call: {shlex.join(words)}")
     return Alternative(name=name, link=link, path=path, priority=int(priority), slaves=slaves)
 

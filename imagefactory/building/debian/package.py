@@ -92,15 +92,11 @@ def _read(path: Path, spool: Path) -> Package:
     control = dict(_control(b"".join(_unpacked(path, parts, "control"))))
     with spool.open("wb") as stream:
         stream.writelines(_unpacked(path, parts, "data"))
-    fields = paragraph(control.pop("control").decode())
+    fields = paragraph(control.pop("control", b"").decode())
+    if missing := {"Package", "Version", "Architecture"} - fields.keys():
+        raise ValueError(f"its control file lacks {', '.join(sorted(missing))}")
     paths, entries = _entries(fields["Package"], spool)
-    return Package(
-        file=path,
-        fields={**fields, "Architecture": fields["Architecture"]},
-        control=control,
-        paths=paths,
-        entries=entries,
-    )
+    return Package(file=path, fields=fields, control=control, paths=paths, entries=entries)
 
 
 def paragraph(text: str) -> dict[str, str]:
