@@ -27,7 +27,7 @@ def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, st
     """
     if image.locked.suite is None:
         return {}
-    folder = _folder(image, stage, settings)
+    folder = folder_of(image, stage, settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if not (folder / "index.json").is_file():
@@ -49,8 +49,8 @@ def _debs(image: BaseImage, stage: Stage) -> tuple[Deb, ...]:
     return locked.debs if stage == "base" else (*locked.debs, *locked.builder)
 
 
-def _folder(image: BaseImage, stage: Stage, settings: Settings) -> Path:
-    """Where the system of ``stage`` is kept: its digest covers the packages and the assembler."""
+def folder_of(image: BaseImage, stage: Stage, settings: Settings) -> Path:
+    """Where the system of ``stage`` is kept; the name covers the packages and the assembler."""
     key = key_of([image.digest, [deb.sha256 for deb in _debs(image, stage)]])
     name = f"{image.base.name}-{stage}-{image.platform.arch}-{key[:16]}"
     return settings.cache / "bases" / name

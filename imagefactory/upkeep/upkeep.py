@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagefactory.building import disk
+from imagefactory.building import bases, disk
 from imagefactory.errors import FactoryError, Problem
 from imagefactory.locking.lock import Lock
+from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.planning import Inputs
 from imagefactory.settings import Settings
 from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Item, Kind, Pruning
 from imagefactory.verifying import receipt
@@ -86,14 +88,26 @@ def _all_folders(settings: Settings) -> list[Item]:
 
 
 def _stale_folders(plans: Sequence[CellPlan], inputs: Inputs) -> list[Item]:
-    contexts, house = (inputs.settings.cache / name for name in ("build", "wheelhouse"))
+    contexts = inputs.settings.cache / "build"
     cells = {plan.cell.name for plan in plans}
     sizes = {path: _size(path) for path in _folders(contexts) if not _is_stage(path.name)}
     why = "build context of a cell that is not in the matrix"
-    stale = prune.folders(contexts, cells, why, sizes)
-    files = {path: _size(path) for path in _folders(house)}
-    locked = _hashes(inputs.lock)
-    return [*stale, *prune.folders(house, locked, "file that is not in the lock", files)]
+    stale = list(prune.folders(contexts, cells, why, sizes))
+    locked = {"wheelhouse": _hashes(inputs.lock), "debs": _debs(inputs.lock)}
+    for name, hashes in locked.items():
+        root = inputs.settings.cache / name
+        files = {path: _size(path) for path in _folders(root)}
+        stale += prune.folders(root, hashes, "file that is not in the lock", files)
+    systems = {path: _size(path) for path in _folders(inputs.settings.cache / "bases")}
+    why = "base with packages that are not in the lock"
+    return [*stale, *prune.folders(inputs.settings.cache / "bases", _systems(inputs), why, systems)]
+
+
+def _systems(inputs: Inputs) -> set[str]:
+    """The folders of the bases that builds may need."""
+    found = planning.bases(inputs.matrix.cells, Platform, inputs.lock).values()
+    stages: tuple[bases.Stage, ...] = ("builder", "base")
+    return {bases.folder_of(one, stage, inputs.settings).name for one in found for stage in stages}
 
 
 def _folders(root: Path) -> list[Path]:
@@ -103,6 +117,10 @@ def _folders(root: Path) -> list[Path]:
 def _hashes(lock: Lock) -> set[str]:
     wheels = {wheel.sha256 for resolution in lock.installable() for wheel in resolution.wheels}
     return wheels | {source.sha256 for source in lock.sources}
+
+
+def _debs(lock: Lock) -> set[str]:
+    return {deb.sha256 for base in lock.bases for deb in (*base.debs, *base.builder)}
 
 
 def _is_stage(name: str) -> bool:

@@ -28,7 +28,6 @@ def fetch(debs: Sequence[Deb], day: str, settings: Settings) -> list[Path]:
     paths = [_path(deb, settings) for deb in debs]
     missing = [deb for deb, path in zip(debs, paths, strict=True) if not path.is_file()]
     if missing:
-        (settings.cache / "debs").mkdir(parents=True, exist_ok=True)
         sources = _Sources(day, settings.debian)
         with (
             ui.step(f"downloading {len(missing)} Debian packages"),
@@ -72,7 +71,7 @@ def local(deb: Deb, debian: Debian) -> Path | None:
 
 
 def _path(deb: Deb, settings: Settings) -> Path:
-    return settings.cache / "debs" / f"{deb.sha256}.deb"
+    return settings.cache / "debs" / deb.sha256 / deb.filename
 
 
 class _Sources:
@@ -111,6 +110,7 @@ class _Sources:
 def _obtain(deb: Deb, sources: _Sources, settings: Settings) -> bool:
     """Put the file of ``deb`` into the cache; whether it was found."""
     target = _path(deb, settings)
+    target.parent.mkdir(parents=True, exist_ok=True)
     found = local(deb, settings.debian)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         part = Path(folder) / target.name
