@@ -10,6 +10,7 @@ from imagefactory.building.debian.tree import Kind, Tree
 from imagefactory.errors import InputError, fail
 
 _DAY = 86400
+_SYSTEM_GROUPS = (100, 1000)
 _PAM = ("auth", "account", "password", "session", "session-noninteractive")
 _PAM_BLOCKS = {
     'here are the per-package modules (the "Primary" block)': "Primary",
@@ -51,6 +52,17 @@ def require_user(system: System, name: str) -> None:
             f"base-passwd has no user {name}, and no other users are created",
             fix="use a newer suite, or a base image from a registry",
         )
+
+
+def add_group(system: System, name: str) -> None:
+    """Create a system group with the lowest free number, as addgroup does."""
+    rows = [line.split(":") for line in system.tree.text("etc/group").splitlines()]
+    if name in {row[0] for row in rows}:
+        return
+    used = {int(row[2]) for row in rows}
+    number = next(number for number in range(*_SYSTEM_GROUPS) if number not in used)
+    text = system.tree.text("etc/group") + f"{name}:!:{number}:\n"
+    system.tree.file("etc/group", text, package="base-passwd")
 
 
 def group_id(tree: Tree, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from imagefactory.building.debian import accounts, alternatives, certificates, linker
 from imagefactory.building.debian.package import Package
@@ -17,9 +18,10 @@ def run(system: System, reviews: Table) -> None:
     Raises InputError if the table and the packages do not match.
     """
     found: list[alternatives.Alternative] = []
-    # users first: other steps need the numbers of groups
+    # groups first, because other steps need their numbers, and their passwords when all are there
+    order = {"base-passwd": -1, "passwd": 1}
     for package in sorted(
-        system.packages.values(), key=lambda each: (each.name != "base-passwd", each.name)
+        system.packages.values(), key=lambda each: (order.get(each.name, 0), each.name)
     ):
         for step in steps(package, reviews):
             _do(system, package, step)
@@ -69,9 +71,21 @@ def _link(system: System, package: Package, path: str, target: str) -> None:
 
 
 def _replace(system: System, package: Package, path: str, target: str) -> None:
-    """Make a link of what the package has as an empty folder."""
+    """Make a link of a folder, and move what packages have in it to the link's target."""
+    inside = list(system.tree.below(f"{path}/"))
     system.tree.remove(path)
     system.tree.symlink(path, target, package=package.name)
+    for name, entry in inside:
+        if system.tree.find(name) is None:
+            system.tree.put(system.tree.real(name), entry)
+
+
+def _own(system: System, package: Package, path: str, mode: str, group: str) -> None:
+    """Change the mode and the group of a file that the package has."""
+    name = system.tree.real(path)
+    entry = system.tree.entries[name]
+    gid = accounts.group_id(system.tree, group)
+    system.tree.put(name, replace(entry, mode=int(mode, 8), gid=gid, package=package.name))
 
 
 def _copy(system: System, package: Package, source: str, path: str) -> None:
@@ -99,11 +113,13 @@ def _divert(system: System, package: Package, path: str, to: str) -> None:
 STEPS: Mapping[str, Callable[..., None]] = {
     "link": _link,
     "replace": _replace,
+    "own": _own,
     "copy": _copy,
     "folder": _folder,
     "file": _file,
     "divert": _divert,
     "accounts": lambda system, _: accounts.create(system),
+    "group": lambda system, _, name: accounts.add_group(system, name),
     "shadow": lambda system, _: accounts.shadow(system),
     "user": lambda system, _, name: accounts.require_user(system, name),
     "shells": lambda system, _: accounts.shells(system),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from imagefactory.building.debian.package import Package
@@ -40,6 +40,7 @@ def merge(packages: Sequence[Package]) -> Tree:
         for path, entry in package.entries.items():
             clash = _add(tree, path, entry, replaced)
             clashes += [clash] if clash else []
+    clashes += _misplaced(tree)
     if clashes:
         raise InputError(clashes)
     return tree
@@ -81,6 +82,18 @@ def _add(
             fix="leave one of the two packages out of the base",
         )
     return None
+
+
+def _misplaced(tree: Tree) -> Iterator[Problem]:
+    """Paths below something else than a folder, which an archive cannot hold."""
+    for path, entry in tree:
+        parent = tree.entries.get(path.rpartition("/")[0])
+        if parent is not None and parent.kind is not Kind.FOLDER:
+            yield Problem(
+                code="deb-file-conflict",
+                what=f"/{path} of {entry.package} is below a {parent.kind} of {parent.package}",
+                fix="leave one of the two packages out of the base",
+            )
 
 
 def _same(one: Entry, other: Entry) -> bool:

@@ -26,7 +26,8 @@ INSTALLING = ("preinst", "postinst")
 _IGNORED = frozenset(
     {
         *("dh_installdeb", "dh_installsystemd", "dh_installinit", "dh_installmenu"),
-        *("dh_installtmpfiles", "dh_installalternatives", "dh_python3"),
+        *("dh_installtmpfiles", "dh_installalternatives", "dh_python3", "dh_icons"),
+        "dh_installsystemduser",
     }
 )
 _SECTION = re.compile(

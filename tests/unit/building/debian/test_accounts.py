@@ -110,3 +110,11 @@ def test_pam_uses_the_default_profiles_in_the_order_of_their_priority(system: Sy
     assert session[-2:] == ["session\trequired\tpam_unix.so ", "# end of pam-auth-update config"]
     assert tree.text("var/lib/pam/seen").split() == ["krb5", "unix", "mkhomedir"]
     assert tree.text("var/lib/pam/session").startswith("Module: null\n[default=1]")
+
+
+def test_a_group_of_a_package_gets_the_lowest_free_number_once(system: System) -> None:
+    for name in ("rdma", "rdma", "_ssh"):
+        accounts.add_group(system, name)
+    accounts.shadow(system)
+    assert system.tree.text("etc/group").splitlines()[3:] == ["rdma:x:100:", "_ssh:x:101:"]
+    assert system.tree.text("etc/gshadow").splitlines()[3:] == ["rdma:!::", "_ssh:!::"]

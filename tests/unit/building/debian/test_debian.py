@@ -248,3 +248,10 @@ def test_an_image_replaces_the_one_before_only_when_it_is_complete(tmp_path: Pat
     again = assemble([deb(tmp_path, "good", {"etc/x": ""})], tmp_path / "image")
     assert not blob(image, image.layer).exists()
     assert again.context == f"oci-layout://{again.folder}@{again.digest}"
+
+
+def test_a_path_below_a_link_of_another_package_is_refused_by_name(tmp_path: Path) -> None:
+    one = deb(tmp_path, "one", {"srv/data": symlink("/var/data")})
+    two = deb(tmp_path, "two", {"srv/data/x": ""})
+    with pytest.raises(InputError, match="/srv/data/x of two is below a symbolic link of one"):
+        assemble([one, two], tmp_path / "image")
