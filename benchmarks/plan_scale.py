@@ -25,7 +25,6 @@ from measure import REPOSITORY, ROOT, command
 from report import Goal
 
 from imagefactory import opening, pipeline
-from imagefactory.building import bases
 from imagefactory.commands.options import workspace_of
 from imagefactory.errors import SetupError, fail
 from imagefactory.planning import planning as stations
@@ -66,10 +65,7 @@ def planning(cells: int) -> Goal:
         inputs = opening.read(workspace)
         expanded = inputs.matrix.cells
         read = time.perf_counter()
-        found = {
-            (c.flavor.base.name, c.platform): bases.unresolved(c.flavor.base, c.platform)
-            for c in expanded
-        }
+        found = stations.bases(expanded, [], inputs.lock)
         keys = {plan.build_key for plan in stations.plan(expanded, found, inputs)}
         seconds = time.perf_counter() - read
     reading = f"+ {read - start:.2f} s to read files"
@@ -112,12 +108,11 @@ def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
 
 
 def _own_state(folder: Path, real: Path) -> Path:
-    """A state folder with the engine and bases of the ``real`` one, for the made-up receipts."""
+    """A state folder with the engine of the ``real`` one, for the made-up receipts."""
     state = folder / "state" / real.name
     state.mkdir(parents=True)
-    for name in ("engine", "bases.json"):
-        if (real / name).exists():
-            (state / name).symlink_to(real / name)
+    if (real / "engine").exists():
+        (state / "engine").symlink_to(real / "engine")
     return state
 
 

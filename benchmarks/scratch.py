@@ -15,7 +15,7 @@ from rivals import CHANGED
 from ruamel.yaml import YAML
 
 from imagefactory import opening, workspace
-from imagefactory.building import bakefile, bases, building
+from imagefactory.building import bakefile, building
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.locking import locking
 from imagefactory.matrix.cell import Cell
@@ -94,12 +94,10 @@ class Project:
         return clock(lambda: must(argv, env=self.environ, cwd=ROOT))
 
     def plan(self, cells: Iterable[Cell], engine: Engine) -> tuple[list[CellPlan], Bases]:
-        """Plan ``cells``; missing bases are created."""
-        wanted, files = list(cells), self.workspace
-        found = bases.ensure_all(
-            wanted, [engine.platform], engine, known=files.known_bases, project=files.project
-        )
-        return list(planning.plan(wanted, found, self.inputs)), found
+        """Plan ``cells`` on the bases in the lock."""
+        wanted, inputs = list(cells), self.inputs
+        found = planning.bases(wanted, [engine.platform], inputs.lock)
+        return list(planning.plan(wanted, found, inputs)), found
 
     def bakefile(
         self,

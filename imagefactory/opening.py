@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from imagefactory.building import bases
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
@@ -19,6 +18,7 @@ from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch
+from imagefactory.planning import planning
 from imagefactory.planning.planning import Inputs
 from imagefactory.system.engine import Engine
 from imagefactory.wheels.make import BuildEnv
@@ -88,11 +88,6 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
 
 def _wheel_env(workspace: Workspace, inputs: Inputs, site: Site, cell: Cell) -> BuildEnv:
     platform = site.platform_for(cell)
-    base = bases.ensure(
-        site.engine,
-        cell.flavor.base,
-        platform,
-        known=workspace.known_bases,
-        project=workspace.project,
-    )
+    found = planning.bases([cell], [platform], inputs.lock)
+    base = planning.base_of(found, cell.flavor.base, platform)
     return BuildEnv(contexts=contexts(workspace, inputs), site=site, base=base)

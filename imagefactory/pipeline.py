@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from imagefactory import opening
-from imagefactory.building import bases, building, layouts, sites
+from imagefactory.building import building, layouts, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.building import BuildResult
 from imagefactory.building.sites import Site
@@ -61,7 +61,7 @@ def build(
     site = sites.find(connecting.result(), builder)
 
     inputs, _ = make_wheels(workspace, cells, inputs, site)
-    planned = plan_cells(workspace, cells, inputs, site, make_bases=True, output=output)
+    planned = plan_cells(cells, inputs, site, output=output)
     planned = replace(planned, uncovered=uncovered)
     watcher.planned(planned)
 
@@ -92,7 +92,7 @@ def plan(
     if allow_uncovered:
         cells, uncovered = planning.split(cells, inputs)
     engine = opening.connect_if_any(workspace) if allow_no_engine else opening.connect(workspace)
-    planned = plan_cells(workspace, cells, inputs, Site(engine=engine) if engine else None)
+    planned = plan_cells(cells, inputs, Site(engine=engine) if engine else None)
     return replace(planned, uncovered=uncovered)
 
 
@@ -116,28 +116,17 @@ def make_wheels(
 
 
 def plan_cells(
-    workspace: Workspace,
-    cells: Sequence[Cell],
-    inputs: Inputs,
-    site: Site | None,
-    *,
-    make_bases: bool = False,
-    output: Path | None = None,
+    cells: Sequence[Cell], inputs: Inputs, site: Site | None, *, output: Path | None = None
 ) -> Planned:
     """Plan each cell, and decide what a build would do for it.
 
-    With ``make_bases``, missing bases are created, after everything else has been validated. With
-    ``output``, a build makes OCI layouts there, and images in the engine do not matter.
+    With ``output``, a build makes OCI layouts there, and images in the engine do not matter.
     """
     engine = site.engine if site else None
     finding = in_background(_existing, engine, cells, output) if engine else None
     platforms = [site.platform if site else cells[0].platform]
-    found = bases.look_all(cells, platforms, engine, workspace.known_bases)
+    found = planning.bases(cells, platforms, inputs.lock)
     plans = planning.plan(cells, found, inputs)
-    if engine and make_bases and any(base.origin == "unresolved" for base in found.values()):
-        known, project = workspace.known_bases, workspace.project
-        found = bases.ensure_all(cells, platforms, engine, known=known, project=project)
-        plans = planning.plan(cells, found, inputs)
     images = finding.result() if finding else None
     return Planned(
         inputs=inputs, bases=found, decisions=decide(plans, images), images=images, site=site
@@ -243,7 +232,7 @@ def _expected_by_tag(
         cells = [cell for cell in inputs.matrix.cells if {*cell.tags} & {*tags}]
         if not cells:
             return {}
-        return plan_cells(workspace, cells, inputs, Site(engine=engine)).expected()
+        return plan_cells(cells, inputs, Site(engine=engine)).expected()
     except FactoryError as error:
         ui.warn(f"not compared with the matrix: {error.problems[0].what}")
         return {}

@@ -66,9 +66,8 @@ class Planned:
         return tuple(decision.plan for decision in self.decisions)
 
     def expected(self) -> dict[str, CellPlan]:
-        """The plan that an image should match, by tag; only for cells with a resolved base."""
-        known = [plan for plan in self.plans if plan.base.origin != "unresolved"]
-        return {tag: plan for plan in known for tag in plan.cell.tags}
+        """The plan that an image should match, by tag."""
+        return {tag: plan for plan in self.plans for tag in plan.cell.tags}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

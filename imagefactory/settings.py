@@ -9,10 +9,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+SNAPSHOT = "https://snapshot.debian.org/archive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debian:
+    """Where Debian packages come from.
+
+    Attributes:
+        mirrors: pairs of an archive (``debian``, ``debian-security``) and the URL of its mirror,
+            for those that are set; the others are those of the machine's own apt, or Debian's.
+        snapshot: URL of the archive of old packages, by date.
+        folders: local folders with packages.
+        keys: OpenPGP keys to trust instead of Debian's; None for Debian's.
+    """
+
+    mirrors: tuple[tuple[str, str], ...] = ()
+    snapshot: str = SNAPSHOT
+    folders: tuple[Path, ...] = ()
+    keys: Path | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Folders of this machine, and where it gets wheels from.
+    """Folders of this machine, and where it gets wheels and Debian packages from.
 
     Attributes:
         state: folder for data that must be kept: receipts, the private engine, logs (XDG state).
@@ -22,6 +42,7 @@ class Settings:
         ca_bundle: the machine's CA bundle for steps that download; None for the image's own.
         environ: the environment, for the credentials of indexes that the matrix names.
         named: URL of each such index, by name.
+        debian: where Debian packages come from.
     """
 
     state: Path
@@ -49,6 +70,8 @@ class Settings:
                 return unquote(parts.username), unquote(parts.password or "")
         return None
 
+    debian: Debian = field(default_factory=Debian)
+
     @property
     def receipts(self) -> Path:
         """Folder of the verification receipts."""
@@ -73,7 +96,10 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
 
     ``UV_DEFAULT_INDEX`` or ``PIP_INDEX_URL`` sets the main index, ``UV_INDEX`` and
     ``PIP_EXTRA_INDEX_URL`` add more, ``UV_FIND_LINKS`` and ``PIP_FIND_LINKS`` add wheel folders,
-    and ``SSL_CERT_FILE`` sets the CA bundle.
+    and ``SSL_CERT_FILE`` sets the CA bundle. ``IMAGEFACTORY_DEBIAN_MIRROR``,
+    ``IMAGEFACTORY_DEBIAN_SECURITY_MIRROR``, ``IMAGEFACTORY_DEBIAN_SNAPSHOT``,
+    ``IMAGEFACTORY_DEBIAN_KEYS`` and ``IMAGEFACTORY_DEBS`` (folders) say where Debian packages
+    come from.
     """
     home = Path(environ.get("HOME") or Path.home())
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "imagefactory"
@@ -93,5 +119,21 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
             dict.fromkeys(Path(folder) for folder in folders if Path(folder).is_dir())
         ),
         environ=environ,
+        debian=_debian(environ),
         ca_bundle=Path(bundle) if bundle and os.path.isfile(bundle) else None,  # noqa: PTH113
+    )
+
+
+def _debian(environ: Mapping[str, str]) -> Debian:
+    mirrors = {
+        "debian": environ.get("IMAGEFACTORY_DEBIAN_MIRROR"),
+        "debian-security": environ.get("IMAGEFACTORY_DEBIAN_SECURITY_MIRROR"),
+    }
+    keys = environ.get("IMAGEFACTORY_DEBIAN_KEYS")
+    folders = environ.get("IMAGEFACTORY_DEBS", "").split(os.pathsep)
+    return Debian(
+        mirrors=tuple((archive, url.rstrip("/")) for archive, url in mirrors.items() if url),
+        snapshot=(environ.get("IMAGEFACTORY_DEBIAN_SNAPSHOT") or SNAPSHOT).rstrip("/"),
+        folders=tuple(Path(folder) for folder in folders if folder),
+        keys=Path(keys) if keys else None,
     )

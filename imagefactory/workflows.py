@@ -36,7 +36,7 @@ def check(workspace: Workspace, selection: Sequence[str]) -> tuple[CellPlan, ...
     """
     inputs = opening.read(workspace)
     cells = select(inputs.matrix.cells, selection)
-    return pipeline.plan_cells(workspace, cells, inputs, None).plans
+    return pipeline.plan_cells(cells, inputs, None).plans
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
@@ -80,7 +80,7 @@ def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> 
     image = engine.inspect_image(tag)
     inputs = opening.read(workspace)
     cell = rebuilding.cell_of(image, inputs.matrix.cells)
-    planned = pipeline.plan_cells(workspace, [cell], inputs, Site(engine=engine), make_bases=True)
+    planned = pipeline.plan_cells([cell], inputs, Site(engine=engine))
     (plan,) = planned.plans
     rebuilding.check_inputs(image, plan)
     folder = workspace.settings.cache / "rebuild"
@@ -119,7 +119,7 @@ def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tupl
     """Find what can be removed to free disk space; also returns the engine to remove it from."""
     engine = opening.connect(workspace)
     inputs = opening.read(workspace)
-    planned = pipeline.plan_cells(workspace, inputs.matrix.cells, inputs, Site(engine=engine))
+    planned = pipeline.plan_cells(inputs.matrix.cells, inputs, Site(engine=engine))
     found = upkeep.survey(
         engine, planned.plans, inputs, everything=everything, build_cache=build_cache
     )

@@ -49,11 +49,6 @@ class Workspace:
         """Folder of the build contexts and the bake file."""
         return self.settings.cache / "build"
 
-    @property
-    def known_bases(self) -> Path:
-        """JSON file with the known registry digests of bases."""
-        return self.settings.state / "bases.json"
-
 
 def find(matrix: Path, environ: Mapping[str, str]) -> Workspace:
     """The workspace of a matrix file; it need not exist yet."""

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from imagefactory.building import builders, layouts
+from imagefactory.building import bases, builders, layouts
 from imagefactory.building.contexts import Contexts
+from imagefactory.errors import InputError, fail
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.settings import Settings
+from imagefactory.system.archive import EPOCH
 
 #: 1980-01-01, the first date that a wheel's files can have.
-BASE_EPOCH = "315532800"
+BASE_EPOCH = str(EPOCH)
 #: zstd level 1 costs little more than storing; registries keep the blobs as they are.
 COMPRESSION = "compression=zstd,compression-level=1,force-compression=true,oci-mediatypes=true"
 NO_PROVENANCE = ["type=provenance,disabled=true"]
@@ -29,14 +31,14 @@ class BakeOptions:
         uncached: whose steps run even if BuildKit has them cached: those of no target, of the
             cells, or of all targets, bases included.
         cache: repository for build caches, a tag for each target; None for no registry cache.
-        substitutes: engine image -> build context that stands in for it on a builder that has an
-            image store of its own; None for a builder that sees the engine's images.
+        load: whether finished images are loaded into the engine, because the builder has an image
+            store of its own.
         output: folder for OCI layouts of the images; None for the engine's store.
     """
 
     uncached: Literal["none", "cells", "all"] = "none"
     cache: str | None = None
-    substitutes: Mapping[str, str] | None = None
+    load: bool = False
     output: Path | None = None
 
 
@@ -62,19 +64,16 @@ def write_cells(
     """Write contexts and ``docker-bake.json`` for ``plans``; returns the bake file's path.
 
     ``builder_bases`` is, by the name of the base, that base for the build platform. Raises
-    SetupError as ``Contexts.write_cell`` does.
+    InputError if one is missing, and the errors of ``Contexts.write_cell`` and ``bases.contexts``.
     """
     targets: dict[str, Any] = {}
     for plan in plans:
-        builder = builder_bases[plan.cell.flavor.base.name]
-        for image, stage, write in (
-            (builder, "builder", contexts.write_builder),
-            (plan.base, "base", contexts.write_base),
-        ):
-            name = _base_target(image, stage)
-            if name not in targets:
-                context = write(name, image)
-                targets[name] = _base_entry(context, image, stage, contexts.settings)
+        builder = _builder(plan, builder_bases)
+        first, below = _base_target(builder, "builder"), _base_target(plan.base, "base")
+        if first not in targets:
+            targets[first] = _base_entry(contexts, builder, "builder")
+        if below not in targets:
+            targets[below] = _base_entry(contexts, plan.base, "base", first)
         context = contexts.write_cell(plan)
         entry = _cell_entry(context, plan, builder, contexts.settings)
         targets[plan.cell.name] = {**entry, "output": [_output(plan.cell, options)]}
@@ -83,17 +82,24 @@ def write_cells(
         targets[name]["no-cache"] = True
     for name, refs in builders.caches(options.cache, targets).items() if options.cache else ():
         targets[name] |= refs
-    path = contexts.folder / "docker-bake.json"
-    return _write(path, targets, options, default=cells)
+    return _write(contexts.folder / "docker-bake.json", targets, default=cells)
+
+
+def _builder(plan: CellPlan, bases: Mapping[str, BaseImage]) -> BaseImage:
+    name = plan.cell.flavor.base.name
+    if name not in bases:
+        what = f"{name} is not locked for the platform that builds"
+        fix = "run imagefactory lock; the base's image must exist for the build platform, too"
+        raise fail(InputError, "lock-uncovered", what, where=plan.cell.name, fix=fix)
+    return bases[name]
 
 
 def write_wheel(contexts: Contexts, wheel: WheelBake, options: BakeOptions) -> Path:
-    """Write a bake file for one wheel; returns its path."""
+    """Write a bake file for one wheel; returns its path. Raises as ``bases.contexts`` does."""
     name = _base_target(wheel.builder, "builder")
     settings = contexts.settings
-    base = contexts.write_builder(name, wheel.builder)
     targets = {
-        name: _base_entry(base, wheel.builder, "builder", settings),
+        name: _base_entry(contexts, wheel.builder, "builder"),
         wheel.stage: {
             "context": str(wheel.context),
             "contexts": {"builder": f"target:{name}"},
@@ -105,26 +111,14 @@ def write_wheel(contexts: Contexts, wheel: WheelBake, options: BakeOptions) -> P
             **_secrets(settings),
         },
     }
-    return _write(wheel.context.with_suffix(".bake.json"), targets, options)
+    return _write(wheel.context.with_suffix(".bake.json"), targets)
 
 
-def _write(
-    path: Path, targets: dict[str, Any], options: BakeOptions, *, default: Iterable[str] = ()
-) -> Path:
-    if options.substitutes is not None:
-        _substitute(targets, options.substitutes)
+def _write(path: Path, targets: dict[str, Any], *, default: Iterable[str] = ()) -> Path:
     group = {"group": {"default": {"targets": list(default)}}} if default else {}
     text = json.dumps(_literal({**group, "target": targets}), indent=1)
     path.write_text(text + "\n", encoding="utf-8")
     return path
-
-
-def _substitute(targets: Mapping[str, Any], substitutes: Mapping[str, str]) -> None:
-    """Give a builder with a store of its own what it lacks."""
-    for target in targets.values():
-        contexts = target.get("contexts", {})
-        for name, swap in contexts.items():
-            contexts[name] = substitutes.get(swap.removeprefix(builders.SWAPPED), swap)
 
 
 def _output(cell: Cell, options: BakeOptions) -> str:
@@ -132,22 +126,29 @@ def _output(cell: Cell, options: BakeOptions) -> str:
     if options.output:
         folder = layouts.folder_of(options.output, cell)
         return f"type=oci,tar=false,dest={folder},{COMPRESSION}"
-    return f"type={'image' if options.substitutes is None else 'docker'},{COMPRESSION}"
+    return f"type={'docker' if options.load else 'image'},{COMPRESSION}"
 
 
 def _base_target(image: BaseImage, stage: str) -> str:
     return f"{stage}-{image.base.name}-{image.platform.arch}"
 
 
-def _base_entry(context: Path, image: BaseImage, stage: str, settings: Settings) -> dict[str, Any]:
+def _base_entry(
+    contexts: Contexts, image: BaseImage, stage: bases.Stage, builder: str = ""
+) -> dict[str, Any]:
+    """The target of one stage of a base; ``builder`` is that of the stage that it copies from."""
+    named = bases.contexts(image, stage, contexts.settings)
+    if named and builder:
+        named["builder"] = f"target:{builder}"
+    write = contexts.write_builder if stage == "builder" else contexts.write_base
     return {
-        "context": str(context),
+        "context": str(write(_base_target(image, stage), image)),
         "target": stage,
         "platforms": [image.platform],
         # the dates in its history become those of every image on it
         "args": {"SOURCE_DATE_EPOCH": BASE_EPOCH},
-        **({"contexts": {image.reference: image.swap}} if image.swap else {}),
-        **_secrets(settings),
+        **({"contexts": named} if named else {}),
+        **_secrets(contexts.settings),
     }
 
 

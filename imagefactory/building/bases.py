@@ -1,185 +1,56 @@
-"""Adapter for base images.
-
-By digest from a registry, or bootstrapped from the Debian archive and swapped in.
-"""
+"""Makes the systems that bases of Debian packages begin with; registries have the others."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
-from imagefactory.errors import SetupError, fail
-from imagefactory.matrix.cell import Base, Cell
-from imagefactory.planning.cell_plan import BaseImage
-from imagefactory.system import shell, ui
-from imagefactory.system.engine import Engine
-from imagefactory.system.platforms import Platform
+from filelock import FileLock
 
+from imagefactory.locking.debian import files
+from imagefactory.locking.lock import Deb
+from imagefactory.planning.cell_plan import ROOT, BaseImage
+from imagefactory.planning.context import key_of
+from imagefactory.settings import Settings
+from imagefactory.system import ui
+from imagefactory.system.archive import EPOCH
 
-def bootstrap_tag(base: Base, platform: Platform) -> str:
-    """The local image that stands in for ``base`` where no registry answers."""
-    return f"imagefactory/bootstrap:{base.bootstrap}-{platform.arch}"
-
-
-def unresolved(base: Base, platform: Platform) -> BaseImage:
-    """A base of which nothing but its declaration is known: there is no engine to ask."""
-    return BaseImage(
-        base=base,
-        platform=platform,
-        reference=base.image,
-        digest=None,
-        origin="unresolved",
-        swap=None,
-    )
+Stage = Literal["builder", "base"]
 
 
-def look(engine: Engine, base: Base, platform: Platform, known: Path) -> BaseImage:
-    """The base as it is now, without making or pulling anything.
+def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, str]:
+    """The named build contexts that ``stage`` of a base needs: none for an image of a registry.
 
-    Its origin is ``unresolved`` if it exists neither here nor, as far as is known, in a registry.
-
-    ``known`` is a JSON file of registry digests seen before, so that planning asks the network only
-    once.
+    A system of packages is assembled when it is first needed, and kept in the cache folder. Raises
+    SetupError for packages that are not available, InputError for those that cannot be assembled.
     """
-    if "@sha256:" in base.image:
-        digest = base.image.partition("@")[2]
-        return BaseImage(
-            base=base,
-            platform=platform,
-            reference=base.image,
-            digest=digest,
-            origin="registry",
-            swap=None,
-        )
-    if base.bootstrap:
-        tag = bootstrap_tag(base, platform)
-        local = engine.find_images([tag]).get(tag)
-        if local:
-            return BaseImage(
-                base=base,
-                platform=platform,
-                reference=base.image,
-                digest=f"sha256:{hashlib.sha256(' '.join(local.layers).encode()).hexdigest()}",
-                origin="bootstrap",
-                swap=f"docker-image://{tag}",
-            )
-    seen = _read(known).get(base.image)
-    if seen:
-        reference = f"{base.image}@{seen}"
-        return BaseImage(
-            base=base,
-            platform=platform,
-            reference=reference,
-            digest=seen,
-            origin="registry",
-            swap=None,
-        )
-    return unresolved(base, platform)
-
-
-def look_all(
-    cells: Iterable[Cell], platforms: Iterable[Platform], engine: Engine | None, known: Path
-) -> dict[tuple[str, Platform], BaseImage]:
-    """The bases of ``cells`` for their own platforms and for ``platforms``, as they are now."""
-    wanted = _wanted(cells, platforms)
-
-    def one(key: tuple[str, Platform]) -> BaseImage:
-        base = wanted[key]
-        return look(engine, base, key[1], known) if engine else unresolved(base, key[1])
-
-    with ThreadPoolExecutor(4) as pool:
-        return dict(zip(wanted, pool.map(one, wanted), strict=True))
-
-
-def ensure_all(
-    cells: Iterable[Cell],
-    platforms: Iterable[Platform],
-    engine: Engine,
-    *,
-    known: Path,
-    project: Path,
-) -> dict[tuple[str, Platform], BaseImage]:
-    """Like ``look_all``, with every base made that is missing. Raises SetupError as ``ensure``."""
-    return {
-        key: ensure(engine, base, key[1], known=known, project=project)
-        for key, base in _wanted(cells, platforms).items()
-    }
-
-
-def _wanted(
-    cells: Iterable[Cell], platforms: Iterable[Platform]
-) -> dict[tuple[str, Platform], Base]:
-    also = tuple(platforms)
-    return {
-        (cell.flavor.base.name, platform): cell.flavor.base
-        for cell in cells
-        for platform in (cell.platform, *also)
-    }
-
-
-def ensure(
-    engine: Engine, base: Base, platform: Platform, *, known: Path, project: Path
-) -> BaseImage:
-    """The base, found or made: what is there, else the registry's, else bootstrapped from the
-    Debian archive.
-
-    Raises SetupError if none of them works.
-    """
-    found = look(engine, base, platform, known)
-    if found.origin != "unresolved":
-        return found
-    digest, why = _ask_registry(engine, base.image)
-    if digest:
-        known.parent.mkdir(parents=True, exist_ok=True)
-        known.write_text(
-            json.dumps({**_read(known), base.image: digest}, indent=1) + "\n", encoding="utf-8"
-        )
-        return look(engine, base, platform, known)
-    if base.bootstrap is None:
-        raise fail(
-            SetupError,
-            "base-unreachable",
-            f"{base.image} cannot be pulled ({why}), and it has no bootstrap suite",
-            where=base.name,
-            fix="make its registry reachable, or choose a base with `bootstrap:` in matrix.yaml",
-        )
-    ui.warn(
-        f"{base.image} cannot be pulled ({why}): making it from the Debian archive "
-        f"({base.bootstrap}) instead"
-    )
-    with ui.step(f"bootstrapping {base.bootstrap} for {platform}"):
-        argv = [
-            str(project / "scripts" / "bootstrap-base"),
-            base.bootstrap,
-            platform.arch,
-        ]
-        done = shell.run(argv, env=engine.environment)
-    if not done.ok:
-        last = (done.err or done.out).strip().splitlines()[-3:]
-        raise fail(
-            SetupError,
-            "base-bootstrap",
-            f"bootstrapping {base.bootstrap} for {platform} failed: {' / '.join(last)}",
-            fix=f"run {shell.show(argv)} by hand; imagefactory doctor checks what it needs",
-        )
-    return look(engine, base, platform, known)
-
-
-def _ask_registry(engine: Engine, image: str) -> tuple[str | None, str]:
-    """The digest that a registry has for ``image``, or None and why there is none."""
-    try:
-        found = engine.registries.manifest(image)
-    except SetupError as error:
-        return None, error.problems[0].what
-    return (found.digest, "") if found else (None, "its registry has no such image")
-
-
-def _read(known: Path) -> dict[str, str]:
-    try:
-        data = json.loads(known.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if image.locked.suite is None:
         return {}
-    return data if isinstance(data, dict) else {}
+    folder = folder_of(image, stage, settings)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if not (folder / "index.json").is_file():
+            _assemble(image, stage, image.locked.suite, folder, settings)
+    (manifest,) = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
+    return {ROOT: f"oci-layout://{folder}@{manifest['digest']}"}
+
+
+def _assemble(image: BaseImage, stage: Stage, suite: str, folder: Path, settings: Settings) -> None:
+    from imagefactory.building.debian import debian  # noqa: PLC0415 - only needed once per lock
+
+    packages = files.fetch(_debs(image, stage), image.locked.created, settings)
+    with ui.step(f"assembling {folder.name} from {len(packages)} Debian packages"):
+        debian.assemble(packages, platform=image.platform, suite=suite, epoch=EPOCH, folder=folder)
+
+
+def _debs(image: BaseImage, stage: Stage) -> tuple[Deb, ...]:
+    locked = image.locked
+    return locked.debs if stage == "base" else (*locked.debs, *locked.builder)
+
+
+def folder_of(image: BaseImage, stage: Stage, settings: Settings) -> Path:
+    """Where the system of ``stage`` is kept; the name covers the packages and the assembler."""
+    key = key_of([image.digest, [deb.sha256 for deb in _debs(image, stage)]])
+    name = f"{image.base.name}-{stage}-{image.platform.arch}-{key[:16]}"
+    return settings.cache / "bases" / name

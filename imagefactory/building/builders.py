@@ -1,48 +1,14 @@
-"""What buildx builders other than the engine's own need: base images, and caches in a registry.
-
-Such a builder is a bigger machine, an arm64 one, a cluster.
-"""
+"""Build caches in a registry, for machines that start without any cache."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import tarfile
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
-
-from filelock import FileLock
 
 from imagefactory.errors import InputError, fail
-from imagefactory.system.archive import unpack
-from imagefactory.system.engine import Engine
 
 _TAG = 128
-SWAPPED = "docker-image://"
-
-
-def layout(engine: Engine, image: str, cache: Path) -> str:
-    """An image of the engine's as a build context for a builder elsewhere.
-
-    Gives ``oci-layout://FOLDER@DIGEST``.
-    """
-    found = engine.inspect_image(image)
-    folder = cache / "layouts" / found.digest.removeprefix("sha256:")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(folder.name + ".lock")):
-        if not folder.is_dir():
-            with (
-                tempfile.TemporaryDirectory(dir=folder.parent) as name,
-                engine.saved(image) as stream,
-            ):
-                part = Path(name) / "layout"
-                with tarfile.open(fileobj=stream, mode="r|") as archive:
-                    unpack(archive, part)
-                part.rename(folder)
-    manifests = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
-    return f"oci-layout://{folder}@{manifests[0]['digest']}"
 
 
 def cache_ref(repository: str, target: str) -> str:

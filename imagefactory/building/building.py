@@ -68,10 +68,9 @@ def build(
     options: BakeOptions,
     logs: Path,
 ) -> list[BuildResult]:
-    """Write what Buildx reads for ``plans``, and bake it. Raises SetupError as ``bake`` does."""
-    substitutes = site.substitutes(bases.values(), contexts.settings.cache)
+    """Write what Buildx reads for ``plans``, and bake it. Raises the errors of both."""
     builder_bases = of_platform(bases, site.platform)
-    options = replace(options, substitutes=substitutes)
+    options = replace(options, load=site.loads)
     file = bakefile.write_cells(contexts, plans, builder_bases, options)
     if options.output is None:
         return bake(site.engine, plans, file, logs, builder=site.builder_name)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from imagefactory.building import builders
 from imagefactory.errors import SetupError, fail
 from imagefactory.matrix.cell import Cell
-from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.system.engine import Builder, Engine
 from imagefactory.system.platforms import Platform
 
@@ -51,12 +47,10 @@ class Site:
         )
         raise fail(SetupError, "builder-platform", what, where=str(build.location), fix=fix)
 
-    def substitutes(self, bases: Iterable[BaseImage], cache: Path) -> dict[str, str] | None:
-        """Build contexts for the engine's own images; None if the builder sees those anyway."""
-        if self.builder is None or not self.builder.has_own_store:
-            return None
-        images = {base.swap.removeprefix(builders.SWAPPED) for base in bases if base.swap}
-        return {image: builders.layout(self.engine, image, cache) for image in sorted(images)}
+    @property
+    def loads(self) -> bool:
+        """Whether finished images are loaded into the engine: the builder has another store."""
+        return self.builder is not None and self.builder.has_own_store
 
 
 def find(engine: Engine, builder: str | None) -> Site:

@@ -10,7 +10,7 @@ import typer
 from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError
-from imagefactory.locking import changes, locking, pinned_bases, store
+from imagefactory.locking import bases, changes, locking, pinned_bases, store
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.matrix import Matrix
@@ -28,10 +28,18 @@ def lock_command(
         bool,
         typer.Option(
             "--check",
-            help="Only check that every cell is covered and every wheel is still available.",
+            help="Only check that every cell is covered and everything is still available.",
         ),
     ] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", "-U", help="Upgrade all packages.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", "-U", help="Upgrade all packages, those of bases too.")
+    ] = False,
+    upgrade_base: Annotated[
+        bool,
+        typer.Option(
+            "--upgrade-base", help="Upgrade the bases: Debian packages, and digests of images."
+        ),
+    ] = False,
     package: Annotated[
         list[str] | None,
         typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
@@ -41,7 +49,7 @@ def lock_command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write wheels.lock: every wheel of every cell, by hash.
+    """Write wheels.lock: every wheel and every base of every cell, by hash.
 
     What cannot be resolved is reported at the end; everything else is written.
     """
@@ -55,14 +63,16 @@ def lock_command(
         raise InputError(unknown)
     old = opening.read_lock(workspace)
     packages = tuple(package or ())
+    settings = replace(workspace.settings, named=declared.indexes)
     renewed = locking.renew(
         old,
         declared.cells,
-        replace(workspace.settings, named=declared.indexes),
+        settings,
         toolchains=declared.toolchains,
         upgrade=upgrade,
         upgrade_packages=packages,
     )
+    renewed = bases.renew(renewed, old, declared.cells, settings, upgrade=upgrade or upgrade_base)
     writes = renewed.lock != old and bool(old or renewed.lock.resolutions)
     if writes:
         opening.write_lock(workspace, renewed.lock)
@@ -95,15 +105,15 @@ def _say_what_was_written(renewed: Renewed, *, writes: bool) -> None:
 
 
 def _check_lock(workspace: Workspace, declared: Matrix, *, json: bool) -> None:
-    with ui.step("checking that every wheel is still available"):
-        problems = locking.check(
-            store.read(workspace.lock),
-            declared.cells,
-            replace(workspace.settings, named=declared.indexes),
-            toolchains=declared.toolchains,
-        )
+    lock, cells = store.read(workspace.lock), declared.cells
+    settings = replace(workspace.settings, named=declared.indexes)
+    with ui.step("checking that everything in wheels.lock is still available"):
+        problems = [
+            *locking.check(lock, cells, settings, toolchains=declared.toolchains),
+            *bases.check(lock, cells, settings),
+        ]
     if json:
         ui.emit_json([problem.as_dict() for problem in problems])
     if problems:
         raise CheckFailedError(problems)
-    ui.say(f"wheels.lock covers all {len(declared.cells)} cells, every wheel is still available")
+    ui.say(f"wheels.lock covers all {len(cells)} cells, everything in it is still available")

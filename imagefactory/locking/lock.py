@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from imagefactory.matrix.cell import Cell, NamedIndex, Request, Toolchain, request_of
+from imagefactory.matrix.cell import Base, Cell, NamedIndex, Request, Toolchain, request_of
 from imagefactory.system.platforms import Platform
 
 FIND_LINKS = "find-links"
@@ -213,8 +213,72 @@ def drivers_of(cells: Iterable[Cell]) -> tuple[LockedDriver, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deb:
+    """A Debian package, identified by its hash.
+
+    Attributes:
+        name: of the binary package.
+        version: Debian version, with its epoch.
+        arch: ``all``, or Debian's name of an architecture.
+        sha256: hex digest of the file.
+        size: bytes of the file.
+        archive: ``debian`` or ``debian-security``.
+        path: of the file below the archive, such as ``pool/main/b/bash/bash_5.2_amd64.deb``.
+    """
+
+    name: str
+    version: str
+    arch: str
+    sha256: str
+    size: int
+    archive: str
+    path: str
+
+    @property
+    def filename(self) -> str:
+        """The name of the file in the archive."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedBase:
+    """A base image for one platform: a digest in a registry, or Debian packages.
+
+    Attributes:
+        name: key of the base in ``matrix.yaml``.
+        platform: OCI platform.
+        created: the day (UTC, ``YYYY-MM-DD``) on which it was locked.
+        image: its image, as in ``matrix.yaml``; for a base of packages, only a name.
+        digest: of the image in its registry; None for a base of packages.
+        suite: Debian suite of the packages; None for an image of a registry.
+        packages: the packages that ``matrix.yaml`` names, sorted.
+        debs: all packages of the base, sorted by name.
+        builder: further packages of the stage that assembles images, sorted by name.
+    """
+
+    name: str
+    platform: Platform
+    created: str
+    image: str
+    digest: str | None
+    suite: str | None
+    packages: tuple[str, ...]
+    debs: tuple[Deb, ...]
+    builder: tuple[Deb, ...]
+
+    def answers(self, base: Base) -> bool:
+        """Whether this was locked for exactly what ``base`` declares."""
+        return (self.name, self.image, self.suite, self.packages) == (
+            base.name,
+            base.image,
+            base.suite,
+            base.packages,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """A whole ``wheels.lock``; resolutions and toolchains are sorted by name."""
+    """A whole ``wheels.lock``; resolutions, toolchains and bases are sorted by name."""
 
     created: str
     tools: tuple[tuple[str, str], ...]
@@ -224,6 +288,7 @@ class Lock:
     built: tuple[BuiltWheel, ...] = ()
     unpackers: tuple[Unpacker, ...] = ()
     drivers: tuple[LockedDriver, ...] = ()
+    bases: tuple[LockedBase, ...] = ()
 
     @property
     def unpacker_version(self) -> str | None:
@@ -231,6 +296,10 @@ class Lock:
         versions = {one.wheel.version for one in self.unpackers}
         complete = {one.platform for one in self.unpackers} == set(Platform)
         return versions.pop() if complete and len(versions) == 1 else None
+
+    def base(self, base: Base, platform: Platform) -> LockedBase | None:
+        """What is locked for ``base`` as it is declared, on ``platform``; None if nothing is."""
+        return next((b for b in self.bases if b.platform == platform and b.answers(base)), None)
 
     def source(self, name: str, version: str) -> LockedSource | None:
         """The sdist of a release, or None."""

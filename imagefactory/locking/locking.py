@@ -149,6 +149,7 @@ def renew(
         built=_still_replacing(lock, resolutions),
         unpackers=_unpackers(task),
         drivers=drivers_of(cells),
+        bases=lock.bases if lock else (),
     )
     if lock and store.undated(lock) == store.undated(new):
         new = lock

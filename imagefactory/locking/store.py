@@ -15,7 +15,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from imagefactory.errors import InputError, fail
-from imagefactory.locking.lock import Lock, LockedToolchain, Resolution, Wheel
+from imagefactory.locking.lock import Lock, LockedBase, LockedToolchain, Resolution, Wheel
 
 FORMAT = 1
 HEADER = """\
@@ -26,7 +26,9 @@ HEADER = """\
 # ("find-links" is a local folder). A [[toolchain]] is a compiler set for one platform, installed
 # into a prefix of its own. A [[source]] is what wheels are made from, a [[built]] is a wheel made
 # by `imagefactory wheel`, keyed by the hash of everything that decides its content. An [[unpacker]]
-# is the uv that unpacks wheels in a build, for each platform that builds run on.
+# is the uv that unpacks wheels in a build, for each platform that builds run on. A [[base]] is the
+# digest of an image in a registry, or every Debian package (deb) that the base consists of;
+# `builder` packages are only in the stage that assembles images.
 """
 _ADAPTER = TypeAdapter(Lock)
 _RESTORE = "restore it from version control, or remove it and run imagefactory lock"
@@ -61,6 +63,7 @@ def _parse(data: dict[str, Any], path: Path) -> Lock:
                 "built": tuple(_built(row) for row in data.get("built", ())),
                 "unpackers": tuple(_built(row) for row in data.get("unpacker", ())),
                 "drivers": tuple(data.get("driver", ())),
+                "bases": tuple(_base(row) for row in data.get("base", ())),
             }
         )
     except ValidationError as error:
@@ -93,6 +96,12 @@ def _toolchain(row: dict[str, Any]) -> dict[str, Any]:
 def _built(row: dict[str, Any]) -> dict[str, Any]:
     (wheel,) = _toolchain({**row, "wheel": [row["wheel"]]})["wheels"]
     return {**row, "wheel": wheel}
+
+
+def _base(row: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in row.items() if key != "deb"}
+    lists = {"debs": tuple(row.get("deb", ())), "builder": tuple(row.get("builder", ()))}
+    return {"digest": None, "suite": None, **plain, **lists}
 
 
 def write(path: Path, lock: Lock, *, guards: Path) -> None:
@@ -144,8 +153,11 @@ def dumps(lock: Lock) -> str:
             for one in sorted(lock.unpackers, key=lambda one: one.platform)
         ],
         "driver": [asdict(driver) for driver in lock.drivers],
+        "base": [
+            _base_row(base) for base in sorted(lock.bases, key=lambda b: (b.name, b.platform))
+        ],
     }
-    optional = ("source", "built", "unpacker", "driver")
+    optional = ("source", "built", "unpacker", "driver", "base")
     data = {name: rows for name, rows in data.items() if rows or name not in optional}
     return HEADER + "\n" + tomli_w.dumps(data)
 
@@ -168,6 +180,23 @@ def _row(resolution: Resolution) -> dict[str, Any]:
     }
     if resolution.indexes:
         row["index"] = [asdict(index) for index in resolution.indexes]
+    return row
+
+
+def _base_row(base: LockedBase) -> dict[str, Any]:
+    row = _present(
+        name=base.name,
+        platform=base.platform,
+        created=base.created,
+        image=base.image,
+        digest=base.digest,
+        suite=base.suite,
+        packages=list(base.packages),
+    )
+    lists = {"deb": base.debs, "builder": base.builder}
+    for key, debs in lists.items():
+        if debs:
+            row[key] = [asdict(deb) for deb in sorted(debs, key=lambda d: d.name)]
     return row
 
 

@@ -29,9 +29,9 @@ class Base:
 
     Attributes:
         name: key in ``matrix.yaml``, such as ``trixie``.
-        image: image reference, with a digest if it is pinned (``debian:trixie-slim@sha256:...``).
-        bootstrap: Debian suite to build the base from if no registry is reachable; None if the
-            base cannot be bootstrapped.
+        image: image reference, with a digest if it is pinned (``debian:trixie-slim@sha256:...``);
+            of a base that is made from packages, only a name for people.
+        suite: Debian suite that the base is made from; None for an image of a registry.
         python: the distribution's own Python, as ``X.Y``; every cell on this base uses it.
         glibc: the distribution's glibc, as ``X.Y``: it limits which manylinux wheels fit.
         packages: Debian packages installed in the shared base layer, sorted.
@@ -42,7 +42,7 @@ class Base:
 
     name: str
     image: str
-    bootstrap: str | None
+    suite: str | None
     python: str
     glibc: str
     packages: tuple[str, ...]

@@ -44,17 +44,18 @@ def flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
 def _base(file: MatrixFile, name: str, positions: Positions) -> Base:
     entry: BaseEntry = file.bases[name]
     loc: Loc = ("bases", name)
+    suite = entry.suite or entry.bootstrap
     return Base(
         name=name,
-        image=entry.image,
-        bootstrap=entry.bootstrap,
+        image=entry.image or f"debian:{suite}",
+        suite=suite,
         python=entry.python,
         glibc=entry.glibc,
-        packages=tuple(sorted(entry.packages)),
+        packages=tuple(sorted(set(entry.packages))),
         cuda_home=entry.cuda_home,
         path=tuple(entry.path),
         locations={
-            **_of_scalars(loc, ("image", "cuda_home", "path"), positions),
+            **_of_scalars(loc, ("image", "suite", "cuda_home", "path"), positions),
             **_of_items(loc, "packages", entry.packages, positions),
         },
     )

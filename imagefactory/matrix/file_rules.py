@@ -13,7 +13,13 @@ from imagefactory.errors import Problem
 from imagefactory.matrix import axes, inherit, origins
 from imagefactory.matrix.cell import AXES
 from imagefactory.matrix.expand import Point, matches, texts
-from imagefactory.matrix.schema import FlavorEntry, IndexEntry, MatrixFile, OverrideEntry
+from imagefactory.matrix.schema import (
+    BaseEntry,
+    FlavorEntry,
+    IndexEntry,
+    MatrixFile,
+    OverrideEntry,
+)
 from imagefactory.matrix.versions import is_version
 from imagefactory.settings import index_variable as variable
 from imagefactory.system.yamlfile import Loc, Positions
@@ -21,14 +27,18 @@ from imagefactory.system.yamlfile import Loc, Positions
 REQUIRED = ("flavor", "platform", "python", "channel", "torch", "vllm")
 #: The URL of a wheel, with the hash of the file.
 _WHEEL_URL = re.compile(r"[^#]+\.whl#sha256=[0-9a-f]{64}")
+#: Debian Policy 5.6.7.
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 #: Sample values to try a requirement's placeholders with; every other axis is a version.
 _SAMPLES = {"flavor": "gb10", "platform": "linux/arm64", "channel": "cu130"}
 
 
 def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
-    """Check axes, zipped rows, flavors and overrides."""
+    """Check axes, zipped rows, bases, flavors, indexes and overrides."""
     yield from axes.problems(file, positions)
     yield from _zip_rows(file, positions)
+    for name, base in file.bases.items():
+        yield from _base(base, ("bases", name), positions)
     for name, flavor in file.flavors.items():
         yield from _flavor(name, flavor, file, positions)
     for name, index in file.indexes.items():
@@ -52,6 +62,22 @@ def _override(entry: OverrideEntry, loc: Loc, positions: Positions) -> Iterator[
         what = f"`drop: {entry.drop}` is not a bare package name"
         fix = "`drop` takes the package's name alone"
         yield _problem("bad-override", loc, what, fix, positions)
+
+
+def _base(base: BaseEntry, loc: Loc, positions: Positions) -> Iterator[Problem]:
+    if not (base.image or base.suite or base.bootstrap):
+        what = "this base has neither a suite nor an image"
+        fix = "write `suite: trixie` for Debian packages, or `image:` for an image of a registry"
+        yield _problem("bad-base", loc, what, fix, positions)
+    elif base.suite and (base.image or base.bootstrap):
+        other = "image" if base.image else "bootstrap"
+        what = f"a base with a `suite` is made from its packages, so `{other}` has no effect"
+        yield _problem("bad-base", (*loc, other), what, "keep only one of them", positions)
+    for number, package in enumerate(base.packages):
+        if not _PACKAGE.fullmatch(package):
+            what = f"{package!r} is not the name of a Debian package"
+            fix = "write the name alone, without a version"
+            yield _problem("bad-package", (*loc, "packages", number), what, fix, positions)
 
 
 def _flavor(

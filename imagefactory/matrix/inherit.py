@@ -18,6 +18,8 @@ from imagefactory.system.yamlfile import Loc, Positions
 
 #: The sections whose entries may extend each other.
 SECTIONS = ("bases", "flavors")
+#: The keys of a base of which it has one: an own one replaces whichever is inherited.
+ORIGINS = {"suite", "image", "bootstrap"}
 #: The keys that add to what is inherited; all others replace it.
 ADDS = ("packages", "env", "indexes", "patches", "requirements")
 
@@ -76,8 +78,9 @@ class _Section:
 
     def _merge(self, above: Loc, entry: dict[str, Any], loc: Loc) -> None:
         parent: dict[str, Any] = self.entries[str(above[1])]
+        skipped = {"extends"} | (ORIGINS if ORIGINS & entry.keys() else set())
         for key, value in parent.items():
-            if key == "extends":
+            if key in skipped:
                 continue
             if key not in entry:
                 entry[key] = value.copy() if isinstance(value, (dict, list)) else value

@@ -11,11 +11,13 @@ from imagefactory.system.yamlfile import Strict
 Text = Annotated[str, Field(min_length=1)]
 # [host[:port]/]path, as in image references; any other colon would start a tag
 _REPOSITORY = r"^(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*$"
+#: A codename, for what `stable` is changes.
+_SUITE = r"^[a-z]+$"
 When = dict[str, Text | list[Text]]
 
 
 class BaseEntry(Strict):
-    """A distribution that images are based on."""
+    """A distribution that images are based on: Debian packages, or an image of a registry."""
 
     extends: Annotated[
         Text | None,
@@ -26,12 +28,17 @@ class BaseEntry(Strict):
             )
         ),
     ] = None
+    suite: Annotated[
+        str | None,
+        Field(pattern=_SUITE, description="codename of the Debian suite to make the base from"),
+    ] = None
     image: Annotated[
-        Text, Field(description="image reference; add a digest if it must never change")
-    ]
-    bootstrap: Annotated[
         Text | None,
-        Field(description="Debian suite to build it from if no registry is reachable"),
+        Field(description="instead of `suite`: image reference; its digest is locked"),
+    ] = None
+    bootstrap: Annotated[
+        str | None,
+        Field(pattern=_SUITE, description="former name of `suite`; `image` next to it is a name"),
     ] = None
     python: Annotated[
         Text, Field(description="the distribution's own Python, X.Y", pattern=r"^3\.\d+$")

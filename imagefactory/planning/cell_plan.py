@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
-from imagefactory.locking.lock import LockedToolchain, Resolution, Wheel
+from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution, Wheel
 from imagefactory.locking.tags import COMPILER_GLIBC, uv_platform
 from imagefactory.matrix.cell import Base, Cell
 from imagefactory.patching.patch import Step
@@ -16,33 +16,49 @@ from imagefactory.planning import context, image_config, render
 from imagefactory.planning.image_config import CUDA_HOME, LABEL
 from imagefactory.system.platforms import Platform
 
-__all__ = ["LABEL", "BaseImage", "CellPlan", "compose"]
+__all__ = ["LABEL", "ROOT", "BaseImage", "CellPlan", "base_image", "compose"]
 #: The template of the stages that do not depend on the cell's name, labels and environment.
 STAGES = "stages.Dockerfile.j2"
 NO_KEY = "0" * 64
+#: The build context with the system that is assembled from the packages of a base.
+ROOT = "root"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseImage:
-    """A base as it was found for one platform.
+    """A base as it is locked for one platform.
 
     Attributes:
         base: what the matrix declares.
-        platform: OCI platform.
-        reference: what FROM names: a registry reference by digest, or the declared name, swapped
-            for a local image.
-        digest: of the image in the registry, or of a bootstrapped one's layers; None if nothing
-            could tell.
-        origin: ``registry``, ``bootstrap`` or ``unresolved``.
-        swap: image that stands in for ``reference`` (``docker-image://...``), or None.
+        locked: what the lock has for it.
+        reference: what FROM names: a reference by digest, or the build context ``ROOT``.
+        digest: of the image in the registry, or of the packages and what assembles them.
     """
 
     base: Base
-    platform: Platform
+    locked: LockedBase
     reference: str
-    digest: str | None
-    origin: str
-    swap: str | None
+    digest: str
+
+    @property
+    def platform(self) -> Platform:
+        """Its OCI platform."""
+        return self.locked.platform
+
+    @property
+    def origin(self) -> str:
+        """``debian`` for a base of packages, ``registry`` for an image."""
+        return "debian" if self.locked.suite else "registry"
+
+
+def base_image(base: Base, locked: LockedBase) -> BaseImage:
+    """The base of images, from what is locked for it."""
+    if locked.digest:
+        reference = f"{locked.image.partition('@')[0]}@{locked.digest}"
+        return BaseImage(base=base, locked=locked, reference=reference, digest=locked.digest)
+    packages = [f"{deb.name} {deb.version} {deb.sha256}" for deb in locked.debs]
+    key = context.key_of([locked.suite, locked.platform, packages, context.assembler()])
+    return BaseImage(base=base, locked=locked, reference=ROOT, digest=f"sha256:{key}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +115,7 @@ def compose(
         **context.program_files("image"),
         "image/entrypoint": render.find(templates, "entrypoint").read_bytes(),
     }
-    labels = image_config.labels(
-        cell, resolution, series, base_digest=base.digest, base_origin=base.origin
-    )
+    labels = image_config.labels(cell, resolution, series, base.locked, base_digest=base.digest)
     # rendered once: the key is computed from the text with zeros where the key goes
     text = _dockerfile(
         cell,

@@ -17,6 +17,8 @@ from imagefactory.patching.patch import Stage, Step
 from imagefactory.planning.layers import InstallLayer, split
 
 _INBUILD = Path(inbuild.__file__).parent
+#: A package that planning does not import, only hashes.
+_ASSEMBLER = _INBUILD.parent / "building" / "debian"
 #: The programs that an install layer runs. Changing one rebuilds every layer, so programs of other
 #: stages are not among them.
 LAYER_PROGRAMS = ("archives.py", "simple_index.py", "install.py", "layer.py", "trim.py")
@@ -39,6 +41,12 @@ PROGRAMS = {
         *("overlay.py", "proofkit.py", "compiler.py", "wheelmaker.py"),
     ),
 }
+
+
+def assembler() -> str:
+    """Hash of the programs that assemble a base from its packages: they decide what is in it."""
+    found = sorted(path for path in _ASSEMBLER.iterdir() if path.suffix in (".py", ".toml"))
+    return key_of({path.name: sha(_bytes(path)) for path in found})
 
 
 def program_files(kind: str) -> dict[str, bytes]:

@@ -90,8 +90,6 @@ def _decide(plan: CellPlan, images: Mapping[str, ImageInfo] | None) -> Decision:
 def _reason_to_build(plan: CellPlan, images: Mapping[str, ImageInfo] | None) -> str:
     if images is None:
         return "no engine answers, so existing images are unknown"
-    if plan.base.origin == "unresolved":
-        return f"base {plan.base.base.image} is not available yet"
     image = images.get(plan.cell.tag)
     if image is None:
         return f"no image {plan.cell.tag}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from imagefactory.locking.lock import LockedToolchain, Resolution
+from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching.patch import Step
@@ -58,9 +58,9 @@ def labels(
     cell: Cell,
     resolution: Resolution,
     series: Sequence[Step],
+    base: LockedBase,
     *,
-    base_digest: str | None,
-    base_origin: str,
+    base_digest: str,
 ) -> dict[str, str]:
     """The image's labels but for the build key, which depends on them."""
     oci = "org.opencontainers.image"
@@ -69,18 +69,18 @@ def labels(
         f"{oci}.description": cell.flavor.summary,
         f"{oci}.version": cell.vllm,
         f"{oci}.created": f"{resolution.created}T00:00:00Z",
-        f"{oci}.base.name": cell.flavor.base.image,
         f"{LABEL}.cell": cell.name,
         f"{LABEL}.flavor": cell.flavor.name,
         f"{LABEL}.channel": cell.channel,
         f"{LABEL}.torch": resolution.torch.version,
         f"{LABEL}.lock-digest": lock_digest(resolution),
-        f"{LABEL}.base-origin": base_origin,
         **{f"{LABEL}.pin.{axis}": value for axis, value in cell.pins.items()},
         **{f"{LABEL}.patch.{s.patch.name.replace('/', '.')}": _variant_text(s) for s in series},
     }
-    if base_digest:
-        found[f"{oci}.base.digest"] = base_digest
+    if base.suite:  # no image that a registry has
+        found |= {f"{LABEL}.base-suite": base.suite, f"{LABEL}.base-digest": base_digest}
+    else:
+        found |= {f"{oci}.base.name": base.image, f"{oci}.base.digest": base_digest}
     if cell.flavor.driver:
         found[f"{LABEL}.minimum-driver"] = cell.flavor.driver
     for one in cell.driver_overrides:

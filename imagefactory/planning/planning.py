@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from imagefactory.errors import FactoryError, InputError, Problem, fail
 from imagefactory.locking.lock import NO_UNPACKER, Lock, LockedToolchain, Resolution
-from imagefactory.matrix.cell import Cell, request_of
+from imagefactory.matrix.cell import Base, Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
 from imagefactory.patching.catalog import Catalog
@@ -23,8 +23,9 @@ from imagefactory.system.platforms import Platform
 
 #: The code of everything that a lock may lack.
 UNCOVERED = "lock-uncovered"
-#: Bases by their name and platform.
-Bases = Mapping[tuple[str, Platform], BaseImage]
+#: The name and platform of a base.
+Key = tuple[str, Platform]
+Bases = Mapping[Key, BaseImage]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +84,32 @@ def _lacking(cell: Cell, inputs: Inputs) -> tuple[Problem, ...]:
         _resolution(cell, inputs)
         _toolchain(cell, inputs)
         plan_wheel(cell, inputs)
+        base_of(bases([cell], (), inputs.lock), cell.flavor.base, cell.platform)
     except FactoryError as error:
         return tuple(problem for problem in error.problems if problem.code == UNCOVERED)
     return ()
+
+
+def bases(cells: Iterable[Cell], platforms: Iterable[Platform], lock: Lock) -> dict[Key, BaseImage]:
+    """The bases of ``cells``, for their own platforms and for ``platforms``, as far as locked."""
+    wanted = {(cell.flavor.base, cell.platform) for cell in cells}
+    wanted |= {(base, platform) for base, _ in wanted for platform in platforms}
+    rows = ((base, lock.base(base, platform)) for base, platform in wanted)
+    return {
+        (base.name, locked.platform): cell_plan.base_image(base, locked)
+        for base, locked in rows
+        if locked
+    }
+
+
+def base_of(bases: Bases, base: Base, platform: Platform) -> BaseImage:
+    """One of ``bases``. Raises InputError if the lock lacks it."""
+    found = bases.get((base.name, platform))
+    if found is None:
+        what = f"wheels.lock has no base {base.name} for {platform}"
+        fix = "run imagefactory lock; an image must exist for the build platform, too"
+        raise fail(InputError, "lock-uncovered", what, fix=fix)
+    return found
 
 
 def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan, ...]:
@@ -94,7 +118,8 @@ def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan,
     problems: list[Problem] = []
     for cell in cells:
         try:
-            plans.append(_plan_cell(cell, bases[cell.flavor.base.name, cell.platform], inputs))
+            base = base_of(bases, cell.flavor.base, cell.platform)
+            plans.append(_plan_cell(cell, base, inputs))
         except FactoryError as error:
             problems += error.problems
     problems += _ignored_settings(plans, inputs)

@@ -121,10 +121,12 @@ def render(templates: tuple[Path, ...], name: str, values: Mapping[str, Any]) ->
     return environment(templates).get_template(name).render(**values)
 
 
-def base_dockerfile(templates: tuple[Path, ...], base: Base, image: str) -> str:
-    """The Dockerfile of the shared stages of ``base``; ``image`` is what FROM names."""
-    return render(templates, "base.Dockerfile.j2", {"base": {**_fields(base), "image": image}})
-
-
-def _fields(base: Base) -> dict[str, object]:
-    return {"name": base.name, "packages": base.packages}
+def base_dockerfile(templates: tuple[Path, ...], base: Base, reference: str) -> str:
+    """The Dockerfile of the shared stages of ``base``; ``reference`` is what FROM names."""
+    values = {
+        "name": base.name,
+        "suite": base.suite,
+        "packages": base.packages,
+        "reference": reference,
+    }
+    return render(templates, "base.Dockerfile.j2", {"base": values})

@@ -88,7 +88,7 @@ def _emulation(engine: Engine | None) -> list[Finding]:
         else Finding(
             name=f"runs {platform}",
             health=Health.NOTE,
-            seen="not on this machine, so bases cannot be bootstrapped and images not verified",
+            seen="not on this machine, so its images are built here, but verified elsewhere",
             remedy="imagefactory engine up, or install qemu-user-static binfmt-support",
         )
         for platform in Platform

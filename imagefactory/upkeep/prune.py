@@ -28,7 +28,6 @@ class Kind(StrEnum):
     """The kind of an item."""
 
     IMAGE = "image"
-    BASE = "base"
     CACHE = "build cache"
     FOLDER = "folder"
 

@@ -6,21 +6,24 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagefactory.building import disk
+from imagefactory.building import bases, disk
 from imagefactory.errors import FactoryError, Problem
 from imagefactory.locking.lock import Lock
+from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.planning import Inputs
 from imagefactory.settings import Settings
 from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Item, Kind, Pruning
 from imagefactory.verifying import receipt
 
-BOOTSTRAPPED = "imagefactory/bootstrap"
 #: Folders below the cache folder whose content is recreated when needed.
 RECREATABLE = (
+    "bases",
     "build",
+    "debs",
     "metadata",
     "proofs",
     "rebuild",
@@ -47,9 +50,8 @@ def survey(
     records = engine.cache_records() if build_cache else []
     cached = prune.cache(records, private=engine.private)
     folders = _all_folders(inputs.settings) if everything else _stale_folders(plans, inputs)
-    bases = _bases(engine) if everything else []
     return Pruning(
-        items=(*images.items, *bases, *folders, *cached.items),
+        items=(*images.items, *folders, *cached.items),
         kept=(*images.kept, *cached.kept),
     )
 
@@ -79,15 +81,6 @@ def _images(
     )
 
 
-def _bases(engine: Engine) -> list[Item]:
-    found = engine.find_images(engine.names(BOOTSTRAPPED))
-    why = "recreated from the distribution's archive"
-    return [
-        Item(kind=Kind.BASE, name=ref, size=image.size, why=why)
-        for ref, image in sorted(found.items())
-    ]
-
-
 def _all_folders(settings: Settings) -> list[Item]:
     roots = [settings.cache / name for name in RECREATABLE]
     sizes = {root: _size(root) for root in roots if root.is_dir()}
@@ -96,14 +89,26 @@ def _all_folders(settings: Settings) -> list[Item]:
 
 
 def _stale_folders(plans: Sequence[CellPlan], inputs: Inputs) -> list[Item]:
-    contexts, house = (inputs.settings.cache / name for name in ("build", "wheelhouse"))
+    contexts = inputs.settings.cache / "build"
     cells = {plan.cell.name for plan in plans}
     sizes = {path: _size(path) for path in _folders(contexts) if not _is_stage(path.name)}
     why = "build context of a cell that is not in the matrix"
-    stale = prune.folders(contexts, cells, why, sizes)
-    files = {path: _size(path) for path in _folders(house)}
-    locked = _hashes(inputs.lock)
-    return [*stale, *prune.folders(house, locked, "file that is not in the lock", files)]
+    stale = list(prune.folders(contexts, cells, why, sizes))
+    locked = {"wheelhouse": _hashes(inputs.lock), "debs": _debs(inputs.lock)}
+    for name, hashes in locked.items():
+        root = inputs.settings.cache / name
+        files = {path: _size(path) for path in _folders(root)}
+        stale += prune.folders(root, hashes, "file that is not in the lock", files)
+    systems = {path: _size(path) for path in _folders(inputs.settings.cache / "bases")}
+    why = "base with packages that are not in the lock"
+    return [*stale, *prune.folders(inputs.settings.cache / "bases", _systems(inputs), why, systems)]
+
+
+def _systems(inputs: Inputs) -> set[str]:
+    """The folders of the bases that builds may need."""
+    found = planning.bases(inputs.matrix.cells, Platform, inputs.lock).values()
+    stages: tuple[bases.Stage, ...] = ("builder", "base")
+    return {bases.folder_of(one, stage, inputs.settings).name for one in found for stage in stages}
 
 
 def _folders(root: Path) -> list[Path]:
@@ -113,6 +118,10 @@ def _folders(root: Path) -> list[Path]:
 def _hashes(lock: Lock) -> set[str]:
     wheels = {wheel.sha256 for resolution in lock.installable() for wheel in resolution.wheels}
     return wheels | {source.sha256 for source in lock.sources}
+
+
+def _debs(lock: Lock) -> set[str]:
+    return {deb.sha256 for base in lock.bases for deb in (*base.debs, *base.builder)}
 
 
 def _is_stage(name: str) -> bool:
@@ -133,7 +142,7 @@ def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
     records = [item.name for item in items if item.kind is Kind.CACHE]
     for item in items:
         try:
-            if item.kind in (Kind.IMAGE, Kind.BASE):
+            if item.kind is Kind.IMAGE:
                 engine.untag(item.name)
             elif item.kind is Kind.FOLDER:
                 shutil.rmtree(item.name)

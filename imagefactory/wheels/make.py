@@ -157,10 +157,7 @@ def _bake(plan: WheelPlan, env: BuildEnv, folder: Path, stage: str, *, again: bo
     for part in plan.parts:
         _add_part(part, context / "files" / part.file, settings)
     wheel = WheelBake(context=context, archive=folder / "made.tar", stage=stage, builder=env.base)
-    options = BakeOptions(
-        uncached="cells" if again else "none",
-        substitutes=env.site.substitutes([env.base], settings.cache),
-    )
+    options = BakeOptions(uncached="cells" if again else "none")
     file = bakefile.write_wheel(contexts, wheel, options)
     with ui.step(f"building a wheel of vllm {plan.version} for {plan.platform}"):
         _run(plan, env, file, stage)

@@ -1,72 +1,77 @@
-"""Base images: from a registry by digest where it answers.
-
-Bootstrapped and swapped in by name where it does not.
-"""
+"""Base images: assembled from locked Debian packages, or an image of a registry by its digest."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import ROOT
 
-from imagefactory.building import bases
-from imagefactory.errors import SetupError
+from imagefactory.building import bases as making
+from imagefactory.errors import FactoryError
+from imagefactory.locking import bases, store
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Base
+from imagefactory.matrix.cell import Cell
+from imagefactory.planning import planning
+from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
+from imagefactory.system.platforms import Platform
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def base() -> Base:
+def cell() -> Cell:
     cells = matrix.load(ROOT / "matrix.yaml").cells
-    return next(cell.flavor.base for cell in cells if cell.flavor.name == "cpu")
+    return next(cell for cell in cells if cell.flavor.name == "cpu")
 
 
-def test_a_base_that_its_registry_has_is_used_by_digest(
-    engine: Engine, base: Base, registry: str, cpu_image: str, tmp_path: Path
+def on(cell: Cell, image: str) -> Cell:
+    """``cell`` on an image of a registry."""
+    base = replace(cell.flavor.base, image=image, suite=None)
+    return replace(cell, flavor=replace(cell.flavor, base=base))
+
+
+def test_an_image_of_a_registry_is_locked_by_digest_and_built_on(
+    engine: Engine, cell: Cell, registry: str, cpu_image: str, tmp_path: Path
 ) -> None:
-    if bases.look(engine, base, engine.platform, tmp_path / "none").origin != "bootstrap":
-        source = base.image
-    else:
-        source = bases.bootstrap_tag(base, engine.platform)
-    engine.tag(source, f"{registry}/debian:slim")
+    image = f"{registry}/debian:slim"
+    engine.tag(cpu_image, image)
     try:
-        engine.push(f"{registry}/debian:slim")
+        engine.push(image)
     finally:
-        engine.untag(f"{registry}/debian:slim")
-    elsewhere = replace(base, image=f"{registry}/debian:slim", bootstrap=None)
-    known = tmp_path / "bases.json"
-    found = bases.ensure(engine, elsewhere, engine.platform, known=known, project=ROOT)
+        engine.untag(image)
+    settings = from_environment(os.environ)
+    lock = replace(store.read(ROOT / "wheels.lock"), bases=())
+    lock = bases.update(lock, [on(cell, image)], settings)
+    found = planning.bases([on(cell, image)], [], lock)["bookworm", cell.platform]
     assert found.origin == "registry"
-    assert found.reference == f"{registry}/debian:slim@{found.digest}"
-    assert bases.look(engine, elsewhere, engine.platform, known) == found
+    assert found.reference == f"{image}@{found.digest}"
+    assert bases.check(lock, [on(cell, image)], settings) == []
     (tmp_path / "Dockerfile").write_text(
         f"FROM {found.reference}\nRUN test -f /etc/debian_version\n"
     )
     engine.build(tmp_path, cached=False)
 
 
-def test_a_base_that_is_nowhere_and_cannot_be_made_is_a_clear_error(
-    engine: Engine, base: Base, tmp_path: Path
-) -> None:
-    nowhere = replace(base, image="127.0.0.1:9/debian:slim", bootstrap=None)
-    with pytest.raises(SetupError) as caught:
-        bases.ensure(engine, nowhere, engine.platform, known=tmp_path / "bases.json", project=ROOT)
-    assert caught.value.problems[0].code == "base-unreachable"
+def test_an_image_that_its_registry_lacks_is_a_clear_error(cell: Cell, registry: str) -> None:
+    lock = replace(store.read(ROOT / "wheels.lock"), bases=())
+    with pytest.raises(FactoryError) as caught:
+        bases.update(lock, [on(cell, f"{registry}/none:x")], from_environment(os.environ))
+    assert caught.value.problems[0].code == "base-unknown"
 
 
-def test_a_bootstrapped_base_has_the_fingerprint_of_its_content(
-    engine: Engine, base: Base, cpu_image: str
+@pytest.mark.parametrize("platform", Platform)
+def test_the_same_packages_give_the_same_base_in_another_folder(
+    cell: Cell, platform: Platform, tmp_path: Path
 ) -> None:
-    found = bases.look(engine, base, engine.platform, Path("/nonexistent"))
-    if found.origin == "bootstrap":
-        assert found.swap == f"docker-image://{bases.bootstrap_tag(base, engine.platform)}"
-        assert (
-            found.digest != engine.inspect_image(bases.bootstrap_tag(base, engine.platform)).digest
-        )
-    else:
-        assert found.origin == "registry"
+    lock, here = store.read(ROOT / "wheels.lock"), from_environment(os.environ)
+    image = planning.bases([cell], [platform], lock)["bookworm", platform]
+    (tmp_path / "imagefactory").mkdir()
+    (tmp_path / "imagefactory" / "debs").symlink_to(here.cache / "debs")
+    elsewhere = replace(here, cache=tmp_path / "imagefactory")
+    one, two = (making.contexts(image, "base", where)["root"] for where in (here, elsewhere))
+    assert one.partition("@")[2] == two.partition("@")[2]
+    assert one != two

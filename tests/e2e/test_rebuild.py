@@ -51,5 +51,9 @@ def test_an_image_from_other_inputs_or_of_somebody_else_is_not_built_again(
     )
     done = factory("rebuild", other)
     assert (done.code, "rebuild-other-inputs" in done.err) == (1, True)
-    foreign = factory("rebuild", "imagefactory/bootstrap:bookworm-amd64")
+    (tmp_path / "foreign").mkdir()
+    other = derive(
+        engine, tmp_path / "foreign", "scratch", "imagefactory/test:foreign", "COPY Dockerfile /\n"
+    )
+    foreign = factory("rebuild", other)
     assert (foreign.code, "rebuild-no-cell" in foreign.err) == (1, True)

@@ -62,6 +62,13 @@ def serve(files: Path, root: Path, account: str = "") -> Iterator[str]:
     ``account`` is the ``user:password`` that it asks for; empty for an index for everybody.
     """
     write_pages(files, root)
+    with served(root, account) as url:
+        yield f"{url}/simple"
+
+
+@contextmanager
+def served(root: Path, account: str = "") -> Iterator[str]:
+    """Serve the files below ``root``; yields the URL. ``account`` is as for ``serve``."""
     basic = f"Basic {base64.b64encode(account.encode()).decode()}" if account else ""
     handler = partial(_Handler, basic, directory=str(root))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -70,7 +77,7 @@ def serve(files: Path, root: Path, account: str = "") -> Iterator[str]:
     )
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/simple"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -14,8 +14,7 @@ tags:
   - "{flavor}-vllm{vllm}-torch{torch}-py{python}"
 bases:
   trixie:
-    image: debian:trixie-slim
-    bootstrap: trixie
+    suite: trixie
     python: "3.13"
     glibc: "2.41"
     packages: [python3]

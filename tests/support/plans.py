@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from imagefactory.building.bases import unresolved
 from imagefactory.locking import store
-from imagefactory.locking.lock import Lock
+from imagefactory.locking.lock import Deb, Lock, LockedBase
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell, request_of
+from imagefactory.matrix.cell import Base, Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
 from imagefactory.planning import cell_plan
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.planning import Inputs
 from imagefactory.settings import Settings
+from imagefactory.system.platforms import Platform
 from support import ROOT
 
 
@@ -31,13 +30,42 @@ def _matrix() -> Matrix:
     return matrix.load(ROOT / "matrix.yaml")
 
 
+def deb(name: str, version: str = "1") -> Deb:
+    path = f"pool/main/{name[0]}/{name}/{name}_{version}_all.deb"
+    return Deb(
+        name=name,
+        version=version,
+        arch="all",
+        sha256=f"{len(name):064}",
+        size=1,
+        archive="debian",
+        path=path,
+    )
+
+
+def base_image(
+    base: Base, platform: Platform, *debs: Deb, digest: str = "sha256:1", suite: str | None = None
+) -> BaseImage:
+    """``base`` as an image of a registry, or with a ``suite`` as its packages."""
+    locked = LockedBase(
+        name=base.name,
+        platform=platform,
+        created="2026-11-20",
+        image=base.image,
+        digest=None if suite else digest,
+        suite=suite,
+        packages=base.packages,
+        debs=debs,
+        builder=(deb("git"),) if suite else (),
+    )
+    return cell_plan.base_image(base, locked)
+
+
 def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
     cell = next(c for c in _matrix().cells if c.axes["vllm"] == "0.22.1")
     resolution = _lock().find(request_of(cell))
     assert resolution is not None
-    base = base or replace(
-        unresolved(cell.flavor.base, cell.platform), digest="sha256:1", origin="registry"
-    )
+    base = base or base_image(cell.flavor.base, cell.platform)
     series = catalog.series(catalog.load(ROOT / "patches"), cell)
     given = {"resolution": resolution, "series": series, "uv_version": "1", **options}
     return cell_plan.compose(cell, base=base, templates=(ROOT / "templates",), **given)
@@ -68,12 +96,12 @@ def plans_of(cells: Sequence[Cell]) -> tuple[CellPlan, ...]:
     for cell in cells:
         resolution = lock.find(request_of(cell))
         assert resolution is not None
-        base = unresolved(cell.flavor.base, cell.platform)
+        base = base_image(cell.flavor.base, cell.platform, digest=f"sha256:{'0' * 64}")
         plan = cell_plan.compose(
             cell,
             resolution,
             catalog.series(patches, cell),
-            replace(base, digest=f"sha256:{'0' * 64}", origin="registry"),
+            base,
             templates=(ROOT / "templates",),
             uv_version="1",
             toolchain=lock.toolchain(cell.flavor.toolchain or "", cell.platform),

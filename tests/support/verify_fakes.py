@@ -204,9 +204,7 @@ def server_run(**changes: Any) -> ServerRun:
 
 def cell(channel: str = "cu130") -> Cell:
     location = Location(file="matrix.yaml", line=1)
-    base = Base(
-        name="trixie", image="debian", bootstrap=None, python="3.13", glibc="2.41", packages=()
-    )
+    base = Base(name="trixie", image="debian", suite=None, python="3.13", glibc="2.41", packages=())
     flavor = Flavor(
         name="gb10",
         summary="",

@@ -12,15 +12,14 @@ import pytest
 from support import ROOT
 from support.index import unpacker
 from support.machine import DOWN, settings
-from support.plans import planned
+from support.plans import base_image, planned
 
-from imagefactory.building import bakefile
+from imagefactory.building import bakefile, bases
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
-from imagefactory.errors import SetupError
+from imagefactory.errors import InputError, SetupError
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.lock import Unpacker, Wheel
-from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.system import shell
 from imagefactory.system.platforms import Platform
 
@@ -51,17 +50,17 @@ def test_a_streamed_program_is_gone_when_its_reader_leaves() -> None:
 
 
 def write(
-    folder: Path, options: BakeOptions | None = None, **changes: object
+    folder: Path,
+    options: BakeOptions | None = None,
+    *,
+    suite: str | None = None,
+    **changes: object,
 ) -> dict[str, dict[str, object]]:
-    made = replace(planned(), **changes)  # type: ignore[arg-type]
-    native = BaseImage(
-        base=made.cell.flavor.base,
-        platform=Platform.AMD64,
-        reference="debian:trixie-slim",
-        digest=None,
-        origin="bootstrap",
-        swap="docker-image://local:amd64",
-    )
+    """The targets for a gb10 cell; with ``suite``, on a base of packages that are made already."""
+    cell = planned().cell
+    base = base_image(cell.flavor.base, cell.platform, suite=suite)
+    made = replace(planned(base), **changes)  # type: ignore[arg-type]
+    native = base_image(made.cell.flavor.base, Platform.AMD64, suite=suite)
     file = unpacker(folder, "0.13.8")
     uv = Wheel(
         name="uv",
@@ -91,8 +90,21 @@ def test_wheels_are_unpacked_on_the_build_platform_for_a_cell_of_another(tmp_pat
         "base": "target:base-trixie-arm64",
     }
     assert targets["builder-trixie-amd64"]["platforms"] == ["linux/amd64"]
-    assert targets["builder-trixie-amd64"]["contexts"] == {
-        "debian:trixie-slim": "docker-image://local:amd64"
+    assert "contexts" not in targets["builder-trixie-amd64"]
+    assert "contexts" not in targets["base-trixie-arm64"]
+
+
+def test_the_stages_of_a_base_of_packages_begin_with_systems_that_were_assembled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        bases, "contexts", lambda image, stage, _: {"root": f"{stage} {image.platform.arch}"}
+    )
+    targets = write(tmp_path, suite="trixie")
+    assert targets["builder-trixie-amd64"]["contexts"] == {"root": "builder amd64"}
+    assert targets["base-trixie-arm64"]["contexts"] == {
+        "root": "base arm64",
+        "builder": "target:builder-trixie-amd64",
     }
 
 
@@ -100,9 +112,9 @@ def test_wheels_are_unpacked_on_the_build_platform_for_a_cell_of_another(tmp_pat
     ("options", "output"),
     [
         (BakeOptions(), "type=image"),
-        (BakeOptions(substitutes={}), "type=docker"),
+        (BakeOptions(load=True), "type=docker"),
         (BakeOptions(output=Path("/out")), "type=oci,tar=false,dest=/out/CELL"),
-        (BakeOptions(output=Path("/out"), substitutes={}), "type=oci,tar=false,dest=/out/CELL"),
+        (BakeOptions(output=Path("/out"), load=True), "type=oci,tar=false,dest=/out/CELL"),
     ],
 )
 def test_an_image_goes_into_the_engine_or_into_a_folder(
@@ -112,6 +124,19 @@ def test_an_image_goes_into_the_engine_or_into_a_folder(
     assert write(tmp_path, options)[cell]["output"] == [
         f"{output.replace('CELL', cell)},{bakefile.COMPRESSION}"
     ]
+
+
+def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: Path) -> None:
+    contexts = Contexts(
+        folder=tmp_path,
+        templates=(ROOT / "templates",),
+        unpackers=(),
+        settings=settings(tmp_path, DOWN),
+    )
+    with pytest.raises(InputError) as caught:
+        bakefile.write_cells(contexts, [planned()], {}, BakeOptions())
+    assert caught.value.problems[0].code == "lock-uncovered"
+    assert "platform that builds" in caught.value.problems[0].what
 
 
 def test_paths_are_not_read_as_templates_by_bake(tmp_path: Path) -> None:

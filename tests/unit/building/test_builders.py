@@ -1,15 +1,14 @@
-"""Cache refs: one for each target, always a valid tag; and what a builder elsewhere is given."""
+"""Cache refs: one for each target, always a valid tag."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.building import bakefile, builders
+from imagefactory.building import builders
 from imagefactory.errors import InputError
 
 TARGETS = st.sets(
@@ -40,13 +39,3 @@ def test_a_reference_with_a_tag_or_a_digest_is_refused(repository: str) -> None:
     with pytest.raises(InputError) as caught:
         builders.cache_ref(repository, "x")
     assert caught.value.problems[0].code == "cache-ref"
-
-
-def test_a_builder_elsewhere_gets_layouts_for_local_images() -> None:
-    targets: dict[str, dict[str, Any]] = {
-        "base": {"contexts": {"debian:slim": "docker-image://imagefactory/bootstrap:x"}},
-        "cell": {"contexts": {"base": "target:base"}},
-    }
-    bakefile._substitute(targets, {"imagefactory/bootstrap:x": "oci-layout:///l@sha256:1"})
-    assert targets["base"]["contexts"] == {"debian:slim": "oci-layout:///l@sha256:1"}
-    assert targets["cell"]["contexts"] == {"base": "target:base"}

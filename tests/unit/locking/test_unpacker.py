@@ -13,7 +13,7 @@ import uv
 from support import ROOT
 from support.index import serve, unpacker, wheel, write_pages
 from support.machine import DOWN, settings
-from support.plans import inputs_with, planned
+from support.plans import base_image, inputs_with, planned
 
 from imagefactory.building.contexts import Contexts
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
@@ -156,7 +156,7 @@ def test_another_uv_on_this_machine_changes_no_lock_no_build_key_and_no_build_co
             settings=using,
         )
         builder = contexts.write_builder(
-            "builder", replace(planned().base, platform=Platform.AMD64)
+            "builder", base_image(planned().cell.flavor.base, Platform.AMD64)
         )
         key = planned(uv_version=inputs_with(lock, using).uv_version).build_key
         return store.dumps(lock), key, (builder / "uv").read_bytes()
@@ -190,7 +190,7 @@ def test_a_context_with_another_program_gets_the_locked_one(
         unpackers=lock.unpackers,
         settings=using,
     )
-    base = replace(planned().base, platform=Platform.AMD64)
+    base = base_image(planned().cell.flavor.base, Platform.AMD64)
     path = contexts.write_builder("builder", base) / "uv"
     right = path.read_bytes()
     path.write_bytes(b"x" * len(right))

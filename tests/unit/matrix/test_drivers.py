@@ -100,8 +100,9 @@ def test_the_reason_is_recorded_in_the_lock_and_in_the_labels(tmp_path: Path) ->
     (tmp_path / "wheels.lock").write_text(store.dumps(lock))
     assert store.read(tmp_path / "wheels.lock") == lock
     plan = planned()
+    base = plan.base
     labels = image_config.labels(
-        cells[0], plan.resolution, plan.series, base_digest=None, base_origin="unresolved"
+        cells[0], plan.resolution, plan.series, base.locked, base_digest=base.digest
     )
     assert labels["io.imagefactory.driver-override"] == f"580.142: {REASON}"
     assert "io.imagefactory.driver-override" not in plan.labels

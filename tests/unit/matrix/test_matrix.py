@@ -76,6 +76,16 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
     ('  cuda: ["13.0"]\n', "  cuda: []\n", "matrix-empty-axis", "cuda: []", "add one"),
     ('["2.11.0", "2.14.0"]', '["2.11.0"]', "matrix-uneven-zip", "- vllm", "one value per row"),
     ("base: trixie", "base: trixy", "matrix-unknown-base", "base: trixy", "trixie"),
+    ("    suite: trixie\n", "", "matrix-bad-base", "trixie:", "suite: trixie"),
+    (
+        "    suite: trixie\n",
+        "    suite: trixie\n    image: debian\n",
+        "matrix-bad-base",
+        "image: debian",
+        "only one",
+    ),
+    ("suite: trixie", "suite: stable/13", "matrix-wrong-value", "suite", "kind"),
+    ("packages: [python3]", "packages: [python3=3]", "matrix-bad-package", "python3=3", "alone"),
     ('driver: "580.95"', "driver: new", "matrix-bad-driver", "driver: new", "nvidia-smi"),
     ("[vllm/one]", "[one]", "matrix-bad-patch", "[one]", "project/name"),
     ('"torch=={torch}"]', '"torch=="]', "matrix-bad-requirement", "torch==", "PEP 508"),
@@ -287,3 +297,19 @@ def test_the_documented_flavor_with_a_wheel_by_url_is_valid(tmp_path: Path) -> N
     )
     assert cell.flavor.env["VLLM_STREAM_LOADING"] == "1"
     assert " " not in cell.requirements[0].partition(" @ ")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "suite"),
+    [
+        ("suite: trixie", "debian:trixie", "trixie"),
+        ("image: debian:13", "debian:13", None),
+        ("{image: debian:trixie-slim, bootstrap: trixie}", "debian:trixie-slim", "trixie"),
+    ],
+)
+def test_a_base_is_a_suite_or_an_image(
+    tmp_path: Path, text: str, image: str, suite: str | None
+) -> None:
+    lines = "".join(f"    {part}\n" for part in text.strip("{}").split(", "))
+    found = matrix.load(write(tmp_path, "    suite: trixie\n", lines)).cells[0].flavor.base
+    assert (found.image, found.suite) == (image, suite)

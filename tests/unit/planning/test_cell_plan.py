@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
 from support import ROOT
 from support.images import image
-from support.plans import planned
+from support.plans import base_image, deb, planned
 
+from imagefactory.errors import InputError
 from imagefactory.locking import store
-from imagefactory.locking.lock import FIND_LINKS, LockedToolchain
+from imagefactory.locking.lock import FIND_LINKS, Lock, LockedToolchain
 from imagefactory.matrix.cell import Base
-from imagefactory.planning import context, image_config, layers
+from imagefactory.planning import context, image_config, layers, planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import decide
 from imagefactory.system.platforms import Platform
@@ -136,3 +138,38 @@ def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_r
     assert "build key was old" in rows[1].reason
     assert "no image" in rows[2].reason
     assert "no engine" in rows[3].reason
+
+
+def test_bases_come_from_the_lock_for_the_cells_and_for_the_build_platform() -> None:
+    cell = planned().cell
+    row = base_image(cell.flavor.base, Platform.ARM64, suite="trixie").locked
+    amd64 = replace(row, platform=Platform.AMD64)
+    lock = Lock(created="2026-11-20", tools=(), resolutions=(), bases=(row, amd64))
+    found = planning.bases([cell], [Platform.AMD64], lock)
+    assert {key: base.locked for key, base in found.items()} == {
+        ("trixie", Platform.ARM64): row,
+        ("trixie", Platform.AMD64): amd64,
+    }
+    assert list(planning.bases([cell], [], lock)) == [("trixie", Platform.ARM64)]
+
+
+def test_a_base_that_is_locked_for_another_declaration_is_reported() -> None:
+    cell = planned().cell
+    row = base_image(cell.flavor.base, Platform.ARM64, suite="trixie").locked
+    for other in (replace(row, packages=("vim",)), replace(row, suite="bookworm")):
+        lock = Lock(created="2026-11-20", tools=(), resolutions=(), bases=(other,))
+        with pytest.raises(InputError) as caught:
+            planning.base_of(planning.bases([cell], [], lock), cell.flavor.base, cell.platform)
+        assert caught.value.problems[0].code == "lock-uncovered"
+        assert "imagefactory lock" in caught.value.problems[0].fix
+
+
+def test_only_an_image_of_a_registry_is_named_in_the_labels_of_oci() -> None:
+    base = planned().base.base
+    labels = planned(base_image(base, Platform.ARM64)).labels
+    assert labels["org.opencontainers.image.base.digest"] == "sha256:1"
+    packages = base_image(base, Platform.ARM64, deb("apt"), suite="trixie")
+    labels = planned(packages).labels
+    assert labels["io.imagefactory.base-suite"] == "trixie"
+    assert labels["io.imagefactory.base-digest"] == packages.digest
+    assert not [name for name in labels if name.startswith("org.opencontainers.image.base")]

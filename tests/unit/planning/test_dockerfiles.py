@@ -10,8 +10,9 @@ from support.plans import all_planned
 
 from imagefactory.errors import InputError
 from imagefactory.locking import store
-from imagefactory.matrix.cell import request_of
+from imagefactory.matrix.cell import Base, request_of
 from imagefactory.planning import cell_plan, render
+from imagefactory.planning.cell_plan import ROOT as ROOT_CONTEXT
 from imagefactory.planning.cell_plan import CellPlan
 
 LINES, COLUMNS = 150, 120
@@ -73,11 +74,27 @@ def test_a_line_that_is_too_long_is_found() -> None:
     assert too_long("RUN x\n" * 151) == ["151 lines"]
 
 
+def stages_of(base: Base, reference: str) -> tuple[str, str]:
+    """The Dockerfile of a base, split before its second stage."""
+    text = render.base_dockerfile((ROOT / "templates",), base, reference)
+    assert too_long(text) == []
+    builder, _, bottom = text.partition(f"FROM {reference} AS base\n")
+    return builder, bottom
+
+
 @pytest.mark.parametrize("plan", all_planned(), ids=lambda plan: plan.cell.flavor.base.name)
-def test_the_dockerfile_of_a_base_can_be_reviewed(plan: CellPlan) -> None:
-    base = plan.cell.flavor.base
-    image = f"{base.image}@sha256:{'0' * 64}"
-    assert too_long(render.base_dockerfile((ROOT / "templates",), base, image)) == []
+def test_nothing_runs_on_the_target_in_a_base_of_packages(plan: CellPlan) -> None:
+    builder, bottom = stages_of(plan.cell.flavor.base, ROOT_CONTEXT)
+    assert "FROM --platform=$BUILDPLATFORM root AS builder" in builder
+    assert "apt-get" not in builder
+    assert instructions(bottom) == ["COPY"]
+
+
+def test_packages_are_installed_on_an_image_of_a_registry() -> None:
+    base = replace(all_planned()[0].cell.flavor.base, suite=None)
+    builder, bottom = stages_of(base, f"debian@sha256:{'0' * 64}")
+    assert "install -y --no-install-recommends git python3 python3-venv" in builder
+    assert all(f" {package} \\\n" in bottom for package in base.packages)
 
 
 @pytest.mark.parametrize("summary", HOSTILE)

@@ -1,0 +1,1 @@
+"""Makes base images from Debian packages without running any of their programs."""

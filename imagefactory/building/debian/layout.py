@@ -1,0 +1,136 @@
+"""Writes a tree as an OCI image layout that is the same wherever it is written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from imagefactory.building.debian.tree import Entry, Kind, Slice, Tree
+from imagefactory.system.platforms import Platform
+
+_TYPE = "application/vnd.oci.image"
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TYPES = {
+    Kind.FILE: tarfile.REGTYPE,
+    Kind.FOLDER: tarfile.DIRTYPE,
+    Kind.SYMLINK: tarfile.SYMTYPE,
+}
+_CHUNK = 1 << 20
+
+
+def write(
+    tree: Tree, folder: Path, *, platform: Platform, epoch: int, history: str, tag: str
+) -> tuple[str, str, int]:
+    """Write an image with one layer to ``folder``, which must not exist yet.
+
+    The layer is not compressed: it is read from the same disk, and what a compressor writes depends
+    on its version. Every date is ``epoch``, in seconds. Returns the digests of the manifest and of
+    the layer, and the layer's size in bytes.
+    """
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    layer, size = _write_layer(tree, blobs, epoch)
+    config = _blob(blobs, _config(platform, layer, epoch, history))
+    manifest = _blob(
+        blobs,
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{_TYPE}.manifest.v1+json",
+            "config": {"mediaType": f"{_TYPE}.config.v1+json", **config},
+            "layers": [{"mediaType": f"{_TYPE}.layer.v1.tar", "digest": layer, "size": size}],
+        },
+    )
+    entry = {
+        "mediaType": f"{_TYPE}.manifest.v1+json",
+        **manifest,
+        "annotations": {"org.opencontainers.image.ref.name": tag},
+        "platform": _platform(platform),
+    }
+    index = {"schemaVersion": 2, "mediaType": f"{_TYPE}.index.v1+json", "manifests": [entry]}
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', encoding="utf-8")
+    return str(manifest["digest"]), layer, size
+
+
+def _platform(platform: Platform) -> dict[str, str]:
+    variant = {"variant": "v8"} if platform is Platform.ARM64 else {}
+    return {"os": "linux", "architecture": platform.arch, **variant}
+
+
+def _config(platform: Platform, layer: str, epoch: int, history: str) -> dict[str, Any]:
+    created = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "created": created,
+        **_platform(platform),
+        "config": {"Env": [_PATH], "Cmd": ["bash"]},
+        "rootfs": {"type": "layers", "diff_ids": [layer]},
+        "history": [{"created": created, "created_by": history}],
+    }
+
+
+def _blob(blobs: Path, value: Mapping[str, Any]) -> dict[str, str | int]:
+    data = json.dumps(value, separators=(",", ":")).encode()
+    name = hashlib.sha256(data).hexdigest()
+    (blobs / name).write_bytes(data)
+    return {"digest": f"sha256:{name}", "size": len(data)}
+
+
+def _write_layer(tree: Tree, blobs: Path, epoch: int) -> tuple[str, int]:
+    sha256, size = hashlib.sha256(), 0
+    path = blobs / "layer"
+    with path.open("wb") as out:
+        for block in _blocks(tree, epoch):
+            out.write(block)
+            sha256.update(block)
+            size += len(block)
+    path.rename(blobs / sha256.hexdigest())
+    return f"sha256:{sha256.hexdigest()}", size
+
+
+def _blocks(tree: Tree, epoch: int) -> Iterator[bytes]:
+    """A tar archive, in pieces."""
+    first: dict[str, str] = {}
+    with ExitStack() as stack:
+        streams: dict[Path, IO[bytes]] = {}
+        for path, entry in tree:
+            header = _header(path, entry, epoch)
+            if entry.inode and (other := first.setdefault(entry.inode, path)) != path:
+                header.type, header.linkname, header.size = tarfile.LNKTYPE, other, 0
+            yield header.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+            if header.size:
+                if isinstance(entry.content, Slice) and entry.content.path not in streams:
+                    opened = entry.content.path.open("rb")
+                    streams[entry.content.path] = stack.enter_context(opened)
+                yield from _content(entry, streams)
+                yield bytes(-header.size % tarfile.BLOCKSIZE)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _header(path: str, entry: Entry, epoch: int) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(path + "/" * (entry.kind is Kind.FOLDER))
+    header.type, header.mode, header.mtime = _TYPES[entry.kind], entry.mode, epoch
+    header.uid, header.gid = entry.uid, entry.gid
+    header.linkname = entry.target
+    header.size = entry.size if entry.kind is Kind.FILE else 0
+    return header
+
+
+def _content(entry: Entry, streams: Mapping[Path, IO[bytes]]) -> Iterator[bytes]:
+    if isinstance(entry.content, bytes):
+        yield entry.content
+        return
+    stream = streams[entry.content.path]
+    stream.seek(entry.content.offset)
+    left = entry.content.size
+    while left:
+        chunk = stream.read(min(left, _CHUNK))
+        if not chunk:
+            raise OSError(f"{entry.content.path} was cut off while it was read")
+        left -= len(chunk)
+        yield chunk

@@ -1,0 +1,231 @@
+"""Locks bases: the digest of an image in its registry, or the Debian packages of a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from imagefactory.errors import FactoryError, InputError, Problem, fail
+from imagefactory.locking.changes import Change
+from imagefactory.locking.debian import archive, files, select
+from imagefactory.locking.debian.packages import Package, Universe
+from imagefactory.locking.failures import Failures, combined
+from imagefactory.locking.lock import Deb, Lock, LockedBase
+from imagefactory.locking.locking import Renewed
+from imagefactory.matrix.cell import Base, Cell
+from imagefactory.settings import Settings
+from imagefactory.system import ui
+from imagefactory.system.platforms import Platform
+from imagefactory.system.registry import Registries
+
+
+def update(lock: Lock, cells: Iterable[Cell], settings: Settings, *, upgrade: bool = False) -> Lock:
+    """``lock`` with the bases of ``cells`` for every platform, as any may be the build platform.
+
+    Bases stay as they are locked until their declaration changes, or with ``upgrade``. Raises
+    InputError or CheckFailedError for packages that a suite does not have, SetupError if an archive
+    or a registry is not reachable.
+    """
+    failures = Failures()
+    new = _update(lock, cells, settings, failures, upgrade=upgrade)
+    error = combined(failures.rows)
+    if error:
+        raise error
+    return new
+
+
+def renew(
+    renewed: Renewed,
+    old: Lock | None,
+    cells: Iterable[Cell],
+    settings: Settings,
+    *,
+    upgrade: bool = False,
+) -> Renewed:
+    """``renewed`` with the bases of ``cells``, as ``update``; a base that fails is recorded."""
+    failures = Failures()
+    lock = _update(renewed.lock, cells, settings, failures, upgrade=upgrade)
+    return Renewed(
+        lock=lock,
+        changes=(*renewed.changes, *changes(old, lock)),
+        failures=(*renewed.failures, *failures.rows),
+    )
+
+
+def _update(
+    lock: Lock, cells: Iterable[Cell], settings: Settings, failures: Failures, *, upgrade: bool
+) -> Lock:
+    found: list[LockedBase] = []
+    for base, users in _users(cells):
+        old = [one for platform in Platform if (one := lock.base(base, platform))]
+        new = old
+        if upgrade or not old:
+            with failures.of(f"base {base.name}", users, kept=bool(old)):
+                new = [_dated_as(old, one) for one in _locked(base, settings)]
+        found += new
+    rows = tuple(sorted(found, key=lambda one: (one.name, one.platform)))
+    if rows == lock.bases:
+        return lock
+    return replace(lock, created=_today(), bases=rows)
+
+
+def _users(cells: Iterable[Cell]) -> list[tuple[Base, list[Cell]]]:
+    """Each base, with the cells on it."""
+    found: dict[Base, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.flavor.base, []).append(cell)
+    return list(found.items())
+
+
+def _bases(cells: Iterable[Cell]) -> list[Base]:
+    return [base for base, _ in _users(cells)]
+
+
+def _today() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def _dated_as(old: Sequence[LockedBase], new: LockedBase) -> LockedBase:
+    """``new`` with the date of what is the same in ``old``: the packages are of that day, too."""
+    same = (one for one in old if replace(new, created=one.created) == one)
+    return next(same, new)
+
+
+def _locked(base: Base, settings: Settings) -> list[LockedBase]:
+    if base.suite:
+        return _from_packages(base, base.suite, settings)
+    digest, platforms = _in_registry(base)
+    return [_row(base, platform, digest=digest) for platform in platforms]
+
+
+def _row(
+    base: Base,
+    platform: Platform,
+    *,
+    digest: str | None = None,
+    debs: tuple[Deb, ...] = (),
+    builder: tuple[Deb, ...] = (),
+) -> LockedBase:
+    return LockedBase(
+        name=base.name,
+        platform=platform,
+        created=_today(),
+        image=base.image,
+        digest=digest,
+        suite=base.suite,
+        packages=base.packages,
+        debs=debs,
+        builder=builder,
+    )
+
+
+def _from_packages(base: Base, suite: str, settings: Settings) -> list[LockedBase]:
+    with ui.step(f"selecting the Debian packages of {base.name}"):
+        platforms = {platform.arch: platform for platform in Platform}
+        indexes = archive.indexes(suite, list(platforms), settings.debian)
+        found = []
+        for arch, platform in platforms.items():
+            universe = Universe(indexes[arch])
+            selected = select.base(universe, base.packages, where=f"{base.name} {platform}")
+            more = select.builder(universe, selected, where=f"{base.name} {platform}")
+            found.append(_row(base, platform, debs=_debs(selected), builder=_debs(more)))
+    return found
+
+
+def _debs(packages: Iterable[Package]) -> tuple[Deb, ...]:
+    return tuple(package.deb for package in packages)
+
+
+def _in_registry(base: Base) -> tuple[str, tuple[Platform, ...]]:
+    """The digest of the base's image, and the platforms that the registry says it has."""
+    _, at, digest = base.image.partition("@")
+    if at:
+        return digest, tuple(Platform)
+    with ui.step(f"looking up {base.image}"):
+        manifest = Registries().manifest(base.image)
+    if manifest is None:
+        what = f"its registry has no {base.image}"
+        fix = "fix the reference, or write `suite:` to make the base from Debian packages"
+        raise fail(InputError, "base-unknown", what, where=base.name, fix=fix)
+    named = {one.platform for one in manifest.manifests}
+    platforms = tuple(one for one in Platform if not named or one in named)
+    return manifest.digest, platforms
+
+
+def changes(old: Lock | None, new: Lock) -> list[Change]:
+    """How the bases of two locks differ: packages, and digests of images."""
+    known = {(base.name, base.platform) for base in old.bases} if old else set()
+    added = [base for base in new.bases if (base.name, base.platform) not in known]
+    before = _versions(old.bases if old else ())
+    after = _versions(base for base in new.bases if base not in added)
+    rows = [(key, before.get(key, ""), after.get(key, "")) for key in sorted({*before, *after})]
+    return [
+        *(
+            Change(resolution=_name(base), package="base", old="", new=_extent(base))
+            for base in added
+        ),
+        *(
+            Change(resolution=base, package=package, old=was, new=now)
+            for (base, package), was, now in rows
+            if was != now
+        ),
+    ]
+
+
+def _name(base: LockedBase) -> str:
+    return f"{base.name} {base.platform}"
+
+
+def _extent(base: LockedBase) -> str:
+    return base.digest or f"{len(base.debs)} packages"
+
+
+def _versions(bases: Iterable[LockedBase]) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for base in bases:
+        name = _name(base)
+        found |= {(name, deb.name): deb.version for deb in (*base.debs, *base.builder)}
+        if base.digest:
+            found[name, base.image] = base.digest
+    return found
+
+
+def check(lock: Lock, cells: Sequence[Cell], settings: Settings) -> list[Problem]:
+    """Problems of the locked bases: not locked as declared, not declared, or not available."""
+    declared = _bases(cells)
+    problems = [
+        Problem(
+            code="lock-uncovered",
+            where=base.name,
+            what=f"wheels.lock has no base {base.name} as the matrix declares it",
+            fix="imagefactory lock",
+        )
+        for base in declared
+        if not any(one.answers(base) for one in lock.bases)
+    ]
+    for one in lock.bases:
+        if not any(one.answers(base) for base in declared):
+            what = f"base {one.name} for {one.platform} is not declared like this any more"
+            dead = Problem(
+                code="lock-dead", where="wheels.lock", what=what, fix="imagefactory lock"
+            )
+            problems.append(dead)
+    problems += _not_in_registry(lock.bases)
+    debs = [(deb, one.created) for one in lock.bases for deb in (*one.debs, *one.builder)]
+    return [*problems, *files.missing(debs, settings)]
+
+
+def _not_in_registry(bases: Iterable[LockedBase]) -> Iterator[Problem]:
+    registries = Registries()
+    for image in sorted({f"{b.image.partition('@')[0]}@{b.digest}" for b in bases if b.digest}):
+        try:
+            found = registries.manifest(image)
+        except FactoryError as error:
+            yield from error.problems
+            continue
+        if found is None:
+            fix = "imagefactory lock --upgrade-base, or fix the digest in matrix.yaml"
+            yield Problem(
+                code="base-gone", where=image, what="its registry has no such image", fix=fix
+            )

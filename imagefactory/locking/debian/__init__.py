@@ -1,0 +1,1 @@
+"""Debian packages: their archives, which of them a base consists of, and their files."""

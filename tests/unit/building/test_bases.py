@@ -1,0 +1,89 @@
+"""The system of a base is assembled once for what is locked, and never for an image by digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.machine import settings
+from support.plans import base_image, deb, planned
+
+from imagefactory.building import bases
+from imagefactory.building.debian import debian
+from imagefactory.locking.debian import files
+from imagefactory.locking.lock import Deb
+from imagefactory.planning.cell_plan import BaseImage
+from imagefactory.system.platforms import Platform
+
+
+@pytest.fixture
+def assembled(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The packages of every system that was assembled."""
+    made: list[list[str]] = []
+
+    def fetch(debs: Sequence[Deb], day: str, _: object) -> list[Path]:
+        assert day == "2026-11-20"
+        return [Path(deb.name) for deb in debs]
+
+    def assemble(
+        packages: Sequence[Path], *, platform: Platform, suite: str, epoch: int, folder: Path
+    ) -> None:
+        assert (platform, suite, epoch) == (Platform.ARM64, "trixie", 315532800)
+        made.append([path.name for path in packages])
+        folder.mkdir(parents=True)
+        index = {"manifests": [{"digest": f"sha256:{len(made)}"}]}
+        (folder / "index.json").write_text(json.dumps(index))
+
+    monkeypatch.setattr(files, "fetch", fetch)
+    monkeypatch.setattr(debian, "assemble", assemble)
+    return made
+
+
+def image(*debs: Deb) -> BaseImage:
+    return base_image(planned().cell.flavor.base, Platform.ARM64, *debs, suite="trixie")
+
+
+def test_each_stage_has_a_system_of_its_own_that_is_assembled_once(
+    assembled: list[list[str]], tmp_path: Path
+) -> None:
+    base = image(deb("apt"), deb("bash"))
+    first = bases.contexts(base, "base", settings(tmp_path))
+    assert first["root"].startswith(f"oci-layout://{tmp_path}")
+    assert first["root"].endswith("@sha256:1")
+    assert bases.contexts(base, "base", settings(tmp_path)) == first
+    assert bases.contexts(base, "builder", settings(tmp_path)) != first
+    assert assembled == [["apt", "bash"], ["apt", "bash", "git"]]
+
+
+def test_other_packages_are_another_system(assembled: list[list[str]], tmp_path: Path) -> None:
+    for version in ("1", "2"):
+        bases.contexts(image(deb("apt", version)), "base", settings(tmp_path))
+    assert len(assembled) == 2
+
+
+def test_an_image_of_a_registry_needs_no_context(
+    assembled: list[list[str]], tmp_path: Path
+) -> None:
+    base = base_image(planned().cell.flavor.base, Platform.ARM64)
+    assert bases.contexts(base, "base", settings(tmp_path)) == {}
+    assert assembled == []
+
+
+def test_the_digest_covers_the_packages_the_platform_and_the_assembler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base = planned().cell.flavor.base
+    digests = [
+        image(deb("apt")).digest,
+        image(deb("apt", "2")).digest,
+        image(deb("apt"), deb("bash")).digest,
+        base_image(base, Platform.AMD64, deb("apt"), suite="trixie").digest,
+    ]
+    monkeypatch.setattr("imagefactory.planning.context.assembler", lambda: "another")
+    digests.append(image(deb("apt")).digest)
+    assert len(set(digests)) == len(digests)
+    day = replace(image(deb("apt")).locked, created="2026-11-21")
+    assert replace(image(deb("apt")), locked=day).digest == digests[-1]

@@ -1,0 +1,159 @@
+"""The packages of a base: what is essential, what was asked for, and what those depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from support.debian import BASIC, package, text
+
+from imagefactory.errors import FactoryError
+from imagefactory.locking.debian import select
+from imagefactory.locking.debian.archive import Index
+from imagefactory.locking.debian.packages import Relation, Universe
+
+ALWAYS = ["apt", "base-files", "ca-certificates"]
+
+
+def universe(*rows: Mapping[str, str], security: tuple[Mapping[str, str], ...] = ()) -> Universe:
+    return Universe(
+        [
+            Index(archive="debian", text=text(*BASIC, *rows)),
+            Index(archive="debian-security", text=text(*security)),
+        ]
+    )
+
+
+def base(*rows: Mapping[str, str], wanted: str = "tool") -> list[str]:
+    """The names of the packages of a base with ``wanted``, without those of every base."""
+    found = select.base(universe(*rows), wanted.split(), where="trixie")
+    return [package.name for package in found if package.name not in ALWAYS]
+
+
+def problems(*rows: Mapping[str, str], wanted: str = "tool") -> list[str]:
+    with pytest.raises(FactoryError) as caught:
+        base(*rows, wanted=wanted)
+    return [f"{problem.code}: {problem.what}" for problem in caught.value.problems]
+
+
+def test_a_base_has_the_essential_and_required_packages_apt_and_certificates() -> None:
+    found = select.base(
+        universe(package("mawk", priority="required"), package("vim")), [], where="trixie"
+    )
+    assert [package.name for package in found] == sorted([*ALWAYS, "mawk"])
+
+
+def test_dependencies_are_followed_but_recommendations_are_not() -> None:
+    rows = (
+        package("tool", depends="one, two (>= 1:2)", recommends="more", suggests="more"),
+        package("one", pre_depends="three"),
+        package("two", "1:2-1"),
+        package("three", depends="tool"),
+        package("more"),
+    )
+    assert base(*rows) == ["one", "three", "tool", "two"]
+
+
+def test_the_highest_version_of_all_parts_of_the_suite_is_taken_with_its_archive() -> None:
+    many = universe(
+        package("tool", "1.9-1"),
+        package("tool", "1.10-1"),
+        security=(package("tool", "1.10-1+deb13u1"), package("apt", "0.9")),
+    )
+    found = {one.name: one for one in select.base(many, ["tool"], where="trixie")}
+    assert found["tool"].deb.version == "1.10-1+deb13u1"
+    assert found["tool"].deb.archive == "debian-security"
+    assert found["apt"].deb.archive == "debian"
+
+
+def test_an_alternative_that_is_selected_already_is_preferred_to_an_earlier_one() -> None:
+    rows = (package("tool", depends="first | second"), package("first"), package("second"))
+    assert base(*rows) == ["first", "tool"]
+    assert base(*rows, wanted="tool second") == ["second", "tool"]
+
+
+def test_an_alternative_whose_version_does_not_fit_is_not_taken() -> None:
+    rows = (package("tool", depends="first (>= 2) | second"), package("first"), package("second"))
+    assert base(*rows) == ["second", "tool"]
+
+
+def test_a_virtual_package_is_provided_by_the_most_important_provider() -> None:
+    rows = (
+        package("tool", depends="virtual"),
+        package("a", provides="virtual"),
+        package("b", provides="other, virtual (= 3)", priority="important"),
+    )
+    assert base(*rows) == ["b", "tool"]
+    assert base(*rows, wanted="tool a") == ["a", "tool"]
+
+
+def test_only_a_versioned_provides_satisfies_a_version() -> None:
+    tool = package("tool", depends="virtual (>= 3)")
+    unversioned = package("a", provides="virtual")
+    assert base(tool, unversioned, package("b", provides="virtual (= 3)")) == ["b", "tool"]
+    assert problems(tool, unversioned, package("b", provides="virtual (= 2)")) == [
+        "debian-unsatisfied: tool 1 needs virtual (>= 3), which the suite does not have"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operator", "fits"),
+    [
+        ("<<", ["1~rc"]),
+        ("<=", ["1~rc", "1"]),
+        ("=", ["1"]),
+        (">=", ["1", "1+b1"]),
+        (">>", ["1+b1"]),
+    ],
+)
+def test_versions_are_ordered_as_debian_does(operator: str, fits: list[str]) -> None:
+    relation = Relation(name="a", operator=operator, version="1")
+    assert [version for version in ("1~rc", "1", "1+b1") if relation.allows(version)] == fits
+
+
+def test_qualified_names_are_those_of_the_same_architecture() -> None:
+    assert base(package("tool", depends="python3-core:any"), package("python3-core")) == [
+        "python3-core",
+        "tool",
+    ]
+
+
+def test_the_package_that_converts_installed_systems_is_never_selected() -> None:
+    rows = (
+        package("tool", depends="usrmerge | usr-is-merged"),
+        package("usrmerge"),
+        package("usr-is-merged"),
+    )
+    assert base(*rows) == ["tool", "usr-is-merged"]
+
+
+def test_unknown_packages_are_all_reported_by_name() -> None:
+    assert problems(wanted="tool other") == [
+        "debian-no-package: the suite has no package tool",
+        "debian-no-package: the suite has no package other",
+    ]
+
+
+@pytest.mark.parametrize("field", ["conflicts", "breaks"])
+def test_packages_that_exclude_each_other_are_reported_by_name(field: str) -> None:
+    rows = (package("tool", depends="other"), package("other", "2", **{field: "tool (<< 2)"}))
+    assert problems(*rows) == ["debian-conflict: other 2 cannot be installed with tool 1"]
+    newer = (package("tool", "2", depends="other"), rows[1])
+    assert base(*newer) == ["other", "tool"]
+
+
+def test_a_package_may_exclude_the_other_providers_of_what_it_provides() -> None:
+    row = package("tool", provides="virtual", conflicts="virtual")
+    assert base(row) == ["tool"]
+    assert problems(row, package("other", provides="virtual"), wanted="tool other") == [
+        "debian-conflict: tool 1 cannot be installed with other 1"
+    ]
+
+
+def test_the_builder_has_only_what_the_base_lacks() -> None:
+    many = universe(package("venv-files"), package("tool", depends="python3"))
+    selected = select.base(many, ["tool"], where="trixie")
+    assert [one.name for one in select.builder(many, selected, where="trixie")] == [
+        "git",
+        "python3-venv",
+    ]
