@@ -58,10 +58,12 @@ def lock_command(
         upgrade=upgrade,
         upgrade_packages=tuple(package or ()),
     )
-    new = bases.update(new, declared.cells, workspace.settings, upgrade=upgrade or upgrade_base)
-    changes += bases.changes(old, new)
     if new != old:
-        opening.write_lock(workspace, new)
+        opening.write_lock(workspace, new)  # before the bases: they may fail for another reason
+    based = bases.update(new, declared.cells, workspace.settings, upgrade=upgrade or upgrade_base)
+    if based != new:
+        opening.write_lock(workspace, based)
+    changes += bases.changes(old, based)
     if json:
         ui.emit_json([change.as_dict() for change in changes])
         return
