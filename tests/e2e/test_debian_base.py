@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 
 #: What matrix.yaml asks for, and what makes a system that apt can extend.
 PACKAGES = (
-    *("?priority(^required$)", "?essential", "apt", "usr-is-merged"),
+    *("?priority(^required$)", "?essential", "apt", "passwd", "usr-is-merged"),
     *("ca-certificates", "g++", "libgomp1", "libnuma1", "libpython3-dev", "python3"),
 )
 APT = """\
