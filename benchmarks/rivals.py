@@ -105,7 +105,8 @@ def write(
         )
     change(folder, 1)
     _write_tools(folder / "tools", plan.cell.platform, native)
-    targets: dict[str, Any] = {base: rendered[base]}
+    linked = [name for name in rendered if f"target:{name}" in _contexts(rendered[base])]
+    targets: dict[str, Any] = {name: rendered[name] for name in (base, *linked)}
     for name in ("basefs", "plain", "single"):
         targets[name] = {
             **_entry(folder, entry, base, name, settings),
@@ -119,6 +120,11 @@ def write(
     path = folder / "docker-bake.json"
     path.write_text(json.dumps({"target": targets}, indent=1), encoding="utf-8")
     return path
+
+
+def _contexts(target: dict[str, Any]) -> list[str]:
+    """The named contexts of a target."""
+    return list(target.get("contexts", {}).values())
 
 
 def _entry(

@@ -12,8 +12,9 @@ from pathlib import Path
 import requests
 
 from imagefactory.errors import SetupError
+from imagefactory.locking.debian import archive
 from imagefactory.settings import Settings
-from imagefactory.system import shell
+from imagefactory.system import shell, web
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
@@ -56,6 +57,7 @@ def examine(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
         lambda: _disk(engine, settings),
         lambda: _indexes(settings),
         lambda: _wheel_folders(settings),
+        lambda: _archives(settings),
         _gpu,
     ]
     return [finding for check in checks for finding in check()]
@@ -135,6 +137,24 @@ def _wheel_folders(settings: Settings) -> list[Finding]:
         count = len(list(folder.glob("*.whl")))
         seen = f"{folder} has {count} wheel{'' if count == 1 else 's'}"
         findings.append(Finding(name="wheel folder", health=Health.GOOD, seen=seen))
+    return findings
+
+
+def _archives(settings: Settings) -> list[Finding]:
+    """Whether Debian's archives answer: bases are locked and downloaded from there."""
+    findings = []
+    for name in archive.ARCHIVES:
+        url = archive.mirror(name, settings.debian)
+        if web.is_up(f"{url}/"):
+            findings.append(Finding(name=name, health=Health.GOOD, seen=f"{url} answers"))
+        else:
+            remedy = "set IMAGEFACTORY_DEBIAN_MIRROR and IMAGEFACTORY_DEBIAN_SECURITY_MIRROR"
+            seen = f"{url} does not answer, so only packages in the cache or in folders are found"
+            findings.append(Finding(name=name, health=Health.NOTE, seen=seen, remedy=remedy))
+    for folder in settings.debian.folders:
+        count = len(list(folder.glob("*.deb")))
+        seen = f"{folder} has {count} Debian package{'' if count == 1 else 's'}"
+        findings.append(Finding(name="package folder", health=Health.GOOD, seen=seen))
     return findings
 
 

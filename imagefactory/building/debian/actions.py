@@ -85,7 +85,8 @@ def _own(system: System, package: Package, path: str, mode: str, group: str) -> 
     name = system.tree.real(path)
     entry = system.tree.entries[name]
     gid = accounts.group_id(system.tree, group)
-    system.tree.put(name, replace(entry, mode=int(mode, 8), gid=gid, package=package.name))
+    changed = replace(entry, mode=int(mode, 8), gid=gid, package=package.name, inode="")
+    system.tree.put(name, changed)
 
 
 def _copy(system: System, package: Package, source: str, path: str) -> None:

@@ -77,6 +77,8 @@ def assemble(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as work:
         packages = _read_all(files, Path(work))
         _check(packages, platform)
+        reviews = scripts.table()
+        scripts.check(packages, reviews)
         system = System(
             tree=merge.merge(packages),
             packages={each.name: each for each in packages},
@@ -84,8 +86,6 @@ def assemble(
             suite=suite,
             epoch=epoch,
         )
-        reviews = scripts.table()
-        scripts.check(packages, reviews)
         actions.run(system, reviews)
         _finish(system)
         database.write(system)

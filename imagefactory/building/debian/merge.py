@@ -12,7 +12,8 @@ from imagefactory.errors import InputError, Problem
 
 #: Folders of the root that are links into /usr.
 _MERGED = frozenset({"bin", "sbin", "lib", "lib32", "lib64", "libo32", "libx32"})
-#: Documentation, translations and static libraries that no image needs.
+#: Documentation, translations and static libraries that no image needs, and a folder for apt's
+#: downloads, which apt makes itself.
 EXCLUDED = (
     "usr/share/doc/*",
     "usr/share/man/*",
@@ -21,6 +22,7 @@ EXCLUDED = (
     "usr/bin/*-lto-dump-*",
     "usr/lib/*/lib*san.a",
     "usr/lib/*/libpython*.a",
+    "var/lib/apt/lists/*",
 )
 #: Licences stay.
 INCLUDED = ("usr/share/doc/*/copyright",)

@@ -20,6 +20,7 @@ from imagefactory.system import web
 
 #: The OpenPGP keys of Debian 12 and 13, as in the package debian-archive-keyring.
 KEYS = Path(__file__).with_name("debian-archive-keys.asc")
+ARCHIVES = ("debian", "debian-security")
 DEFAULT = "http://deb.debian.org/{}"
 _APT = Path("/etc/apt")
 #: The parts of a suite: their archive, and their codename, which is their folder below ``dists``.

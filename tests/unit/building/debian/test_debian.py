@@ -59,6 +59,7 @@ def sample(to: Path) -> list[Path]:
             "usr/share/doc/one/copyright": "licence",
             "usr/share/doc/one/changelog.gz": "changes",
             "usr/share/man/man1/one.1.gz": "manual",
+            "var/lib/apt/lists/partial": "",
         },
         control={
             "conffiles": "/etc/one.conf\n",
@@ -118,6 +119,7 @@ def test_documentation_is_left_out_but_licences_stay(tmp_path: Path) -> None:
         "usr/share/doc/one/copyright",
     ]
     assert "usr/share/man/man1/one.1.gz" not in found
+    assert "var/lib/apt/lists/partial" not in found
 
 
 def test_the_database_lists_what_is_installed_and_no_more(tmp_path: Path) -> None:
