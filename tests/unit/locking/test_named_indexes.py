@@ -115,7 +115,12 @@ def test_an_override_of_the_package_keeps_its_index(
 ) -> None:
     override = 'overrides:\n  - {requirement: "torch==2.12.0", reason: measured}\n'
     with serve(channel, tmp_path / "www") as url:
-        path = write(tmp_path, url, ('"torch=={torch}"]', '"torch"]'), ("exclude: []\n", override))
+        path = write(
+            tmp_path,
+            url,
+            ('"torch=={torch}"]', "\"torch; sys_platform == 'linux'\"]"),
+            ("exclude: []\n", override),
+        )
         (resolution,) = updated(path, main, {})[0].resolutions
     assert resolution.torch.version == "2.12.0+cu130"
     assert [o.requirement for o in resolution.overrides] == ["torch==2.12.0"]
