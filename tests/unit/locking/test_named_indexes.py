@@ -45,12 +45,6 @@ def write(folder: Path, url: str, *changes: tuple[str, str]) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """uv caches pages by URL, and an index of another test may have had the same port."""
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
-
-
 @pytest.fixture
 def main(tmp_path: Path) -> Iterator[str]:
     """An index that has a CPU torch, as PyPI has for some releases."""
