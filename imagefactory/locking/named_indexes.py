@@ -6,7 +6,10 @@ override replaces the requirement. No other package is looked up on a named inde
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -21,16 +24,23 @@ from imagefactory.settings import Settings, index_variable
 LISTED = 5
 
 
-def requirements(request: Request, settings: Settings) -> dict[str, str]:
-    """For each package from a named index, the requirement that names its wheel by URL and hash.
+def urls(request: Request, settings: Settings) -> dict[str, str]:
+    """For each package from a named index, the URL of its wheel, with its hash.
 
     Raises SetupError if an index cannot be read, CheckFailedError if it has no wheel that fits.
     """
     tags = {tag: rank for rank, tag in reversed(list(enumerate(target_tags(request))))}
-    return {
-        index.package: f"{index.package} @ {_url(index, request, tags, settings)}"
-        for index in request.indexes
-    }
+    return {index.package: _url(index, request, tags, settings) for index in request.indexes}
+
+
+def at_url(text: str, found: Mapping[str, str]) -> str:
+    """The requirement ``text``, by URL if its package is in ``found``."""
+    requirement = Requirement(text)
+    url = found.get(canonicalize_name(requirement.name))
+    if url is None:
+        return text
+    requirement.url, requirement.specifier = url, SpecifierSet()
+    return str(requirement)
 
 
 def _url(index: NamedIndex, request: Request, tags: dict[Tag, int], settings: Settings) -> str:

@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 
 import tomli_w
 import uv
-from packaging.requirements import Requirement
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
@@ -69,16 +68,14 @@ def _command(
     request: Request, settings: Settings, folder: Path, out: Path, upgrade_packages: Sequence[str]
 ) -> list[str]:
     requirements, overrides = folder / "requirements.in", folder / "overrides.txt"
-    given = named_indexes.requirements(request, settings)  # instead of what the matrix writes
-
-    def line_of(text: str) -> str:
-        return given.get(canonicalize_name(Requirement(text).name), text)
-
-    texts = [line_of(text) for text in request.requirements]
+    urls = named_indexes.urls(request, settings)
+    texts = [named_indexes.at_url(text, urls) for text in request.requirements]
     requirements.write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
     # uv leaves a package out if its requirement has a marker that is never true
     lines = [
-        f"{o.requirement}; sys_platform == 'never'" if o.drop else line_of(o.requirement)
+        f"{o.requirement}; sys_platform == 'never'"
+        if o.drop
+        else named_indexes.at_url(o.requirement, urls)
         for o in request.overrides
     ]
     overrides.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -21,7 +21,7 @@ from imagefactory.matrix.schema import (
     OverrideEntry,
 )
 from imagefactory.matrix.versions import is_version
-from imagefactory.settings import index_variable as variable
+from imagefactory.settings import index_variable
 from imagefactory.system.yamlfile import Loc, Positions
 
 REQUIRED = ("flavor", "platform", "python", "channel", "torch", "vllm")
@@ -109,7 +109,7 @@ def _flavor(
 def _index(name: str, index: IndexEntry, positions: Positions) -> Iterator[Problem]:
     if "@" in urlsplit(index.url).netloc:
         what = f"the URL of index {name!r} contains credentials"
-        start = variable(name)
+        start = index_variable(name)
         fix = f"remove them, and set {start}_USERNAME and {start}_PASSWORD, or use ~/.netrc"
         yield _problem("index-credentials", ("indexes", name, "url"), what, fix, positions)
 

@@ -104,8 +104,8 @@ class _Section:
         kept = [number for number, item in enumerate(inherited) if subject(item) not in mine]
         for number in reversed(range(len(own))):
             self.positions.move((*loc, number), (*loc, number + len(kept)))
-        for place, number in enumerate(kept):
-            self.positions.inherit((*above, number), (*loc, place))
+        for target, number in enumerate(kept):
+            self.positions.inherit((*above, number), (*loc, target))
         return [*(inherited[number] for number in kept), *own]
 
 

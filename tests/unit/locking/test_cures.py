@@ -17,8 +17,7 @@ from imagefactory.matrix.cell import request_of
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+def index(tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "files"
     for version in ("0.22.1", "0.33.0", "0.23.0"):
         wheel(folder, "vllm", version)

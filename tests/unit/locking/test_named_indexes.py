@@ -45,12 +45,6 @@ def write(folder: Path, url: str, *changes: tuple[str, str]) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """uv caches pages by URL, and an index of another test may have had the same port."""
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
-
-
 @pytest.fixture
 def main(tmp_path: Path) -> Iterator[str]:
     """An index that has a CPU torch, as PyPI has for some releases."""
@@ -116,7 +110,12 @@ def test_an_override_of_the_package_keeps_its_index(
 ) -> None:
     override = 'overrides:\n  - {requirement: "torch==2.12.0", reason: measured}\n'
     with serve(channel, tmp_path / "www") as url:
-        path = write(tmp_path, url, ('"torch=={torch}"]', '"torch"]'), ("exclude: []\n", override))
+        path = write(
+            tmp_path,
+            url,
+            ('"torch=={torch}"]', "\"torch; sys_platform == 'linux'\"]"),
+            ("exclude: []\n", override),
+        )
         (resolution,) = updated(path, main, {})[0].resolutions
     assert resolution.torch.version == "2.12.0+cu130"
     assert [o.requirement for o in resolution.overrides] == ["torch==2.12.0"]

@@ -26,7 +26,7 @@ TRANSFORMERS: Sequence[tuple[str, str]] = (
         """overrides:
   - requirement: "transformers=={transformers}.*"
     when: {transformers: "5", vllm: "0.22.1"}
-    reason: vLLM 0.22.1 allows only 4
+    reason: measured with both
 """,
     ),
 )
