@@ -3,10 +3,10 @@
     python benchmarks/disk.py [--select CELL] [--markdown PAGE]
 
 The build cache is emptied and the base built; then `imagefactory build` makes one cell. Meanwhile
-the used space of the engine's disk is read ten times a second, so that nothing else should write
-there. Sizes include the base and, for `into a folder`, the folder. The limit is measured in the
-same run: uv unpacks the same wheels from the same index into
-one folder, with an empty cache, and zstd compresses that folder once.
+the size of the engine's data folder is read once a second, which includes the base, the archives
+of the wheels and the build cache; for `into a folder`, that folder is added. The limit is measured
+in the same run: uv unpacks the same wheels from the same index into one folder, with an empty
+cache, and zstd compresses that folder once.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from imagefactory.matrix import matrix
 from imagefactory.matrix.select import select
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings, from_environment
-from imagefactory.system import ui
+from imagefactory.system import shell, ui
 from imagefactory.system.engine import Engine
 
 PEAK_GOAL, TIME_GOAL = 2.2, 1.5
 OUTPUTS = {"engine": "into the engine", "folder": "into a folder"}
 COLUMNS = ["measure", "result", "goal"]
-SECONDS = 0.1
+SECONDS = 1.0
 
 
 class Sampler:
-    """Reads how much more of the disk of ``folder`` is used than in the beginning."""
+    """Reads once a second how much larger ``folders`` are than in the beginning."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder, self._stop = folder, threading.Event()
-        self._before = shutil.disk_usage(folder).used
+    def __init__(self, *folders: str) -> None:
+        self._folders, self._stop = folders, threading.Event()
+        self._before = self._size()
         self.peak = 0
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -76,8 +76,13 @@ class Sampler:
 
     @property
     def now(self) -> int:
-        """Bytes that are used in addition at this moment."""
-        return shutil.disk_usage(self._folder).used - self._before
+        """Bytes that they have in addition at this moment."""
+        return self._size() - self._before
+
+    def _size(self) -> int:
+        # files that vanish meanwhile make du fail; it counts the others
+        done = shell.run(["du", "-sxck", *self._folders], quiet=True)
+        return int(done.out.split()[-2]) * 1024
 
     def _watch(self) -> None:
         while not self._stop.wait(SECONDS):
@@ -139,13 +144,13 @@ def cold(project: scratch.Project, plan: CellPlan, engine: Engine, output: str) 
     remove_images(engine)
     prune(engine, downloads=True)
     with ExitStack() as stack:
-        watch = stack.enter_context(Sampler(engine.data_root))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=Path(engine.data_root).parent))
+        watch = stack.enter_context(Sampler(engine.data_root, folder))
         base = clock(
             lambda: [
                 bake(engine, file, name, keep=False) for name in targets if name != plan.cell.name
             ]
         )
-        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=Path(engine.data_root).parent))
         words = ("--output", folder) if output == "folder" else ()
         cell = project.build([plan.cell], *words)
         kept = watch.now

@@ -16,6 +16,7 @@ from imagefactory.building.progress import Event, Progress
 from imagefactory.building.sites import Site
 from imagefactory.building.timings import Timings, Took
 from imagefactory.errors import Problem, SetupError
+from imagefactory.planning import layers
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.planning import Bases
 from imagefactory.system import ui
@@ -96,10 +97,19 @@ def _sum(steps: BuildResult, export: BuildResult | None) -> BuildResult:
 def drop_stages(engine: Engine) -> None:
     """Remove the stages of install layers from the build cache, to make room for the export.
 
-    The image's layers are copies of them. Those that other steps are based on stay.
+    The image's layers are copies of them. That of vLLM stays, as the stage of the patches is based
+    on it.
     """
-    records = engine.cache_records()
-    engine.forget_cache([one.id for one in records if one.reclaimable and STAGE in one.description])
+    kept = f"{STAGE}{layers.VLLM}"
+    engine.forget_cache(
+        [
+            record.id
+            for record in engine.cache_records()
+            if record.reclaimable
+            and STAGE in record.description
+            and not record.description.endswith(kept)
+        ]
+    )
 
 
 def of_platform(bases: Bases, platform: Platform) -> dict[str, BaseImage]:

@@ -112,6 +112,11 @@ Size:\t\t2GB
 Reclaimable:\tfalse
 Description:\tmount / from exec /bin/sh -c python3 -m factory.layer used
 
+ID:\t\tpatched-is-based-on-this
+Size:\t\t2GB
+Reclaimable:\ttrue
+Description:\tmount / from exec /bin/sh -c python3 -m factory.layer vllm
+
 ID:\t\tcopy
 Size:\t\t2GB
 Reclaimable:\ttrue
