@@ -10,7 +10,7 @@ import pytest
 from support.index import serve, torch, unpacker, wheel, write_pages
 from support.machine import DOWN, settings
 from support.matrices import write as write_matrix
-from support.plans import inputs_with
+from support.plans import base_image, inputs_with
 
 from imagefactory.errors import CheckFailedError, InputError, SetupError
 from imagefactory.locking import locking, store
@@ -173,7 +173,11 @@ def test_a_partial_lock_is_the_same_bytes_each_time(
 def test_an_unlocked_cell_blocks_only_itself(
     tmp_path: Path, cells: tuple[Cell, ...], using: Settings
 ) -> None:
-    lock = locking.renew(None, cells[1:], using).lock
+    locked = {
+        base_image(cell.flavor.base, cell.platform, suite=cell.flavor.base.suite).locked
+        for cell in cells
+    }
+    lock = replace(locking.renew(None, cells[1:], using).lock, bases=tuple(locked))
     covered, (left_out,) = planning.split(cells, inputs_with(lock, using))
     assert tuple(covered) == cells[1:]
     assert left_out.cell == cells[0]

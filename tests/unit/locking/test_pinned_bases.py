@@ -40,7 +40,7 @@ def index_of(*platforms: str) -> dict[str, object]:
 
 
 def cells(folder: Path, image: str) -> tuple[Cell, ...]:
-    return matrix.load(write(folder, "image: debian:trixie-slim", f"image: {image}")).cells
+    return matrix.load(write(folder, "suite: trixie", f"image: {image}")).cells
 
 
 def check(folder: Path, image: str) -> list[Problem]:
@@ -94,7 +94,7 @@ def test_lock_stops_at_a_made_up_digest_before_it_resolves(
 
     monkeypatch.setattr(locking, "update", resolved)
     image = f"image: {registry.address}/cuda@{MADE_UP}"
-    path = write(tmp_path, "image: debian:trixie-slim", image)
+    path = write(tmp_path, "suite: trixie", image)
     with pytest.raises(InputError) as caught:
         lock_module.lock_command(file=path)
     assert [problem.code for problem in caught.value.problems] == ["base-unknown"]

@@ -48,7 +48,7 @@ def test_packages_patches_variables_and_requirements_are_added_and_the_rest_is_r
 ) -> None:
     flavor = rdma(tmp_path).flavor
     assert (flavor.name, flavor.summary, flavor.driver) == ("gb10-rdma", "DGX Spark", "580.95")
-    assert (flavor.base.name, flavor.base.image) == ("trixie-rdma", "debian:trixie-slim")
+    assert (flavor.base.name, flavor.base.image) == ("trixie-rdma", "debian:trixie")
     assert flavor.base.packages == ("libibverbs1", "python3")
     assert flavor.requirements == ("torch=={torch}", "ray", "vllm=={vllm}.post1")
     assert flavor.patches == ("vllm/one", "vllm/two")
