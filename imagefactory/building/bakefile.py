@@ -126,11 +126,12 @@ def _base_entry(
     contexts: Contexts, image: BaseImage, stage: bases.Stage, builder: str = ""
 ) -> dict[str, Any]:
     """The target of one stage of a base; ``builder`` is that of the stage that it copies from."""
+    context = contexts.write_base(_base_target(image, stage), image)
     named = bases.contexts(image, stage, contexts.settings)
     if named and builder:
         named["builder"] = f"target:{builder}"
     return {
-        "context": str(contexts.write_base(_base_target(image, stage), image)),
+        "context": str(context),
         "target": stage,
         "platforms": [image.platform],
         # the dates in its history become those of every image on it
