@@ -137,12 +137,13 @@ def _base_entry(
     contexts: Contexts, image: BaseImage, stage: bases.Stage, builder: str = ""
 ) -> dict[str, Any]:
     """The target of one stage of a base; ``builder`` is that of the stage that it copies from."""
+    write = contexts.write_builder if stage == "builder" else contexts.write_base
+    context = write(_base_target(image, stage), image)
     named = bases.contexts(image, stage, contexts.settings)
     if named and builder:
         named["builder"] = f"target:{builder}"
-    write = contexts.write_builder if stage == "builder" else contexts.write_base
     return {
-        "context": str(write(_base_target(image, stage), image)),
+        "context": str(context),
         "target": stage,
         "platforms": [image.platform],
         # the dates in its history become those of every image on it
