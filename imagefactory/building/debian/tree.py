@@ -11,7 +11,8 @@ from pathlib import Path
 
 from imagefactory.errors import InputError, fail
 
-_LINKS = 40
+#: More steps than following any path takes, unless its links form a loop.
+_STEPS = 4000
 
 
 class Kind(StrEnum):
@@ -164,7 +165,7 @@ class Tree:
         """
         done: list[str] = []
         todo = [part for part in reversed(path.split("/")) if part]
-        for _ in range(_LINKS * 100):
+        for _ in range(_STEPS):
             if not todo:
                 return "/".join(done)
             part = todo.pop()
