@@ -12,11 +12,16 @@ import pytest
 from support.index import serve, torch, unpacker, wheel
 from support.machine import DOWN
 from support.matrices import write as write_matrix
+from support.plans import base_image
 
 from imagefactory import cli
-from imagefactory.locking import store
+from imagefactory.locking import bases, store
+from imagefactory.locking.lock import LockedBase
+from imagefactory.matrix.cell import Base
+from imagefactory.settings import Settings
 from imagefactory.system import shell
 from imagefactory.system.commandline import CommandLog
+from imagefactory.system.platforms import Platform
 
 GOOD, BAD = "0.22.1", "0.33.0"
 
@@ -48,9 +53,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setattr(bases, "_locked", _base)  # Debian's archive takes seconds
     with serve(files, tmp_path / "www") as url:
         monkeypatch.setenv("UV_DEFAULT_INDEX", url)
         yield tmp_path
+
+
+def _base(base: Base, _: Settings) -> list[LockedBase]:
+    return [base_image(base, platform, suite=base.suite).locked for platform in Platform]
 
 
 @pytest.fixture
