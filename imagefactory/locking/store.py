@@ -37,13 +37,19 @@ _RESTORE = "restore it from version control, or remove it and run imagefactory l
 def read(path: Path) -> Lock:
     """Read a lock. Raises InputError if it is missing, malformed or of another format."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _loads(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
         what, fix = f"there is no {path.name}", "imagefactory lock"
         raise fail(InputError, "lock-missing", what, where=str(path), fix=fix) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         what = f"not valid TOML: {error}"
         raise fail(InputError, "lock-malformed", what, where=str(path), fix=_RESTORE) from None
+
+
+@lru_cache(maxsize=4)
+def _loads(text: str, path: Path) -> Lock:
+    """The lock with this text; parsing takes 0.1 s, and commands read the file more than once."""
+    data = tomllib.loads(text)
     if data.get("format") != FORMAT:
         what = f"its format is {data.get('format')!r}, this imagefactory reads {FORMAT}"
         fix = "remove it and run imagefactory lock"
