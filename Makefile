@@ -19,7 +19,7 @@ help: ## show this list
 $(BIN)/imagefactory: pyproject.toml
 	@echo "setting up $(VENV)"
 	@python3 -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 engine: $(BIN)/imagefactory ## start a private container engine if none is running
