@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def own(project: Path) -> Path:
+def own(project: Path, engine: Engine) -> Iterator[Path]:
     """A project whose images have a repository of their own, and one line more.
 
-    So that something is to be built.
+    So that something is to be built. The images are removed in the end.
     """
     file = project / "matrix.yaml"
     text = file.read_text().replace(
@@ -34,7 +35,9 @@ def own(project: Path) -> Path:
             "    patches: [vllm/cpu-dist-info]\n    env: {MORE: '" + secrets.token_hex(4) + "'}",
         )
     )
-    return project
+    yield project
+    for name in engine.names("imagefactory/test"):
+        engine.untag(name)
 
 
 def test_a_remote_builder_makes_the_image_that_the_engine_makes(
