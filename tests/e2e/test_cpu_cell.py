@@ -181,9 +181,10 @@ def more_flavors(project: Path) -> None:
         source, target = project / "patches/vllm/cpu-dist-info", project / f"patches/vllm/{name}"
         target.mkdir()
         (target / "patch.yaml").write_text((source / "patch.yaml").read_text())
-        (target / "0.32.0.diff").write_text(
-            f"--- /dev/null\n+++ b/{name}.txt\n@@ -0,0 +1 @@\n+nothing\n"
-        )
+        for diff in source.glob("*.diff"):
+            (target / diff.name).write_text(
+                f"--- /dev/null\n+++ b/{name}.txt\n@@ -0,0 +1 @@\n+nothing\n"
+            )
         (target / "proof.py").write_text(
             "print('the symptom is still there')\nraise SystemExit(1)\n"
         )
