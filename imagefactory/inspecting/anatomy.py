@@ -151,16 +151,21 @@ def layers_of(
     """
     if len(digests) != len(history):
         return tuple(Layer(digest=digest, purpose="", size=0) for digest in digests)
-    from_stages = sum(step.startswith("COPY") for step, _ in history)
+    from_stages = sum(_from_stage(step) for step, _ in history)
     names = iter(copied if from_stages == len(copied) else [""] * from_stages)
     return tuple(
         Layer(
             digest=digest,
-            purpose=next(names) if step.startswith("COPY") else _purpose(step),
+            purpose=next(names) if _from_stage(step) else _purpose(step),
             size=size,
         )
         for digest, (step, size) in zip(digests, history, strict=True)
     )
+
+
+def _from_stage(step: str) -> bool:
+    """Whether a step copies a layer of the cell; a base copies its Python environment."""
+    return step.startswith("COPY") and not any(word in step for word in STEPS)
 
 
 def _purpose(step: str) -> str:

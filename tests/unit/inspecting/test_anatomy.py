@@ -95,6 +95,13 @@ def test_a_layer_is_named_by_its_step_and_a_copied_layer_by_its_position() -> No
     assert [layer.size for layer in found] == [5, 6, 0, 1, 2, 3, 4, 5, 6]
 
 
+def test_what_a_base_of_packages_copies_is_no_layer_of_the_cell() -> None:
+    history = [("Debian bookworm: 153 packages", 5), ("COPY /venv/ / # buildkit", 1)]
+    history += [("COPY /layer/ / # buildkit", 2)]
+    found = layers_of(("a", "b", "c"), history, ["torch"])
+    assert [layer.purpose for layer in found] == ["base", "Python environment", "torch"]
+
+
 def test_layers_that_do_not_match_the_history_have_no_purpose() -> None:
     assert [layer.purpose for layer in layers_of(("a", "b"), [("COPY x", 5)])] == ["", ""]
     assert [
