@@ -55,6 +55,18 @@ def unpacker(folder: Path, version: str) -> Path:
     return wheel(folder, "uv", version, files={program: f"#!/bin/sh\necho uv {version}\n"})
 
 
+def wheels_of_matrix(folder: Path) -> Path:
+    """Make the wheels that the matrix of ``support.matrices`` resolves to; returns ``folder``."""
+    for version in ("0.22.1", "0.33.0", "0.23.0"):
+        wheel(folder, "vllm", version, requires=("leaf",))
+    torch(folder, "2.11.0", "cu130", "13.0")
+    torch(folder, "2.14.0", "cu130", "13.0")
+    wheel(folder, "leaf", "1.0")
+    wheel(folder, "numpy", "2.3")
+    unpacker(folder, "0.13.8")
+    return folder
+
+
 @contextmanager
 def serve(files: Path, root: Path, account: str = "") -> Iterator[str]:
     """Serve the wheels in ``files`` as a simple index (HTML only); yields its URL.

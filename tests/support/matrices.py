@@ -55,6 +55,17 @@ def write(folder: Path, old: str = "", new: str = "") -> Path:
     return path
 
 
+def changed(folder: Path, *changes: tuple[str, str]) -> Path:
+    """Write the valid matrix with each pair's first text, which it has once, replaced."""
+    text = GOOD
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = folder / "matrix.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 def problems(path: Path) -> list[Problem]:
     """The problems that loading ``path`` reports."""
     try:

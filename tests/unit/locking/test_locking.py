@@ -11,7 +11,7 @@ import uv
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
-from support.index import serve, torch, unpacker, wheel, write_pages
+from support.index import serve, torch, wheel, wheels_of_matrix, write_pages
 from support.machine import DOWN, settings
 from support.matrices import write as write_matrix
 
@@ -28,15 +28,7 @@ from imagefactory.system.platforms import Platform
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    folder = tmp_path / "files"
-    for version in ("0.22.1", "0.33.0", "0.23.0"):
-        wheel(folder, "vllm", version, requires=("leaf",))
-    torch(folder, "2.11.0", "cu130", "13.0")
-    torch(folder, "2.14.0", "cu130", "13.0")
-    wheel(folder, "leaf", "1.0")
-    wheel(folder, "numpy", "2.3")
-    unpacker(folder, "0.13.8")
-    return folder
+    return wheels_of_matrix(tmp_path / "files")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.matrices import GOOD, problems
+from support.matrices import GOOD, changed, problems
 
 from imagefactory.matrix import matrix, pins
 from imagefactory.matrix.cell import request_of
@@ -32,18 +32,8 @@ TRANSFORMERS: Sequence[tuple[str, str]] = (
 )
 
 
-def write(folder: Path, *changes: tuple[str, str]) -> Path:
-    text = GOOD
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path = folder / "matrix.yaml"
-    path.write_text(text)
-    return path
-
-
 def load(folder: Path, *changes: tuple[str, str]) -> Matrix:
-    return matrix.load(write(folder, *changes))
+    return matrix.load(changed(folder, *changes))
 
 
 def test_a_key_of_the_users_own_is_an_axis_for_requirements_tags_overrides_and_selections(
@@ -92,7 +82,7 @@ def test_an_excluded_combination_of_the_users_own_axes_is_no_cell(tmp_path: Path
 
 def test_two_cells_that_differ_only_in_an_axis_that_no_tag_has_are_refused(tmp_path: Path) -> None:
     changes = [change for change in TRANSFORMERS if change[0] != "-py{python}"]
-    found = problems(write(tmp_path, *changes))
+    found = problems(changed(tmp_path, *changes))
     assert {(p.code, p.fix) for p in found} == {
         ("matrix-same-tag", "add {transformers} to the template")
     }
@@ -110,7 +100,7 @@ def test_two_cells_that_differ_only_in_an_axis_that_no_tag_has_are_refused(tmp_p
 def test_an_axis_that_decides_nothing_is_an_error_with_its_line(
     tmp_path: Path, section: str, new: str
 ) -> None:
-    path = write(tmp_path, (section, new))
+    path = changed(tmp_path, (section, new))
     (problem,) = problems(path)
     lines = path.read_text().splitlines()
     assert "nccl" in lines[int(str(problem.where).rpartition(":")[2]) - 1]
@@ -121,7 +111,7 @@ def test_an_axis_that_decides_nothing_is_an_error_with_its_line(
 
 
 def test_a_misspelt_axis_of_the_users_own_is_answered_with_the_right_one(tmp_path: Path) -> None:
-    path = write(tmp_path, *TRANSFORMERS, ("defaults:\n", 'defaults:\n  transformer: "4"\n'))
+    path = changed(tmp_path, *TRANSFORMERS, ("defaults:\n", 'defaults:\n  transformer: "4"\n'))
     assert [(p.code, p.fix) for p in problems(path)] == [
         ("matrix-unknown-axis", "write 'transformers'")
     ]
@@ -130,7 +120,7 @@ def test_a_misspelt_axis_of_the_users_own_is_answered_with_the_right_one(tmp_pat
 def test_a_value_that_makes_a_requirement_invalid_is_reported_where_that_is_written(
     tmp_path: Path,
 ) -> None:
-    path = write(tmp_path, *TRANSFORMERS[:-1], ('["4", "5"]', '["4", "five beta"]'))
+    path = changed(tmp_path, *TRANSFORMERS[:-1], ('["4", "5"]', '["4", "five beta"]'))
     found = [p for p in problems(path) if p.code == "matrix-bad-requirement"]
     assert found
     assert "transformers 'five beta'" in found[0].fix
@@ -139,7 +129,7 @@ def test_a_value_that_makes_a_requirement_invalid_is_reported_where_that_is_writ
 
 
 def test_a_name_that_no_placeholder_can_have_is_no_axis(tmp_path: Path) -> None:
-    path = write(
+    path = changed(
         tmp_path, ("axes:\n", "axes:\n  Own-Axis: [x]\n"), ("when: {", "when: {Own-Axis: x, ")
     )
     assert "matrix-bad-axis" in {p.code for p in problems(path)}
@@ -181,7 +171,7 @@ def test_a_row_inherits_the_axes_that_have_a_single_value(tmp_path: Path) -> Non
 
 
 def test_a_row_inherits_no_axis_with_several_values(tmp_path: Path) -> None:
-    path = write(
+    path = changed(
         tmp_path,
         (INCLUDE, f"include:\n  - {ROW}\n"),
         ('cuda: ["13.0"]', 'cuda: ["13.0", "13.1"]'),
@@ -203,7 +193,7 @@ def test_a_row_inherits_a_group_of_zipped_axes_only_as_a_whole(tmp_path: Path) -
     other = ("flavors:\n", "flavors:\n  other: {extends: gb10}\n")
     whole = load(tmp_path, row, one, other).cells[-1]
     assert (whole.flavor.name, whole.vllm, whole.torch) == ("other", "0.33.0", "2.14.0")
-    path = write(tmp_path, (INCLUDE, 'include:\n  - {vllm: "0.23.0"}\n'), one)
+    path = changed(tmp_path, (INCLUDE, 'include:\n  - {vllm: "0.23.0"}\n'), one)
     (problem,) = problems(path)
     assert problem.code == "matrix-missing-axis"
     assert "no value for torch" in problem.what
@@ -218,4 +208,4 @@ def test_a_row_of_channel_cpu_inherits_neither_cuda_nor_flashinfer(tmp_path: Pat
     assert cell.channel == "cpu"
     assert {"cuda", "flashinfer"}.isdisjoint(cell.axes)
     changes[0] = (INCLUDE, changes[0][1].replace("cpu}", 'cpu, cuda: "13.0"}'))
-    assert "matrix-cuda-on-cpu" in {p.code for p in problems(write(tmp_path, *changes))}
+    assert "matrix-cuda-on-cpu" in {p.code for p in problems(changed(tmp_path, *changes))}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.matrices import GOOD, problems, write
+from support.matrices import changed, problems, write
 
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import request_of
@@ -20,16 +20,6 @@ def lines_of(path: Path, code: str) -> list[int]:
 
 def line_of(path: Path, word: str) -> int:
     return next(n for n, line in enumerate(path.read_text().splitlines(), start=1) if word in line)
-
-
-def changed(folder: Path, *changes: tuple[str, str]) -> Path:
-    text = GOOD
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path = folder / "matrix.yaml"
-    path.write_text(text)
-    return path
 
 
 def test_mistakes_in_the_schema_in_names_and_in_cells_are_reported_in_one_run(
