@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
+.PHONY: faults test-faults mutants
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +32,7 @@ demo: engine ## build and verify the demo cell, and show the results
 	@command -v imagefactory >/dev/null || \
 	  echo "to call imagefactory by its name: source $(BIN)/activate"
 
-test: check test-unit test-proofs test-e2e ## run all tests except the large ones
+test: check test-unit test-faults test-proofs test-e2e ## run all tests except the large ones
 
 check: $(BIN)/imagefactory ## run ruff and mypy
 	@$(BIN)/ruff check .
@@ -53,6 +54,17 @@ test-unit: $(BIN)/imagefactory compiler ## run the unit tests, which need no eng
 
 test-proofs: $(BIN)/imagefactory compiler ## test the proofs of patches on small sources
 	@$(PARALLEL) tests/proofs
+
+# attacks are made from a seed: SEED=1 tries others, COUNT=1000 more of them
+FAULTS = PYTHONPATH=tests $(BIN)/python -m faults
+test-faults: $(BIN)/imagefactory ## attack the factory, in short
+	@$(FAULTS)
+
+faults: $(BIN)/imagefactory ## attack the factory with COUNT faults of each kind, made from SEED
+	@$(FAULTS) --seed $(or $(SEED),0) --count $(or $(COUNT),1000) $(NAMES)
+
+mutants: $(BIN)/imagefactory ## mutate patches and code; what survives is untested
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(NAMES)
 
 # tests that only read and compile upstream's sources run next to those that use the engine
 E2E := $(BIN)/pytest -m 'e2e and not large'

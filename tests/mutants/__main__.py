@@ -1,0 +1,54 @@
+"""Runs campaigns and prints a table by subject: ``python -m mutants [NAME ...]``.
+
+Exits with 1 if a mutant survived that is not known to be harmless.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import cast
+
+import mutants
+from imagefactory.system import tables
+from mutants import Campaign, Mutant
+
+
+def main() -> int:
+    names = [
+        found.name for found in pkgutil.iter_modules(mutants.__path__) if found.name != "__main__"
+    ]
+    options = argparse.ArgumentParser(prog="mutants", description="Mutate patches and code.")
+    options.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    given = options.parse_args()
+    if unknown := sorted(set(given.names) - set(names)):
+        options.error(f"no campaign named {', '.join(unknown)}; there are {', '.join(names)}")
+    rows, survived = [], list[Mutant]()
+    for name in given.names or names:
+        campaign = cast(Campaign, importlib.import_module(f"mutants.{name}"))
+        start = time.monotonic()
+        subjects = defaultdict[str, list[Mutant]](list)
+        with tempfile.TemporaryDirectory(prefix=f"mutants-{name}-") as folder:
+            for mutant in campaign.campaign(Path(folder)):
+                subjects[mutant.subject].append(mutant)
+        for subject, tried in subjects.items():
+            alive = [mutant for mutant in tried if not mutant.killed and not mutant.harmless]
+            rows.append([name, subject, str(len(tried)), str(len(tried) - len(alive))])
+            survived += alive
+        rows.append([name, "in all", "", f"{time.monotonic() - start:.1f} s"])
+    columns = ["campaign", "subject", "tried", "killed or harmless"]
+    for line in tables.layout(columns, rows, width=None):
+        print(line.plain)
+    for mutant in survived:
+        print(f"survived: {mutant.subject}: {mutant.change}", file=sys.stderr)
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
