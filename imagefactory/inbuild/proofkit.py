@@ -198,7 +198,7 @@ class Source:
         one that this file imports it from. ``known`` are stand-ins, by the names that upstream has
         for them where it defines them; they hold in all files. What is neither is ``Unknown``.
         """
-        return _Names(self, _Package(root, known), known)
+        return _Names(self, _Package(root, known))
 
     def run(
         self,
@@ -239,13 +239,15 @@ class _Package:
     """The Python files below a root, and one space for each of them."""
 
     def __init__(self, root: Path, known: Mapping[str, object]) -> None:
-        self.root, self.known = root, {"init_logger": Unknown("init_logger"), **known}
+        self.root, self.known = root, known
         self.spaces: dict[str, _Names] = {}
 
     def file(self, name: str) -> Path | None:
         """The file of a module, or None."""
         path = self.root.joinpath(*name.split("."))
-        return next((p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file()), None)
+        return next(
+            (p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file()), None
+        )
 
     def imported(
         self, name: str, space: Any = None, _locals: Any = None, wanted: Any = (), level: int = 0
@@ -281,13 +283,13 @@ class _Module:
         if name.startswith("__"):
             raise AttributeError(name)
         package, full = self._package, self._full
-        if name in package.known:
-            return package.known[name]
+        if name in package.known or name == "init_logger":
+            return package.known[name] if name in package.known else Unknown(name)
         if f"{full}.{name}" in sys.modules:
             return sys.modules[f"{full}.{name}"]
         file = package.file(full)
         if file and full not in package.spaces:
-            package.spaces[full] = _Names(Source(file), package, {})
+            package.spaces[full] = _Names(Source(file), package)
         if file and name in package.spaces[full].source.names:
             return package.spaces[full][name]
         inside = package.root.joinpath(*full.split("."), name)
@@ -299,12 +301,12 @@ class _Module:
 class _Names(Space):
     """The names of a file, each of them run when it is first asked for."""
 
-    def __init__(self, source: Source, package: _Package, known: Mapping[str, object]) -> None:
+    def __init__(self, source: Source, package: _Package) -> None:
         file = source.path.resolve()
         inside = file.parent if file.is_relative_to(package.root.resolve()) else package.root
         name = ".".join(inside.resolve().relative_to(package.root.resolve()).parts)
         python = _Python(vars(builtins), __import__=package.imported)
-        super().__init__(known, __builtins__=python, __name__="tree", __package__=name)
+        super().__init__(__builtins__=python, __name__="tree", __package__=name)
         self.source, self.package, self.running = source, package, set[str]()
         python.names = self
 

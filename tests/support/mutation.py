@@ -235,10 +235,17 @@ def _of_expression(node: ast.expr, source: object) -> Iterator[bytes]:
     elif isinstance(node, ast.List | ast.Tuple) and isinstance(node.ctx, ast.Load):
         for index in range(len(node.elts)):
             rest = node.elts[:index] + node.elts[index + 1 :]
-            kind = ast.List(rest, ast.Load()) if isinstance(node, ast.List) else ast.Tuple(rest, ast.Load())
+            kind = (
+                ast.List(rest, ast.Load())
+                if isinstance(node, ast.List)
+                else ast.Tuple(rest, ast.Load())
+            )
             yield text(kind).encode()
     elif isinstance(node, ast.Call):
-        yield from (other(made) if isinstance(made, ast.Name) else text(made).encode() for made in _calls(node))
+        yield from (
+            other(made) if isinstance(made, ast.Name) else text(made).encode()
+            for made in _calls(node)
+        )
 
 
 def _calls(node: ast.Call) -> Iterator[ast.expr]:
@@ -258,7 +265,11 @@ def _calls(node: ast.Call) -> Iterator[ast.expr]:
         swapped = {"min": "max", "max": "min", "any": "all", "all": "any"}.get(node.func.id)
         if swapped:
             yield ast.Call(ast.Name(swapped, ast.Load()), node.args, node.keywords)
-    if len(node.args) == 1 and isinstance(node.func, ast.Attribute) and node.func.attr in ("ceil", "floor"):
+    if (
+        len(node.args) == 1
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("ceil", "floor")
+    ):
         yield node.args[0]
     for index in range(len(node.keywords)):
         kept = node.keywords[:index] + node.keywords[index + 1 :]

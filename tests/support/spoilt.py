@@ -197,5 +197,3 @@ def survives(subject: Tree, edit: Edit) -> tuple[bool, str]:
     with subject.changed({edit.file: edit.text}):
         code, said = subject.prove()
     return code == overlay.RIGHT or (not subject.patched and code == overlay.INCONCLUSIVE), said
-
-

@@ -78,7 +78,9 @@ def has_class(path: Path, name: str) -> bool:
 def parser(tree: Path, path: Path, name: str) -> Any:
     """An instance of a plain reasoning parser, made from its own bases."""
     message = SimpleNamespace
-    known = {"DeltaMessage": lambda **given: message(**{"reasoning": None, "content": None, **given})}
+    known = {
+        "DeltaMessage": lambda **given: message(**{"reasoning": None, "content": None, **given})
+    }
     return proofkit.Source(path).space(tree, known)[name](Tokenizer())
 
 
