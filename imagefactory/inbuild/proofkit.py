@@ -385,6 +385,31 @@ def evaluate(expression: ast.expr, space: Space) -> object:
     return eval(compile(tree, "expression", "eval"), space)  # noqa: S307 - as in Source.run
 
 
+class Fields:
+    """An object with the given fields; what else it is asked for is ``Unknown``."""
+
+    def __init__(self, **given: object) -> None:
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> object:
+        return Unknown(name)
+
+
+class Known(dict[str, object]):
+    """Stand-ins by name for ``Source.space``; ``make`` gives those whose names match a pattern."""
+
+    def __init__(self, pattern: str, make: Callable[[str], object], **given: object) -> None:
+        super().__init__(given)
+        self.pattern, self.make = re.compile(pattern), make
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or bool(self.pattern.fullmatch(str(name)))
+
+    def __missing__(self, name: str) -> object:
+        self[name] = self.make(name)
+        return self[name]
+
+
 def mocked(name: str, **attributes: object) -> Any:
     """A stand-in that does anything, such as for ``Source.run``."""
     from unittest import mock  # noqa: PLC0415 - most of the time that a small proof takes

@@ -299,7 +299,10 @@ def with_flag(vllm: Vllm) -> Iterator[str]:
     asked = {text: (VISIBLE, float(text)) for text in ("108", "107.5", "110.7", "0.25")}
     asked |= {"100": (math.ceil(100.5 * GIB), 100), "60": (2 * VISIBLE, 60)}
     for text, (free, wanted) in asked.items():
-        got = vllm.request(vllm.configure(FLAG, text), free, VISIBLE)
+        found = vllm.configure(FLAG, text)
+        got = vllm.request(found, free, VISIBLE)
+        if not math.isclose(found.gpu_memory_utilization, got / VISIBLE):
+            yield f"{FLAG} {text} is shown as a fraction of {found.gpu_memory_utilization}"
         if got != math.ceil(wanted * GIB) or type(got) is not int:
             yield f"{FLAG} {text} requests {got / GIB:.3f} GiB of {VISIBLE / GIB:.2f}"
     if vllm.request(vllm.construct(gpu_memory_utilization_gb=108), VISIBLE, VISIBLE) != 108 * GIB:

@@ -18,8 +18,7 @@ import ast
 import enum
 import functools
 import itertools
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -99,31 +98,6 @@ class Envs:
         return name in self.given
 
 
-class Fields:
-    """Given fields; any other that decides something is not known to this proof."""
-
-    def __init__(self, **given: object) -> None:
-        vars(self).update(given)
-
-    def __getattr__(self, name: str) -> object:
-        return proofkit.Unknown(name)
-
-
-class Known(dict[str, object]):
-    """Stand-ins by name, and ``make`` for the names of a pattern, once each."""
-
-    def __init__(self, pattern: str, make: Callable[[str], object], **given: object) -> None:
-        super().__init__(given)
-        self.pattern, self.make = re.compile(pattern), make
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or bool(self.pattern.fullmatch(str(name)))
-
-    def __missing__(self, name: str) -> object:
-        self[name] = self.make(name)
-        return self[name]
-
-
 @functools.cache
 def marlin_for_linear(folder: Path, capability: Pair) -> bool:
     """Marlin's own answer for a linear layer."""
@@ -150,7 +124,9 @@ def marlin_for_experts(folder: Path, capability: Pair) -> bool:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return True
-    keys = Known(r"k[A-Z]\w+", lambda _name: object(), current_platform=Platform(capability))
+    keys = proofkit.Known(
+        r"k[A-Z]\w+", lambda _name: object(), current_platform=Platform(capability)
+    )
     asked = {
         "_supports_current_device": (),
         "_supports_quant_scheme": (keys["kNvfp4Static"], keys["kNvfp4Dynamic"]),
@@ -213,7 +189,7 @@ class Linear(Choice):
         self.by_list = kernels.is_file() and name in proofkit.Source(kernels).definitions
         self.source = proofkit.Source(kernels if self.by_list else utilities)
         config = SimpleNamespace(kernel_config=self)
-        known = Known(
+        known = proofkit.Known(
             r"\w+Kernel",
             self.kernel,
             current_platform=self.platform,
@@ -314,12 +290,12 @@ class Moe(Choice):
 
     def choose(self, layer: Mapping[str, object]) -> str:
         is_batched = bool(layer.get("is_batched"))
-        parallel = Fields(
+        parallel = proofkit.Fields(
             use_batched_activation_format=is_batched,
             use_deepep_ll_kernels=is_batched,
             use_pplx_kernels=False,
         )
-        config = Fields(
+        config = proofkit.Fields(
             moe_backend=self.flag,
             swiglu_limit=None,
             is_lora_enabled=bool(layer.get("is_lora_enabled")),
