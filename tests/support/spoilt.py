@@ -13,7 +13,7 @@ What a patch's folder says about this is in its ``mutants.yaml``::
 
 from __future__ import annotations
 
-import os
+import ast
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -161,12 +161,34 @@ class Tree:
                 assert texts, f"{rewrite.what}: nothing is called {edit['rename']}"
                 continue
             text = text_of(edit["file"])
+            if "move" in edit:
+                kept, moved = _moved(text, edit["move"], edit["to"])
+                texts[edit["file"]], texts[edit["to"]] = kept, f"{edit['head']}\n\n{moved}"
+                continue
             if "old" not in edit:
                 texts[edit["file"]] = text + edit["new"]
                 continue
             assert edit["old"] in text, f"{rewrite.what}: {edit['old']!r} is not in {edit['file']}"
             texts[edit["file"]] = text.replace(edit["old"], edit["new"])
         return texts
+
+
+def _moved(text: str, name: str, to: str) -> tuple[str, str]:
+    """A file that imports a definition in place of it, and the definition."""
+    source = ast.parse(text)
+    node = next(n for n in source.body if name in _names_of(n))
+    lines = text.splitlines(keepends=True)
+    start, end = node.lineno - 1, node.end_lineno or node.lineno
+    module = to.removesuffix(".py").replace("/", ".")
+    kept = [*lines[:start], f"from {module} import {name}\n", *lines[end:]]
+    return "".join(kept), "".join(lines[start:end])
+
+
+def _names_of(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return [*names, getattr(node, "name", "")]
 
 
 @contextmanager
