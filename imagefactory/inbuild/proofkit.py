@@ -43,7 +43,7 @@ Space = dict[str, Any]
 Definition = TypeVar("Definition", ast.FunctionDef, ast.ClassDef)
 
 
-class Inconclusive(BaseException):  # noqa: N818 - a verdict, not an error
+class Inconclusive(BaseException):
     """Nothing can be said on this machine, or of sources laid out like these; its text says why.
 
     It passes through upstream's own ``except Exception``.
@@ -66,8 +66,11 @@ class Unknown:
         return self.__dict__.setdefault(name, Unknown(f"{self._name}.{name}"))
 
     def __call__(self, *given: object, **named: object) -> Any:
-        decorated = len(given) == 1 and isinstance(given[0], type | types.FunctionType)
-        return given[0] if decorated and not named else Unknown(f"{self._name}()")
+        if len(given) == 1 and not named:
+            is_plain = isinstance(given[0], type | types.FunctionType)
+            if is_plain or "__wrapped__" in getattr(given[0], "__dict__", {}):  # decorated by this
+                return given[0]
+        return Unknown(f"{self._name}()")
 
     def __getitem__(self, key: object) -> Any:
         return Unknown(f"{self._name}[]")

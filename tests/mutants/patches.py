@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mutants import Mutant
 from support import spoilt
 from support.mutation import Edit
 from support.spoilt import Plan
+
+from mutants import Mutant
 
 
 def campaign(folder: Path) -> Iterator[Mutant]:

@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagefactory.inbuild import proofkit
-from mutants import Mutant
 from support import spoilt
 from support.spoilt import Plan, Rewrite
 
-#: How many of them may make a proof inconclusive, in percent: names that it must know can change.
-INCONCLUSIVE = 50
+from imagefactory.inbuild import proofkit
+from mutants import Mutant
 
 
 def campaign(folder: Path) -> Iterator[Mutant]:
     """Every refactoring of every patch; ``killed`` means that the proof did not go red.
 
-    On patched sources the proof is right or inconclusive, and on those that the patch is for it is
-    red or inconclusive.
+    On patched sources a proof is right, or inconclusive where it does not find its subject.
     """
     pairs = [(plan, rewrite) for plan in spoilt.plans() for rewrite in plan.refactors]
     with ThreadPoolExecutor(2) as pool:
@@ -38,6 +35,8 @@ def tried(plan: Plan, rewrite: Rewrite) -> Mutant:
 
 def judged(plan: Plan, rewrite: Rewrite) -> tuple[int, str]:
     """How the proof ends on sources that are patched and rewritten."""
-    with spoilt.tree(plan.patch, rewrite.release) as subject:
-        with subject.changed(subject.rewritten(rewrite)):
-            return subject.prove()
+    with (
+        spoilt.tree(plan.patch, rewrite.release) as subject,
+        subject.changed(subject.rewritten(rewrite)),
+    ):
+        return subject.prove()

@@ -40,6 +40,11 @@ CALCULATED: dict[type[ast.operator], str] = {
     ast.Div: "*",
     ast.FloorDiv: "*",
 }
+#: Functions whose argument will do instead of what they return.
+UNWRAPPED = (
+    *("list", "sorted", "int", "max", "min", "any", "all", "set", "tuple"),
+    *("math.ceil", "math.floor"),
+)
 #: In a language that is not parsed.
 SWAPPED = (
     (r"&&", "||"),
@@ -88,16 +93,16 @@ def edits(file: str, before: str, after: str) -> list[Edit]:
         if len(hunks) > 1 and any(_is_code(line) for line in old[i:j] + new[k:m]):
             note("".join(new[:k] + old[i:j] + new[m:]), f"{k + 1}: the hunk is dropped")
     added = {number for _, _, _, k, m in hunks for number in range(k + 1, m + 1)}
-    for number in sorted(added):
+    words = _words(after) if PurePosixPath(file).suffix == ".py" else set()
+    for number in sorted(added - words):
         line = new[number - 1].strip()
         if _is_code(line):
             note("".join(new[: number - 1] + new[number:]), f"{number}: {line} -> (dropped)")
     data = after.encode()
+    starts = _starts(data)
     if PurePosixPath(file).suffix == ".py":
-        starts = _starts(data)
         changes = _of_python(ast.parse(after), data, starts, added)
     else:
-        starts = _starts(data)
         changes = _of_lines(new, starts, added)
     for start, end, text in changes:
         number = data[:start].count(b"\n") + 1
@@ -105,6 +110,14 @@ def edits(file: str, before: str, after: str) -> list[Edit]:
         change = f"{number}: {was} -> {' '.join(text.decode().split())}"
         note((data[:start] + text + data[end:]).decode(), change)
     return list(found.values())
+
+
+def _words(text: str) -> set[int]:
+    """The lines of docstrings."""
+    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+    strings = [node for node in found if isinstance(node.value, ast.Constant)]
+    spans = (range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in strings)
+    return {number for span in spans for number in span}
 
 
 def _is_code(line: str) -> bool:
@@ -172,8 +185,7 @@ def _of_python(
         if isinstance(node, ast.stmt):
             yield from ((start, end, text) for text in _instead_of(node))
         else:
-            for change in _of_expression(node, source):
-                yield (start, end, change)
+            yield from ((start, end, text.encode()) for text in _of_expression(node))
         tests = [node.test] if isinstance(node, ast.If | ast.IfExp | ast.While) else []
         for test in tests:
             yield (*span(test), b"not (" + source(test) + b")")
@@ -207,70 +219,64 @@ def _instead_of(node: ast.stmt) -> Iterator[bytes]:
         yield b"pass"
 
 
-def _of_expression(node: ast.expr, source: object) -> Iterator[bytes]:
-    text = ast.unparse
-
-    def other(made: ast.expr) -> bytes:
-        return f"({text(made)})".encode()
-
+def _of_expression(node: ast.expr) -> Iterator[str]:
+    """What else an expression could be."""
     if isinstance(node, ast.Constant):
-        yield from (text(ast.Constant(value)).encode() for value in _other_than(node.value))
-    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-        for op in COMPARED.get(type(node.ops[0]), ()):
-            yield f"({text(node.left)}) {op} ({text(node.comparators[0])})".encode()
+        yield from (ast.unparse(ast.Constant(value)) for value in _other_than(node.value))
     elif isinstance(node, ast.BoolOp):
-        swapped = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
-        yield other(ast.BoolOp(swapped, node.values))
-        for index in range(len(node.values)):
-            rest = node.values[:index] + node.values[index + 1 :]
-            yield other(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))
-    elif isinstance(node, ast.BinOp) and type(node.op) in CALCULATED:
-        left, right = f"({text(node.left)})", f"({text(node.right)})"
-        yield f"({left} {CALCULATED[type(node.op)]} {right})".encode()
-        if isinstance(node.op, ast.Mult | ast.Div):
-            yield from (f"({text(node)} * {factor})".encode() for factor in (1.08, 2.0))
-        yield from (left.encode(), right.encode())
+        yield from _of_operands(node)
     elif isinstance(node, ast.UnaryOp):
-        yield other(node.operand)
+        yield f"({ast.unparse(node.operand)})"
     elif isinstance(node, ast.List | ast.Tuple) and isinstance(node.ctx, ast.Load):
         for index in range(len(node.elts)):
             rest = node.elts[:index] + node.elts[index + 1 :]
-            kind = (
-                ast.List(rest, ast.Load())
-                if isinstance(node, ast.List)
-                else ast.Tuple(rest, ast.Load())
-            )
-            yield text(kind).encode()
+            yield ast.unparse(type(node)(rest, ast.Load()))
+    elif isinstance(node, ast.Compare | ast.BinOp):
+        yield from _of_two(node)
     elif isinstance(node, ast.Call):
-        yield from (
-            other(made) if isinstance(made, ast.Name) else text(made).encode()
-            for made in _calls(node)
-        )
+        calls = [*_wider(node), *_narrower(node)]
+        yield from (f"({ast.unparse(made)})" for made in calls)
 
 
-def _calls(node: ast.Call) -> Iterator[ast.expr]:
-    """Other calls: of a wider question, without one argument, or none."""
+def _of_operands(node: ast.BoolOp) -> Iterator[str]:
+    swapped = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+    yield f"({ast.unparse(ast.BoolOp(swapped, node.values))})"
+    for index in range(len(node.values)):
+        rest = node.values[:index] + node.values[index + 1 :]
+        yield f"({ast.unparse(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))})"
+
+
+def _of_two(node: ast.Compare | ast.BinOp) -> Iterator[str]:
+    if isinstance(node, ast.Compare):
+        left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
+        for op in COMPARED.get(type(node.ops[0]), ()) if len(node.ops) == 1 else ():
+            yield f"({left}) {op} ({right})"
+    elif type(node.op) in CALCULATED:
+        left, right = f"({ast.unparse(node.left)})", f"({ast.unparse(node.right)})"
+        yield from (f"({left} {CALCULATED[type(node.op)]} {right})", left, right)
+        if isinstance(node.op, ast.Mult | ast.Div):
+            yield from (f"({ast.unparse(node)} * {factor})" for factor in (1.08, 2.0))
+
+
+def _wider(node: ast.Call) -> Iterator[ast.expr]:
+    """Calls that ask another question, and matches that match more."""
     if isinstance(node.func, ast.Attribute):
         name, owner = node.func.attr, node.func.value
-        if name in CAPABILITY:
-            for other in CAPABILITY:
-                yield ast.Call(ast.Attribute(owner, other, ast.Load()), node.args, node.keywords)
+        for other in CAPABILITY if name in CAPABILITY else ():
+            yield ast.Call(ast.Attribute(owner, other, ast.Load()), node.args, node.keywords)
         if name in ("startswith", "endswith"):
             yield ast.Compare(node.args[0], [ast.In()], [owner])
         if name in ("strip", "lower", "copy", "replace", "removeprefix", "get"):
             yield owner
-    elif isinstance(node.func, ast.Name):
-        if node.func.id in ("list", "sorted", "int", "max", "min", "any", "all", "set", "tuple"):
-            yield from node.args
-        swapped = {"min": "max", "max": "min", "any": "all", "all": "any"}.get(node.func.id)
-        if swapped:
-            yield ast.Call(ast.Name(swapped, ast.Load()), node.args, node.keywords)
-    if (
-        len(node.args) == 1
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("ceil", "floor")
-    ):
-        yield node.args[0]
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    if swapped := {"min": "max", "max": "min", "any": "all", "all": "any"}.get(name):
+        yield ast.Call(ast.Name(swapped, ast.Load()), node.args, node.keywords)
+
+
+def _narrower(node: ast.Call) -> Iterator[ast.expr]:
+    """Calls without a keyword, and their arguments alone: a copy becomes what it is a copy of."""
+    if ast.unparse(node.func) in UNWRAPPED:
+        yield from node.args
     for index in range(len(node.keywords)):
         kept = node.keywords[:index] + node.keywords[index + 1 :]
         yield ast.Call(node.func, node.args, kept)

@@ -9,7 +9,6 @@ switched off. Where it belongs to the parser engine, only that its class exists 
 
 import ast
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
