@@ -194,7 +194,7 @@ class Source:
                 return node
         raise Inconclusive(f"there is no function {f'{of}.' if of else ''}{name} in {self.path}")
 
-    def space(self, root: Path, known: Mapping[str, object]) -> Space:
+    def in_tree(self, root: Path, known: Mapping[str, object]) -> Space:
         """A space in which this file's names are what they are in the tree below ``root``.
 
         Nothing is run before it is used: then the definition is, be it in this file or in another
@@ -255,7 +255,7 @@ class _Package:
     def imported(
         self, name: str, space: Any = None, _locals: Any = None, wanted: Any = (), level: int = 0
     ) -> Any:
-        """What ``import`` gives: Python's own modules and those that a proof made, or the tree's."""
+        """What ``import`` gives: a module of Python or of the proof, or one of the tree."""
         top = name.partition(".")[0]
         if name == "regex":  # as Python's own, as far as it is used
             name = top = "re"
@@ -268,7 +268,7 @@ class _Package:
 
 
 class _Python(Space):
-    """Python's own names for a file, and behind them the file's, which class bodies look up here."""
+    """Python's own names, and behind them those of a file: class bodies look them up here."""
 
     names: Mapping[str, object]
 
@@ -368,15 +368,15 @@ def bare(node: Definition, methods: Collection[str] = ()) -> Definition:
     node = copy.deepcopy(node)
     node.decorator_list = []
     if isinstance(node, ast.ClassDef):
-        functions = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+        functions: list[ast.FunctionDef] = [n for n in node.body if isinstance(n, ast.FunctionDef)]
         wanted: set[str] = set()
         todo = set(methods)
         while todo:
             wanted |= todo
             kept = (n for each in functions if each.name in todo for n in ast.walk(each))
             todo = {n.attr for n in kept if isinstance(n, ast.Attribute)} - wanted
-        values = [each for each in node.body if isinstance(each, ast.Assign | ast.AnnAssign)]
-        values = [each for each in values if wanted.intersection(_defined(each))]
+        values: list[ast.stmt] = [n for n in node.body if wanted.intersection(_defined(n))]
+        values = [each for each in values if not isinstance(each, ast.FunctionDef)]
         node.bases, node.keywords = [], []
         node.body = [*values, *(each for each in functions if each.name in wanted)] or [ast.Pass()]
     return node
@@ -399,7 +399,7 @@ class Fields:
 
 
 class Known(dict[str, object]):
-    """Stand-ins by name for ``Source.space``; ``make`` gives those whose names match a pattern."""
+    """Stand-ins by name for ``Source.in_tree``; ``make`` gives those whose names match a pattern."""
 
     def __init__(self, pattern: str, make: Callable[[str], object], **given: object) -> None:
         super().__init__(given)

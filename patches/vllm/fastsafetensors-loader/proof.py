@@ -63,7 +63,7 @@ def loaded_to(tree: Path, rank: int, size: int, gpu: int) -> set[str]:
     }
     utilities = proofkit.Source(tree / UTILITIES)
     with proofkit.modules(made):
-        space = utilities.space(tree, known)
+        space = utilities.in_tree(tree, known)
         utilities.run([proofkit.bare(utilities.function(NAME))], space)
         names = {name for name, _ in space[NAME](FILES, False)}
     if not devices or names != {"name"}:

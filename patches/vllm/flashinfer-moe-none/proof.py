@@ -69,7 +69,7 @@ def choose(oracle: proofkit.Source, way: Mapping[str, bool]) -> tuple[str, objec
         is_lora_enabled=False,
         moe_parallel_config=parallel,
     )
-    backend, chosen = oracle.space(oracle.path.parents[5], known)[CHOOSE](config, None, None)
+    backend, chosen = oracle.in_tree(oracle.path.parents[5], known)[CHOOSE](config, None, None)
     return backend.name, chosen
 
 

@@ -25,7 +25,7 @@ import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import proofkit
 
@@ -144,14 +144,14 @@ class OwnPlatform:
     def __init__(self, platform: "Platform", cuda: proofkit.Source) -> None:
         self._platform, self._cuda = platform, cuda
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         if name in vars(Platform) and name != "support_deep_gemm":
             return getattr(self._platform, name)
         functions = [n for n in ast.walk(self._cuda.module) if isinstance(n, ast.FunctionDef)]
         method = next((node for node in functions if node.name == name), None)
         if method is None:
             raise proofkit.Inconclusive(f"vLLM's platform is asked for {name}")
-        space = self._cuda.space(self._platform.tree.root, {"current_platform": self._platform})
+        space = self._cuda.in_tree(self._platform.tree.root, {"current_platform": self._platform})
         made = self._cuda.run([proofkit.bare(method)], space)[name]
         is_static = any(ast.unparse(each) == "staticmethod" for each in method.decorator_list)
         return made if is_static else functools.partial(made, self)

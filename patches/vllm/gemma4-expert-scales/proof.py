@@ -90,7 +90,7 @@ def loaders(model: proofkit.Source) -> dict[str, Callable[..., Any]]:
         "fused_moe_make_expert_params_mapping": lambda *_, **__: table(),
     }
     tree = model.path.parents[3]
-    return model.run([*helpers, *functions], model.space(tree, space))
+    return model.run([*helpers, *functions], model.in_tree(tree, space))
 
 
 def load(model: proofkit.Source, weights: Weights, kinds: Iterable[str]) -> list[Arrived]:

@@ -307,6 +307,11 @@ def with_flag(vllm: Vllm) -> Iterator[str]:
             yield f"{FLAG} {text} requests {got / GIB:.3f} GiB of {VISIBLE / GIB:.2f}"
     if vllm.request(vllm.construct(gpu_memory_utilization_gb=108), VISIBLE, VISIBLE) != 108 * GIB:
         yield "LLM(gpu_memory_utilization_gb=108) requests something else"
+    yield from too_much(vllm)
+
+
+def too_much(vllm: Vllm) -> Iterator[str]:
+    """What is taken although it leaves no margin."""
     close = [("110.8", 2 * VISIBLE), ("108", math.floor(108.4 * GIB))]
     for text, free in [("111", VISIBLE), ("110.8", VISIBLE), ("200", VISIBLE), *close]:
         message = refused(vllm.request, vllm.configure(FLAG, text), free, VISIBLE)

@@ -112,7 +112,7 @@ def rule(vllm: Path) -> Any:
     known: dict[str, object] = {}
     if not (vllm / QUANTIZATION / "utils/quant_utils.py").is_file():
         known["is_layer_skipped"] = lambda prefix, ignored, *_, **__: prefix in ignored
-    space = source.space(vllm.parent, known)
+    space = source.in_tree(vllm.parent, known)
     source.run([proofkit.bare(owners[0], (RULE, MAPPER))], space)
     return space[owners[0].name]
 

@@ -80,7 +80,7 @@ def parser(tree: Path, path: Path, name: str) -> Any:
     known = {
         "DeltaMessage": lambda **given: message(**{"reasoning": None, "content": None, **given})
     }
-    return proofkit.Source(path).space(tree, known)[name](Tokenizer())
+    return proofkit.Source(path).in_tree(tree, known)[name](Tokenizer())
 
 
 def streamed(made: Any, deltas: Sequence[Sequence[str]]) -> tuple[str, str]:

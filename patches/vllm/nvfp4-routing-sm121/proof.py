@@ -3,8 +3,8 @@
 The functions that choose are taken out of the sources and run with stand-ins for what they call.
 Every kernel says that it can do the layer, except Marlin, whose own answer is taken from its
 source. By saying no to each kernel that was chosen and asking again, the whole order of preference
-comes out, in one process that is asked for one GPU after the other, with LoRA and batched experts as
-well. It must be: on capability 12.1 Marlin first and then the order of 12.0; on 12.0, 12.2,
+comes out, in one process that is asked for one GPU after the other, also with LoRA and with batched
+experts. It must be: on capability 12.1 Marlin first and then the order of 12.0; on 12.0, 12.2,
 13.0, 10.3, 10.0 and 9.0 nothing moved; and what a user asked for (flag or variable) is what a user
 gets, on 12.1 too.
 
@@ -101,19 +101,19 @@ class Envs:
 @functools.cache
 def marlin_for_linear(folder: Path, capability: Pair) -> bool:
     """Marlin's own answer for a linear layer."""
-    known = {"current_platform": Platform(capability)}
+    known: dict[str, object] = {"current_platform": Platform(capability)}
     utilities = folder / "layers/quantization/utils/marlin_utils_fp4.py"
     marlin = folder / "kernels/linear/nvfp4/marlin.py"
     if not marlin.is_file():
         name = "is_fp4_marlin_supported"
         if not utilities.is_file():
             return True
-        return bool(proofkit.Source(utilities).space(root_of(folder), known)[name]())
+        return bool(proofkit.Source(utilities).in_tree(root_of(folder), known)[name]())
     source, name = proofkit.Source(marlin), "MarlinNvFp4LinearKernel"
     if not utilities.is_file():
         known["is_fp4_marlin_supported"] = lambda: True
     own = proofkit.bare(source.cls(name), {"is_supported", "can_implement"})
-    kernel = source.run([own], source.space(root_of(folder), known))[name]
+    kernel = source.run([own], source.in_tree(root_of(folder), known))[name]
     return bool(kernel.is_supported()[0] and kernel.can_implement(None)[0])
 
 
@@ -132,7 +132,7 @@ def marlin_for_experts(folder: Path, capability: Pair) -> bool:
         "_supports_quant_scheme": (keys["kNvfp4Static"], keys["kNvfp4Dynamic"]),
     }
     source, name = proofkit.Source(path), "MarlinExpertsBase"
-    space = source.space(root_of(folder), keys)
+    space = source.in_tree(root_of(folder), keys)
     source.run([proofkit.bare(source.cls(name), asked)], space)
     return all(getattr(space[name], method)(*given) for method, given in asked.items())
 
@@ -203,7 +203,7 @@ class Linear(Choice):
             is_fp4_marlin_supported=lambda: self.can("MARLIN"),
             logger=proofkit.Unknown("logger"),
         )
-        self.space = self.source.space(root_of(folder), known)
+        self.space = self.source.in_tree(root_of(folder), known)
 
     @property
     def linear_backend(self) -> str:
@@ -279,7 +279,7 @@ class Moe(Choice):
             "get_flashinfer_moe_backend": lambda: FlashinferMoeBackend.CUTLASS,
             "logger": proofkit.Unknown("logger"),
         }
-        self.space = self.source.space(root_of(folder), known)
+        self.space = self.source.in_tree(root_of(folder), known)
 
     def experts(self, backend: enum.Enum) -> type:
         """A stand-in for a backend's classes of experts."""

@@ -327,7 +327,7 @@ def names_of(package: Path) -> proofkit.Space:
         "current_platform": SimpleNamespace(is_cuda=lambda: True),
         "envs": SimpleNamespace(FACTOR=2),
     }
-    return proofkit.Source(package / "vllm/kernels/__init__.py").space(package, known)
+    return proofkit.Source(package / "vllm/kernels/__init__.py").in_tree(package, known)
 
 
 def test_a_name_is_what_it_is_in_the_tree_whichever_file_defines_it(package: Path) -> None:
