@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from hypothesis import settings
 # Each run draws other examples, so few of them find in some runs what many find in one.
 settings.register_profile("few", max_examples=20, deadline=None)
 settings.load_profile("few")
+gc.set_threshold(50_000)  # by default, a tenth of the time goes into looking for cycles
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,8 +32,10 @@ def known_interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = tmp_path_factory.mktemp("uv")
     (cache / "requirements.in").touch()
     subprocess.run(
-        [uv.find_uv_bin(), "pip", "compile", "--quiet", "--offline", "--no-config"]
-        + ["--python", sys.executable, str(cache / "requirements.in")],
+        [
+            *(uv.find_uv_bin(), "pip", "compile", "--quiet", "--offline", "--no-config"),
+            *("--python", sys.executable, str(cache / "requirements.in")),
+        ],
         env={**os.environ, "UV_CACHE_DIR": str(cache)},
         check=True,
         capture_output=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine
 
-FAKE = """\
-#!/usr/bin/env python3
+FAKE = (
+    f"#!{sys.executable} -IS\n"
+    + """\
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
 if "bake" not in sys.argv:
@@ -41,6 +43,7 @@ for name in names:
                                     "completed": "t", "error": error}]}))
 sys.exit(1 if set(names) & set(bad) else 0)
 """
+)
 
 
 @pytest.fixture
