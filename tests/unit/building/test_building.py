@@ -20,9 +20,8 @@ from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine
 
-FAKE = (
-    f"#!{sys.executable} -IS\n"
-    + """\
+FAKE = """\
+#!{python} -IS
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
 if "bake" not in sys.argv:
@@ -43,14 +42,13 @@ for name in names:
                                     "completed": "t", "error": error}]}))
 sys.exit(1 if set(names) & set(bad) else 0)
 """
-)
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     """A fake docker whose bake fails for chosen cells, as the real engine does not on demand."""
     program = tmp_path / "docker"
-    program.write_text(FAKE)
+    program.write_text(FAKE.replace("{python}", sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     made = Engine(binary=str(program))
     made.data_root = "/elsewhere"  # an engine on another machine: its disk is not judged
