@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine
 
 FAKE = """\
-#!/usr/bin/env python3
+#!{python} -IS
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
 if "bake" not in sys.argv:
@@ -48,7 +49,7 @@ sys.exit(1 if set(names) & set(bad) else 0)
 def engine(tmp_path: Path) -> Engine:
     """A fake docker whose bake fails for chosen cells, as the real engine does not on demand."""
     program = tmp_path / "docker"
-    program.write_text(FAKE)
+    program.write_text(FAKE.replace("{python}", sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     made = Engine(binary=str(program))
     made.data_root = "/elsewhere"  # an engine on another machine: its disk is not judged
