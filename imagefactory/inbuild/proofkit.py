@@ -399,7 +399,7 @@ class Fields:
 
 
 class Known(dict[str, object]):
-    """Stand-ins by name for ``Source.in_tree``; ``make`` gives those whose names match a pattern."""
+    """Stand-ins by name for ``Source.in_tree``; ``make`` gives those that match a pattern."""
 
     def __init__(self, pattern: str, make: Callable[[str], object], **given: object) -> None:
         super().__init__(given)
