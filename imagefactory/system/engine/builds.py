@@ -12,7 +12,7 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.system.engine import builders, cache_records
 from imagefactory.system.engine.builders import Builder
 from imagefactory.system.engine.cache_records import CacheRecord
-from imagefactory.system.engine.docker import Part
+from imagefactory.system.engine.docker import Part, mind_the_client
 
 #: How BuildKit reports what it does: JSON for programs, lines for people.
 Progress = Literal["rawjson", "plain"]
@@ -43,14 +43,16 @@ class Builds(Part):
         ``builder`` is a buildx builder, the engine's own if it is None. Without ``cached`` nothing
         comes from BuildKit's cache, and its cache mounts begin empty. ``overrides`` are values for
         ``--set``, such as ``target.output=type=cacheonly``. Returns the exit code; on any way out
-        the bake has ended.
+        the bake has ended. Raises SetupError ``engine-failed`` if a signal killed the client.
         """
         words = [*_bake(file, targets, builder, progress), *([] if cached else ["--no-cache"])]
         words += [word for override in overrides for word in ("--set", override)]
         with self._docker.stream(*words, env=_ENVIRONMENT) as process:
             for line in process.stdout or ():
                 on_line(line)
-            return process.wait()
+            code = process.wait()
+        mind_the_client(code, "docker buildx bake")
+        return code
 
     def bake_command(
         self, file: Path, targets: Sequence[str], *, builder: str | None = None
