@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
+from imagefactory import redaction
 from imagefactory.system import credentials, manifests, registry_failures, web
 from imagefactory.system import reference as references
 from imagefactory.system.credentials import Account
@@ -260,6 +261,8 @@ class Registries:
         token = found.get("token") or found.get("access_token")
         if token and not (isinstance(token, str) and token.isascii() and token.isprintable()):
             raise _failed(name, "its access token cannot be sent in a header")
+        if token:
+            redaction.remember(token)
         return f"Bearer {token}" if token else None
 
     def _token(

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "imagefactory"
 ORDER = (
     *(
         "errors",
+        "redaction",
         "settings",
         "stock",
         "system",
