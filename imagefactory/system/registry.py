@@ -24,7 +24,7 @@ from imagefactory.system import credentials, manifests, registry_failures, web
 from imagefactory.system import reference as references
 from imagefactory.system.credentials import Account
 from imagefactory.system.manifests import Descriptor, Manifest
-from imagefactory.system.registry_failures import Kind, RegistryError
+from imagefactory.system.registry_failures import Kind, RegistryError, error_of
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response, Session
@@ -181,10 +181,8 @@ class Registries:
                 return
             yield _json(name, answer)
             link = answer.following
-            # only the path is taken: credentials go to no other host
-            parts = urlsplit(urljoin(f"{name.url}{following}", link)) if link else None
-            prefix = f"/v2/{name.path}"
-            following = f"{parts.path.removeprefix(prefix)}?{parts.query}" if parts else None
+            with _understood(name):
+                following = _next(name, following, answer.following)
 
     def _ask(
         self, name: Name, tail: str, *, method: str = "GET", accept: tuple[str, ...] = ()
@@ -201,7 +199,7 @@ class Registries:
             return None
         if answer.status >= 400:
             kind = registry_failures.of_status(answer.status)
-            raise RegistryError(kind, name.host, name.path, f"{name.host}: {_message(answer)}")
+            raise error_of(kind, name.host, name.path, f"{name.host}: {_message(answer)}")
         return answer
 
     def _send(
@@ -297,7 +295,7 @@ def _patiently(name: Name, ask: Callable[[], Response]) -> Answer:
         else:
             reason = _reason(error)
             kind = registry_failures.of_text(f"{type(error).__name__} {reason}")
-        raise RegistryError(kind, name.host, name.path, f"{name.host}: {reason}") from None
+        raise error_of(kind, name.host, name.path, f"{name.host}: {reason}") from None
 
 
 def _read(name: Name, ask: Callable[[], Response]) -> Answer:
@@ -334,7 +332,16 @@ def _with(header: str | None) -> Callable[[PreparedRequest], PreparedRequest]:
 
 
 def _failed(name: Name, said: str) -> RegistryError:
-    return RegistryError(registry_failures.OTHER, name.host, name.path, f"{name.host}: {said}")
+    return error_of(registry_failures.OTHER, name.host, name.path, f"{name.host}: {said}")
+
+
+def _next(name: Name, tail: str, link: str | None) -> str | None:
+    """The address of the page that ``link`` leads to. Raises ValueError if it is no URL."""
+    if link is None:
+        return None
+    # only the path is taken: credentials go to no other host
+    parts = urlsplit(urljoin(f"{name.url}{tail}", link))
+    return f"{parts.path.removeprefix(f'/v2/{name.path}')}?{parts.query}"
 
 
 @contextmanager

@@ -116,12 +116,17 @@ OTHER = Kind(
 
 
 class RegistryError(SetupError):
-    """A registry, or the way there, failed."""
+    """A registry, or the way there, failed; ``transient`` as for ``Kind``."""
 
-    def __init__(self, kind: Kind, host: str, path: str, what: str) -> None:
-        self.kind = kind
-        fix = kind.fix.format(host=host, path=path)
-        super().__init__(Problem(code=kind.code, what=what, fix=fix))
+    transient = False
+
+
+def error_of(kind: Kind, host: str, path: str, what: str) -> RegistryError:
+    """The error for a failure at the repository ``path`` of a registry."""
+    problem = Problem(code=kind.code, what=what, fix=kind.fix.format(host=host, path=path))
+    error = RegistryError(problem)
+    error.transient = kind.transient
+    return error
 
 
 def of_status(status: int) -> Kind:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from imagefactory.system import reference as references
 from imagefactory.system import registry_failures, shell, ui
 from imagefactory.system.engine.docker import GoneError, Part, failure
-from imagefactory.system.registry_failures import RegistryError
+from imagefactory.system.registry_failures import RegistryError, error_of
 
 if TYPE_CHECKING:
     from python_on_whales import Image
@@ -177,11 +177,11 @@ class Images(Part):
         name = references.parse(reference)
         # an address or a tag in the message says nothing about the failure
         kind = registry_failures.of_text(said.replace(reference, "").replace(name.host, ""))
-        raise RegistryError(kind, name.host, name.path, f"{reference}: {said}")
+        raise error_of(kind, name.host, name.path, f"{reference}: {said}")
 
 
 def _is_transient(error: Exception) -> bool:
-    return isinstance(error, RegistryError) and error.kind.transient
+    return isinstance(error, RegistryError) and error.transient
 
 
 def _from_row(ref: str, row: Mapping[str, Any]) -> ImageInfo:

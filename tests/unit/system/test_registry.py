@@ -379,6 +379,14 @@ def test_a_list_without_an_end_is_an_error_of_the_registrys(
     assert next(pages) == registry.MOST_PAGES
 
 
+def test_a_link_that_is_no_address_is_an_error_of_the_registrys(
+    ask: Registries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Answer(status=200, headers={}, content=b"{}", following="http://[")
+    monkeypatch.setattr(ask, "_send", lambda *_: answer)
+    assert refused(lambda: ask.tags("127.0.0.1:1/me/x"))[0] == "registry-failed"
+
+
 def test_an_answer_that_is_too_long_or_too_slow_is_not_waited_for(
     server: FakeRegistry, ask: Registries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
