@@ -180,7 +180,6 @@ class Registries:
             if answer is None:
                 return
             yield _json(name, answer)
-            link = answer.following
             with _understood(name):
                 following = _next(name, following, answer.following)
 

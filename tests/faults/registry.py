@@ -13,9 +13,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import stamina
@@ -33,7 +34,25 @@ BASIC = base64.b64encode(f"robot:{PASSWORD}".encode()).decode()
 DIGEST = f"sha256:{'a' * 64}"
 #: Seconds that one fault may take, with limits of tenths of a second for its parts.
 BOUND = 4.0
-STATUSES = (200, 204, 206, 301, 302, 307, 400, 401, 403, 404, 405, 413, 418, 429, 500, 501, 502)
+STATUSES: tuple[int, ...] = (
+    200,
+    204,
+    206,
+    301,
+    302,
+    307,
+    400,
+    401,
+    403,
+    404,
+    405,
+    413,
+    418,
+    429,
+    500,
+    501,
+    502,
+)
 STATUSES += (503, 504, 507, 511, 599)
 GOOD = {"mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": [], "tags": ["a"]}
 ROW = {"digest": DIGEST, "size": 1}
@@ -106,10 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             body, status = choose.choice(BODIES), choose.choice((200, 200, 401, *STATUSES))
         self.close_connection = True
-        try:
+        with suppress(OSError):  # the client has left
             getattr(self, f"_{way.replace(' ', '_')}")(status, body)
-        except OSError:
-            pass  # the client has left
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -205,7 +222,12 @@ def _works(address: str, config: Path, choose: random.Random) -> dict[str, Calla
 
 def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     """Try ``count`` faults made from ``seed``."""
-    limits = {"SECONDS": (0.2, 0.2), "DEADLINE": 0.3, "MOST_BYTES": 200_000, "MOST_PAGES": 5}
+    limits: dict[str, Any] = {
+        "SECONDS": (0.2, 0.2),
+        "DEADLINE": 0.3,
+        "MOST_BYTES": 200_000,
+        "MOST_PAGES": 5,
+    }
     with (
         _serving() as server,
         stamina.set_testing(True, attempts=2, cap=True),
