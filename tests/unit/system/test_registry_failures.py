@@ -31,6 +31,7 @@ SAID = {
         "registry-untrusted"
     ),
     "http: server gave HTTP response to HTTPS client": "registry-plain-http",
+    "tls: first record does not look like a TLS handshake": "registry-plain-http",
     "received unexpected HTTP status: 507 Insufficient Storage": "registry-full",
     "unknown: write /var/lib/registry/x: no space left on device": "registry-full",
     "unexpected status from PATCH request to http://h/v2/x: 413 Request Entity Too Large": (
