@@ -40,7 +40,8 @@ KINDS = (
     ),
     Kind(
         code="registry-plain-http",
-        pattern=r"HTTP response to HTTPS client|not look like a TLS handshake|WRONG_VERSION_NUMBER|record layer failure",
+        pattern=r"HTTP response to HTTPS client|not look like a TLS handshake|WRONG_VERSION_NUMBER"
+        r"|record layer failure",
         fix="serve {host} over https, or list it under insecure-registries in the engine's "
         "daemon.json",
     ),
