@@ -19,6 +19,7 @@ PACKAGE = ROOT / "imagefactory"
 ORDER = (
     *(
         "errors",
+        "redaction",
         "settings",
         "stock",
         "system",
