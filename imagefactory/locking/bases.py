@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from imagefactory.errors import FactoryError, InputError, Problem, fail
+from imagefactory.errors import FactoryError, InputError, Problem
+from imagefactory.locking import registry_bases
 from imagefactory.locking.changes import Change
 from imagefactory.locking.debian import archive, files, select
 from imagefactory.locking.debian.packages import Package, Universe
 from imagefactory.locking.failures import Failures, combined
 from imagefactory.locking.lock import Deb, Lock, LockedBase
 from imagefactory.locking.locking import Renewed
+from imagefactory.locking.registry_bases import Environment, is_pinned
 from imagefactory.matrix.cell import Base, Cell
 from imagefactory.settings import Settings
 from imagefactory.system import ui
@@ -57,12 +59,19 @@ def _update(
     lock: Lock, cells: Iterable[Cell], settings: Settings, failures: Failures, *, upgrade: bool
 ) -> Lock:
     found: list[LockedBase] = []
+    registries = Registries()
     for base, users in _users(cells):
         old = [one for platform in Platform if (one := lock.base(base, platform))]
-        new = old
-        if upgrade or not old:
-            with failures.of(f"base {base.name}", users, kept=bool(old)):
-                new = [_dated_as(old, one) for one in _locked(base, settings)]
+        gone = registry_bases.vanished(base, registries) if old and is_pinned(base) else None
+        # what its registry does not have would fail in a build, and stop the other cells' there
+        new = [] if gone else old
+        with failures.of(f"base {base.name}", users, kept=bool(new)):
+            if gone:
+                raise InputError([gone])
+            if upgrade or not all(map(_is_complete, old)) or not old:
+                kept = None if upgrade or not old else old[0].digest
+                fresh = _locked(base, users, settings, registries, digest=kept)
+                new = [_dated_as(old, one) for one in fresh]
         found += new
     rows = tuple(sorted(found, key=lambda one: (one.name, one.platform)))
     if rows == lock.bases:
@@ -92,11 +101,28 @@ def _dated_as(old: Sequence[LockedBase], new: LockedBase) -> LockedBase:
     return next(same, new)
 
 
-def _locked(base: Base, settings: Settings) -> list[LockedBase]:
+def _is_complete(locked: LockedBase) -> bool:
+    """Whether it has all that is locked today; older locks have no environment of images."""
+    return locked.digest is None or locked.env is not None
+
+
+def _locked(
+    base: Base,
+    users: Iterable[Cell],
+    settings: Settings,
+    registries: Registries,
+    *,
+    digest: str | None = None,
+) -> list[LockedBase]:
+    """The rows of a base; with ``digest``, of that image, whatever its tag is now."""
     if base.suite:
         return _from_packages(base, base.suite, settings)
-    digest, platforms = _in_registry(base)
-    return [_row(base, platform, digest=digest) for platform in platforms]
+    platforms = {cell.platform for cell in users}
+    found = registry_bases.look_up(base, platforms, registries, digest=digest)
+    return [
+        _row(base, platform, digest=found.digest, env=env)
+        for platform, env in found.environments.items()
+    ]
 
 
 def _row(
@@ -104,6 +130,7 @@ def _row(
     platform: Platform,
     *,
     digest: str | None = None,
+    env: Environment | None = None,
     debs: tuple[Deb, ...] = (),
     builder: tuple[Deb, ...] = (),
 ) -> LockedBase:
@@ -115,6 +142,7 @@ def _row(
         digest=digest,
         suite=base.suite,
         packages=base.packages,
+        env=env,
         debs=debs,
         builder=builder,
     )
@@ -135,22 +163,6 @@ def _from_packages(base: Base, suite: str, settings: Settings) -> list[LockedBas
 
 def _debs(packages: Iterable[Package]) -> tuple[Deb, ...]:
     return tuple(package.deb for package in packages)
-
-
-def _in_registry(base: Base) -> tuple[str, tuple[Platform, ...]]:
-    """The digest of the base's image, and the platforms that the registry says it has."""
-    _, at, digest = base.image.partition("@")
-    if at:
-        return digest, tuple(Platform)
-    with ui.step(f"looking up {base.image}"):
-        manifest = Registries().manifest(base.image)
-    if manifest is None:
-        what = f"its registry has no {base.image}"
-        fix = "fix the reference, or write `suite:` to make the base from Debian packages"
-        raise fail(InputError, "base-unknown", what, where=base.name, fix=fix)
-    named = {one.platform for one in manifest.manifests}
-    platforms = tuple(one for one in Platform if not named or one in named)
-    return manifest.digest, platforms
 
 
 def changes(old: Lock | None, new: Lock) -> list[Change]:

@@ -254,6 +254,8 @@ class LockedBase:
         packages: the packages that ``matrix.yaml`` names, sorted.
         debs: all packages of the base, sorted by name.
         builder: further packages of the stage that assembles images, sorted by name.
+        env: the environment that an image of a registry sets, as sorted pairs; None for a base of
+            packages, and in locks that were written before it was read.
     """
 
     name: str
@@ -265,6 +267,7 @@ class LockedBase:
     packages: tuple[str, ...]
     debs: tuple[Deb, ...]
     builder: tuple[Deb, ...]
+    env: tuple[tuple[str, str], ...] | None = None
 
     def answers(self, base: Base) -> bool:
         """Whether this was locked for exactly what ``base`` declares."""

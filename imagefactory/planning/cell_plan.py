@@ -121,6 +121,7 @@ def compose(
         cell,
         resolution,
         toolchain,
+        base.locked,
         templates=templates,
         labels={**labels, f"{LABEL}.build-key": NO_KEY},
     )
@@ -135,7 +136,10 @@ def compose(
             {name: context.sha(content) for name, content in files.items()},
         ]
     )
-    files["image/manifest.json"] = context.manifest(cell, resolution, toolchain, key)
+    home = image_config.cuda_home(cell, toolchain, base.locked)
+    files["image/manifest.json"] = context.manifest(
+        cell, resolution, toolchain, key=key, cuda_home=home
+    )
     files["Dockerfile"] = text.replace(NO_KEY, key).encode()
     return CellPlan(
         cell=cell,
@@ -154,6 +158,7 @@ def _dockerfile(
     cell: Cell,
     resolution: Resolution,
     toolchain: LockedToolchain | None,
+    locked: LockedBase,
     *,
     templates: tuple[Path, ...],
     labels: Mapping[str, str],
@@ -166,7 +171,7 @@ def _dockerfile(
         "stages": _stages(templates, written, resolution, cell.platform, cell.python, glibc, cuda),
         "layers": [{"name": layer.name} for layer in context.layers_of(resolution)],
         "toolchain": bool(toolchain),
-        "env": sorted(image_config.environment(cell, toolchain).items()),
+        "env": sorted(image_config.environment(cell, toolchain, locked).items()),
         "labels": sorted(labels.items()),
     }
     return render.render(templates, "Dockerfile.j2", values)

@@ -181,6 +181,17 @@ class Registries:
         """Whether the repository has a layer or configuration."""
         return self._ask(parse(repository), f"/blobs/{digest}", method="HEAD") is not None
 
+    def read_blob(self, repository: str, digest: str) -> bytes | None:
+        """The content of a small blob, such as a configuration; None if there is no such blob."""
+        name = parse(repository)
+        answer = self._ask(name, f"/blobs/{digest}")
+        if answer is None:
+            return None
+        found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        if found != digest:
+            raise _failed(name, f"{digest} came as {found}")
+        return answer.content
+
     def tags(self, repository: str) -> tuple[str, ...]:
         """The tags of a repository, in the registry's order."""
         pages = self._pages(parse(repository), "/tags/list?n=1000")

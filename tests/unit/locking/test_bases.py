@@ -22,7 +22,6 @@ from imagefactory.system.platforms import Platform
 
 EMPTY = Lock(created="2026-11-20", tools=(), resolutions=())
 SUITE = "    suite: trixie\n"
-DIGEST = f"sha256:{'1' * 64}"
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +128,6 @@ def test_a_package_that_is_gone_is_found_by_the_check(
     (www / "debian" / lock.bases[0].debs[0].path).unlink()
     (problem,) = bases.check(lock, cells, machine)
     assert (problem.code, problem.where) == ("debian-gone", "apt 1")
-
-
-def test_a_digest_in_the_matrix_is_locked_as_it_is(machine: Settings, tmp_path: Path) -> None:
-    cells = declared(tmp_path, SUITE, f"    image: debian:trixie-slim@{DIGEST}\n")
-    lock = bases.update(EMPTY, cells, unreachable(machine))
-    assert {(base.digest, base.debs) for base in lock.bases} == {(DIGEST, ())}
 
 
 def test_a_registry_that_does_not_answer_is_a_clear_error(
