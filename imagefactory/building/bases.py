@@ -16,7 +16,7 @@ from imagefactory.settings import Settings
 from imagefactory.system import ui
 from imagefactory.system.archive import EPOCH
 
-Stage = Literal["builder", "base"]
+Stage = Literal["builder", "compiler", "base"]
 
 
 def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, str]:
@@ -46,7 +46,13 @@ def _assemble(image: BaseImage, stage: Stage, suite: str, folder: Path, settings
 
 def _debs(image: BaseImage, stage: Stage) -> tuple[Deb, ...]:
     locked = image.locked
-    return locked.debs if stage == "base" else (*locked.debs, *locked.builder)
+    match stage:
+        case "base":
+            return locked.debs
+        case "builder":
+            return (*locked.debs, *locked.builder)
+        case "compiler":
+            return locked.all_debs
 
 
 def folder_of(image: BaseImage, stage: Stage, settings: Settings) -> Path:

@@ -68,7 +68,7 @@ def _update(
         with failures.of(f"base {base.name}", users, kept=bool(new)):
             if gone:
                 raise InputError([gone])
-            if upgrade or not all(map(_is_complete, old)) or not old:
+            if upgrade or not old or not all(_is_complete(one, users) for one in old):
                 kept = None if upgrade or not old else old[0].digest
                 fresh = _locked(base, users, settings, registries, digest=kept)
                 new = [_dated_as(old, one) for one in fresh]
@@ -101,9 +101,15 @@ def _dated_as(old: Sequence[LockedBase], new: LockedBase) -> LockedBase:
     return next(same, new)
 
 
-def _is_complete(locked: LockedBase) -> bool:
-    """Whether it has all that is locked today; older locks have no environment of images."""
-    return locked.digest is None or locked.env is not None
+def _is_complete(locked: LockedBase, users: Iterable[Cell]) -> bool:
+    """Whether it has all that ``users`` need; older locks have no environment of images."""
+    has_env = locked.digest is None or locked.env is not None
+    return has_env and (bool(locked.compiler) or not _compiles(users))
+
+
+def _compiles(users: Iterable[Cell]) -> bool:
+    """Whether a wheel is compiled for any of ``users``."""
+    return any(cell.flavor.build and cell.flavor.build.compiles for cell in users)
 
 
 def _locked(
@@ -116,7 +122,7 @@ def _locked(
 ) -> list[LockedBase]:
     """The rows of a base; with ``digest``, of that image, whatever its tag is now."""
     if base.suite:
-        return _from_packages(base, base.suite, settings)
+        return _from_packages(base, base.suite, settings, compiles=_compiles(users))
     platforms = {cell.platform for cell in users}
     found = registry_bases.look_up(base, platforms, registries, digest=digest)
     return [
@@ -133,6 +139,7 @@ def _row(
     env: Environment | None = None,
     debs: tuple[Deb, ...] = (),
     builder: tuple[Deb, ...] = (),
+    compiler: tuple[Deb, ...] = (),
 ) -> LockedBase:
     return LockedBase(
         name=base.name,
@@ -145,20 +152,39 @@ def _row(
         env=env,
         debs=debs,
         builder=builder,
+        compiler=compiler,
     )
 
 
-def _from_packages(base: Base, suite: str, settings: Settings) -> list[LockedBase]:
+def _from_packages(
+    base: Base, suite: str, settings: Settings, *, compiles: bool
+) -> list[LockedBase]:
     with ui.step(f"selecting the Debian packages of {base.name}"):
         platforms = {platform.arch: platform for platform in Platform}
         indexes = archive.indexes(suite, list(platforms), settings.debian)
         found = []
         for arch, platform in platforms.items():
             universe = Universe(indexes[arch])
-            selected = select.base(universe, base.packages, where=f"{base.name} {platform}")
-            more = select.builder(universe, selected, where=f"{base.name} {platform}")
-            found.append(_row(base, platform, debs=_debs(selected), builder=_debs(more)))
+            where = f"{base.name} {platform}"
+            selected = select.base(universe, base.packages, where=where)
+            builder = select.more(universe, selected, select.BUILDER, where=where)
+            compiler = _compiler(universe, [*selected, *builder], where, compiles=compiles)
+            found.append(
+                _row(
+                    base,
+                    platform,
+                    debs=_debs(selected),
+                    builder=_debs(builder),
+                    compiler=_debs(compiler),
+                )
+            )
     return found
+
+
+def _compiler(
+    universe: Universe, selected: Sequence[Package], where: str, *, compiles: bool
+) -> list[Package]:
+    return select.more(universe, selected, select.COMPILER, where=where) if compiles else []
 
 
 def _debs(packages: Iterable[Package]) -> tuple[Deb, ...]:
@@ -197,7 +223,7 @@ def _versions(bases: Iterable[LockedBase]) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for base in bases:
         name = _name(base)
-        found |= {(name, deb.name): deb.version for deb in (*base.debs, *base.builder)}
+        found |= {(name, deb.name): deb.version for deb in base.all_debs}
         if base.digest:
             found[name, base.image] = base.digest
     return found
@@ -224,7 +250,7 @@ def check(lock: Lock, cells: Sequence[Cell], settings: Settings) -> list[Problem
             )
             problems.append(dead)
     problems += _not_in_registry(lock.bases)
-    debs = [(deb, one.created) for one in lock.bases for deb in (*one.debs, *one.builder)]
+    debs = [(deb, one.created) for one in lock.bases for deb in one.all_debs]
     return [*problems, *files.missing(debs, settings)]
 
 

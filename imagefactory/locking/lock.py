@@ -254,6 +254,8 @@ class LockedBase:
         packages: the packages that ``matrix.yaml`` names, sorted.
         debs: all packages of the base, sorted by name.
         builder: further packages of the stage that assembles images, sorted by name.
+        compiler: further packages of the stage that compiles wheels, sorted by name; empty if no
+            cell on the base compiles any.
         env: the environment that an image of a registry sets, as sorted pairs; None for a base of
             packages, and in locks that were written before it was read.
     """
@@ -267,7 +269,13 @@ class LockedBase:
     packages: tuple[str, ...]
     debs: tuple[Deb, ...]
     builder: tuple[Deb, ...]
+    compiler: tuple[Deb, ...] = ()
     env: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def all_debs(self) -> tuple[Deb, ...]:
+        """The packages of all stages."""
+        return (*self.debs, *self.builder, *self.compiler)
 
     def answers(self, base: Base) -> bool:
         """Whether this was locked for exactly what ``base`` declares."""

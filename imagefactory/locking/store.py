@@ -28,7 +28,8 @@ HEADER = """\
 # by `imagefactory wheel`, keyed by the hash of everything that decides its content. An [[unpacker]]
 # is the uv that unpacks wheels in a build, for each platform that builds run on. A [[base]] is the
 # digest of an image in a registry, with the environment that it sets, or every Debian package (deb)
-# that the base consists of; `builder` packages are only in the stage that assembles images.
+# that the base consists of; `builder` packages are only in the stage that assembles images,
+# `compiler` packages only in the one that compiles wheels.
 """
 _ADAPTER = TypeAdapter(Lock)
 _RESTORE = "restore it from version control, or remove it and run imagefactory lock"
@@ -106,7 +107,11 @@ def _built(row: dict[str, Any]) -> dict[str, Any]:
 
 def _base(row: dict[str, Any]) -> dict[str, Any]:
     plain = {key: value for key, value in row.items() if key not in ("deb", "env")}
-    lists = {"debs": tuple(row.get("deb", ())), "builder": tuple(row.get("builder", ()))}
+    lists = {
+        "debs": tuple(row.get("deb", ())),
+        "builder": tuple(row.get("builder", ())),
+        "compiler": tuple(row.get("compiler", ())),
+    }
     env = tuple(sorted(row["env"].items())) if "env" in row else None
     return {"digest": None, "suite": None, "env": env, **plain, **lists}
 
@@ -201,7 +206,7 @@ def _base_row(base: LockedBase) -> dict[str, Any]:
         packages=list(base.packages),
         env=None if base.env is None else dict(base.env),
     )
-    lists = {"deb": base.debs, "builder": base.builder}
+    lists = {"deb": base.debs, "builder": base.builder, "compiler": base.compiler}
     for key, debs in lists.items():
         if debs:
             row[key] = [asdict(deb) for deb in sorted(debs, key=lambda d: d.name)]

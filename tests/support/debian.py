@@ -53,6 +53,13 @@ BASIC = (
     package("python3"),
     package("python3-venv"),
 )
+#: What compiling a wheel needs.
+COMPILERS = (
+    package("ccache", depends="libhash"),
+    package("g++"),
+    package("libhash"),
+    package("libpython3-dev"),
+)
 
 
 def write(

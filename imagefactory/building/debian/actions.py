@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -106,6 +107,20 @@ def _file(
         system.tree.file(path, text, mode=int(mode, 8), gid=gid, package=package.name)
 
 
+def _ccache(system: System, package: Package) -> None:
+    """Make ccache's links that have the names of compilers."""
+    pattern = rf"((c89-|c99-|{system.names['triplet']}-)?(gcc|g\+\+)(-\d+)?)"
+    names = {
+        path.removeprefix("usr/bin/")
+        for path, _ in system.tree.below("usr/bin/")
+        if re.fullmatch(f"usr/bin/{pattern}", path)
+    }
+    # alternatives, which are made later
+    names |= {name for name, own in (("cc", "gcc"), ("c++", "g++")) if own in names}
+    for name in names:
+        system.tree.symlink(f"usr/lib/ccache/{name}", "../../bin/ccache", package=package.name)
+
+
 def _divert(system: System, package: Package, path: str, to: str) -> None:
     system.diversions.append(Diversion(path=path, to=to, package=package.name))
 
@@ -119,6 +134,7 @@ STEPS: Mapping[str, Callable[..., None]] = {
     "folder": _folder,
     "file": _file,
     "divert": _divert,
+    "ccache": _ccache,
     "accounts": lambda system, _: accounts.create(system),
     "group": lambda system, _, name: accounts.add_group(system, name),
     "shadow": lambda system, _: accounts.shadow(system),

@@ -15,6 +15,8 @@ ALWAYS = ("apt", "ca-certificates")
 CONVERTER = "usrmerge"
 #: For the stage that assembles images.
 BUILDER = ("git", "python3", "python3-venv")
+#: For the stage that compiles wheels.
+COMPILER = ("ccache", "g++", "libpython3-dev")
 
 
 def base(universe: Universe, packages: Sequence[str], *, where: str) -> list[Package]:
@@ -26,13 +28,15 @@ def base(universe: Universe, packages: Sequence[str], *, where: str) -> list[Pac
     return _closed(universe, universe.basic(), (*ALWAYS, *packages), where=where)
 
 
-def builder(universe: Universe, selected: Sequence[Package], *, where: str) -> list[Package]:
-    """The packages that the assembling stage needs besides ``selected``, sorted by name.
+def more(
+    universe: Universe, selected: Sequence[Package], names: Sequence[str], *, where: str
+) -> list[Package]:
+    """The packages that ``names`` need besides ``selected``, sorted by name.
 
     Raises the errors of ``base``.
     """
     known = {package.name for package in selected}
-    every = _closed(universe, selected, BUILDER, where=where)
+    every = _closed(universe, selected, names, where=where)
     return [package for package in every if package.name not in known]
 
 

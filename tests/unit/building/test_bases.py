@@ -55,7 +55,9 @@ def test_each_stage_has_a_system_of_its_own_that_is_assembled_once(
     assert first["root"].endswith("@sha256:1")
     assert bases.contexts(base, "base", settings(tmp_path)) == first
     assert bases.contexts(base, "builder", settings(tmp_path)) != first
-    assert assembled == [["apt", "bash"], ["apt", "bash", "git"]]
+    locked = replace(base.locked, compiler=(deb("ccache"),))
+    assert bases.contexts(replace(base, locked=locked), "compiler", settings(tmp_path)) != first
+    assert assembled == [["apt", "bash"], ["apt", "bash", "git"], ["apt", "bash", "git", "ccache"]]
 
 
 def test_other_packages_are_another_system(assembled: list[list[str]], tmp_path: Path) -> None:

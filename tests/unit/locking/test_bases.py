@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pysequoia import Tsk
-from support.debian import BASIC, key, package, serve, write
+from support.debian import BASIC, COMPILERS, key, package, serve, write
 from support.machine import settings
 from support.matrices import write as write_matrix
 
@@ -16,7 +16,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.locking import bases, store
 from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Cell, SourceBuild
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 
@@ -92,6 +92,25 @@ def test_a_base_is_locked_again_when_its_packages_change(
         "trixie linux/arm64: tool (none) -> 1",
     ]
     assert bases.check(new, changed, machine) == []
+
+
+def test_compilers_are_locked_for_bases_whose_cells_compile_wheels(
+    machine: Settings, cells: tuple[Cell, ...], www: Path, owner: Tsk, tmp_path: Path
+) -> None:
+    write(www, owner, *BASIC, *COMPILERS)
+    plain = bases.update(EMPTY, cells, machine)
+    assert {base.compiler for base in plain.bases} == {()}
+    one, *others = cells
+    build = SourceBuild(binaries="compiled", tools="x", location=one.flavor.location)
+    compiling = (replace(one, flavor=replace(one.flavor, build=build)), *others)
+    lock = bases.update(plain, compiling, machine)
+    names = [[deb.name for deb in base.compiler] for base in lock.bases]
+    assert names == 2 * [["ccache", "g++", "libhash", "libpython3-dev"]]
+    assert bases.update(lock, compiling, unreachable(machine)) is lock
+    assert bases.update(lock, cells, unreachable(machine)) is lock
+    store.write(tmp_path / "wheels.lock", lock, guards=tmp_path)
+    assert store.read(tmp_path / "wheels.lock") == lock
+    assert "trixie linux/amd64: ccache (none) -> 1" in map(str, bases.changes(plain, lock))
 
 
 def test_newer_packages_are_locked_only_when_the_base_is_upgraded(

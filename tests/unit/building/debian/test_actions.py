@@ -14,6 +14,10 @@ SCRIPT = "#!/bin/sh\nsomething\n"
 FILES = {
     "etc/group": "root:x:0:\nssh:x:101:\n",
     "usr/bin/agent": "",
+    "usr/bin/gcc-14": "",
+    "usr/bin/g++": "",
+    "usr/bin/gcc-ar": "",
+    "usr/bin/aarch64-linux-gnu-gcc": "",
     "usr/share/default": "settings",
     "var/run/mine": "kept",
 }
@@ -55,6 +59,15 @@ def test_steps_make_files_folders_links_and_copies(tmp_path: Path) -> None:
     assert tree.entries["srv/deep"].mode == 0o755
     assert tree.entries["etc/x"].target == "../usr/x"
     assert tree.text("etc/settings") == "settings"
+
+
+def test_ccache_has_links_with_the_names_of_the_compilers(tmp_path: Path) -> None:
+    tree = run(tmp_path, "ccache").tree
+    links = dict(tree.below("usr/lib/ccache/"))
+    assert [path.rpartition("/")[2] for path in links] == [
+        *("aarch64-linux-gnu-gcc", "c++", "g++", "gcc-14")
+    ]
+    assert {entry.target for entry in links.values()} == {"../../bin/ccache"}
 
 
 def test_steps_leave_alone_what_is_there(tmp_path: Path) -> None:

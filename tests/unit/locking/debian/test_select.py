@@ -153,7 +153,5 @@ def test_a_package_may_exclude_the_other_providers_of_what_it_provides() -> None
 def test_the_builder_has_only_what_the_base_lacks() -> None:
     many = universe(package("venv-files"), package("tool", depends="python3"))
     selected = select.base(many, ["tool"], where="trixie")
-    assert [one.name for one in select.builder(many, selected, where="trixie")] == [
-        "git",
-        "python3-venv",
-    ]
+    more = select.more(many, selected, select.BUILDER, where="trixie")
+    assert [one.name for one in more] == ["git", "python3-venv"]
