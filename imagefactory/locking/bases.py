@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from imagefactory.errors import FactoryError, InputError, Problem
 from imagefactory.locking import registry_bases
 from imagefactory.locking.changes import Change
-from imagefactory.locking.debian import archive, files, select
+from imagefactory.locking.debian import additions, archive, files, select, skeleton
 from imagefactory.locking.debian.packages import Package, Universe
 from imagefactory.locking.failures import Failures, combined
 from imagefactory.locking.lock import Deb, Lock, LockedBase
@@ -104,7 +104,7 @@ def _dated_as(old: Sequence[LockedBase], new: LockedBase) -> LockedBase:
 def _is_complete(locked: LockedBase, users: Iterable[Cell]) -> bool:
     """Whether it has all that ``users`` need; older locks have no environment of images."""
     has_env = locked.digest is None or locked.env is not None
-    return has_env and (bool(locked.compiler) or not _compiles(users))
+    return has_env and (locked.compiler is not None or not _compiles(users))
 
 
 def _compiles(users: Iterable[Cell]) -> bool:
@@ -123,12 +123,24 @@ def _locked(
     """The rows of a base; with ``digest``, of that image, whatever its tag is now."""
     if base.suite:
         return _from_packages(base, base.suite, settings, compiles=_compiles(users))
-    platforms = {cell.platform for cell in users}
-    found = registry_bases.look_up(base, platforms, registries, digest=digest)
-    return [
-        _row(base, platform, digest=found.digest, env=env)
-        for platform, env in found.environments.items()
-    ]
+    wanted = {cell.platform for cell in users}
+    found = registry_bases.look_up(base, wanted, registries, digest=digest)
+    archives, rows = additions.Archives(settings), list[LockedBase]()
+    for platform, image in found.images.items():
+        where = f"{base.name} {platform}"
+        try:
+            has = skeleton.read(base.image, image, registries, settings)
+            more = additions.find(
+                base, platform.arch, has, archives, compiles=_compiles(users), where=where
+            )
+        except FactoryError as error:
+            if platform in wanted:
+                raise
+            ui.warn(f"{where} is not locked, no cell needs it: {error.problems[0].what}")
+            continue
+        row = _row(base, platform, digest=found.digest, env=found.environments[platform])
+        rows.append(replace(row, debs=more.debs, builder=more.builder, compiler=more.compiler))
+    return rows
 
 
 def _row(
@@ -139,7 +151,7 @@ def _row(
     env: Environment | None = None,
     debs: tuple[Deb, ...] = (),
     builder: tuple[Deb, ...] = (),
-    compiler: tuple[Deb, ...] = (),
+    compiler: tuple[Deb, ...] | None = None,
 ) -> LockedBase:
     return LockedBase(
         name=base.name,
@@ -168,23 +180,20 @@ def _from_packages(
             where = f"{base.name} {platform}"
             selected = select.base(universe, base.packages, where=where)
             builder = select.more(universe, selected, select.BUILDER, where=where)
-            compiler = _compiler(universe, [*selected, *builder], where, compiles=compiles)
+            compiler = None
+            if compiles:
+                every = [*selected, *builder]
+                compiler = _debs(select.more(universe, every, select.COMPILER, where=where))
             found.append(
                 _row(
                     base,
                     platform,
                     debs=_debs(selected),
                     builder=_debs(builder),
-                    compiler=_debs(compiler),
+                    compiler=compiler,
                 )
             )
     return found
-
-
-def _compiler(
-    universe: Universe, selected: Sequence[Package], where: str, *, compiles: bool
-) -> list[Package]:
-    return select.more(universe, selected, select.COMPILER, where=where) if compiles else []
 
 
 def _debs(packages: Iterable[Package]) -> tuple[Deb, ...]:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagefactory.errors import FactoryError, InputError, Problem, SetupError, fail
+from imagefactory.locking.debian import skeleton as skeletons
+from imagefactory.locking.debian.skeleton import Skeleton
+from imagefactory.locking.lock import LockedBase
 from imagefactory.matrix.cell import Base
+from imagefactory.settings import Settings
 from imagefactory.system import ui
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Descriptor, Manifest, Registries
@@ -19,9 +23,16 @@ Environment = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseImages:
-    """What a registry has for a base: a digest, and the environment of each platform's image."""
+    """What a registry has for a base.
+
+    Attributes:
+        digest: of the image, or of the index of all platforms.
+        images: the digest of each platform's image.
+        environments: what each platform's image sets.
+    """
 
     digest: str
+    images: Mapping[Platform, str]
     environments: Mapping[Platform, Environment]
 
 
@@ -49,12 +60,12 @@ def look_up(
         lacks = _lacks(base, wanted, images, found)
         if lacks:
             raise InputError([lacks])
-        environments = {
-            platform: _environment(config)
-            for platform in Platform
-            if (config := images.get(platform))
-        }
-    return BaseImages(digest=found.digest, environments=environments)
+    known = [platform for platform in Platform if platform in images]
+    return BaseImages(
+        digest=found.digest,
+        images={platform: images[platform][0] for platform in known},
+        environments={platform: _environment(images[platform][1]) for platform in known},
+    )
 
 
 def vanished(base: Base, registries: Registries) -> Problem | None:
@@ -70,18 +81,38 @@ def vanished(base: Base, registries: Registries) -> Problem | None:
     return None if found else _unknown(base)
 
 
-def _images(name: str, found: Manifest, registries: Registries) -> dict[str, Mapping[str, Any]]:
-    """The configuration of each platform's image, by platform."""
+def skeleton(locked: LockedBase, registries: Registries, settings: Settings) -> Skeleton:
+    """What the image that is locked for one platform has.
+
+    Raises SetupError if the registry does not answer, or does not have the image any more.
+    """
+    name = locked.image.partition("@")[0]
+    reference = f"{name}@{locked.digest}"
+    found = registries.manifest(reference)
+    own = None
+    if found:
+        rows = (one.digest for one in found.manifests if one.platform == locked.platform)
+        own = found.digest if found.config else next(rows, None)
+    if own is None:
+        raise _unreadable(reference, f"the registry does not have it for {locked.platform}")
+    return skeletons.read(name, own, registries, settings)
+
+
+def _images(
+    name: str, found: Manifest, registries: Registries
+) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """The digest and the configuration of each platform's image, by platform."""
     if found.config:
         config = _config(name, found.digest, found.config, registries)
-        return {f"{config.get('os', 'linux')}/{config.get('architecture')}": config}
+        platform = f"{config.get('os', 'linux')}/{config.get('architecture')}"
+        return {platform: (found.digest, config)}
     known = {one.platform: one.digest for one in found.manifests if one.platform in set(Platform)}
     images = {}
     for platform, digest in known.items():
         image = registries.manifest(f"{name}@{digest}")
         if image is None or image.config is None:
             raise _unreadable(f"{name}@{digest}", "the registry does not have it")
-        images[platform] = _config(name, digest, image.config, registries)
+        images[platform] = digest, _config(name, digest, image.config, registries)
     return images
 
 

@@ -110,7 +110,7 @@ def _base(row: dict[str, Any]) -> dict[str, Any]:
     lists = {
         "debs": tuple(row.get("deb", ())),
         "builder": tuple(row.get("builder", ())),
-        "compiler": tuple(row.get("compiler", ())),
+        "compiler": tuple(row["compiler"]) if "compiler" in row else None,
     }
     env = tuple(sorted(row["env"].items())) if "env" in row else None
     return {"digest": None, "suite": None, "env": env, **plain, **lists}
@@ -208,7 +208,7 @@ def _base_row(base: LockedBase) -> dict[str, Any]:
     )
     lists = {"deb": base.debs, "builder": base.builder, "compiler": base.compiler}
     for key, debs in lists.items():
-        if debs:
+        if debs or (key == "compiler" and debs is not None):
             row[key] = [asdict(deb) for deb in sorted(debs, key=lambda d: d.name)]
     return row
 

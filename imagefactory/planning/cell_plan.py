@@ -125,12 +125,13 @@ def compose(
         templates=templates,
         labels={**labels, f"{LABEL}.build-key": NO_KEY},
     )
-    base_text = render.base_dockerfile(templates, cell.flavor.base, base.reference)
+    base_text = render.base_dockerfile(templates, base.locked, base.reference)
     key = context.key_of(
         [
             context.sha(text.encode()),
             context.sha(base_text.encode()),
             base.digest,
+            *_added(base.locked),
             cell.platform,
             uv_version,
             {name: context.sha(content) for name, content in files.items()},
@@ -152,6 +153,13 @@ def compose(
         local_wheels=context.local_wheels(resolution),
         toolchain=toolchain,
     )
+
+
+def _added(locked: LockedBase) -> list[object]:
+    """What decides the packages that are added to an image of a registry, if there are any."""
+    if locked.suite or not locked.debs:
+        return []
+    return [[deb.sha256 for deb in locked.debs], context.assembler()]
 
 
 def _dockerfile(

@@ -135,7 +135,7 @@ def compose(
             build, f"a wheel of vLLM {cell.axes['vllm']}, or {names} for {cell.platform}"
         )
     system = lock.base(cell.flavor.base, cell.platform)
-    if build.compiles and not (system and system.compiler):
+    if build.compiles and (system is None or system.compiler is None):
         raise _uncovered(
             build, f"the compilers of base {cell.flavor.base.name} for {cell.platform}"
         )

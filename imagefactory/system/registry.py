@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -192,6 +193,21 @@ class Registries:
             raise _failed(name, f"{digest} came as {found}")
         return answer.content
 
+    def save_blob(self, repository: str, digest: str, target: Path) -> bool:
+        """Write a blob of any size to ``target``; whether the registry has it."""
+        name, tail = parse(repository), f"/blobs/{digest}"
+        answer = self._ask(name, tail, stream=True)
+        if answer is None:
+            return False
+        sha256 = hashlib.sha256()
+        with answer, target.open("wb") as file:
+            for chunk in answer.iter_content(web.CHUNK):
+                sha256.update(chunk)
+                file.write(chunk)
+        if f"sha256:{sha256.hexdigest()}" != digest:
+            raise _failed(name, f"{digest} came with other content")
+        return True
+
     def tags(self, repository: str) -> tuple[str, ...]:
         """The tags of a repository, in the registry's order."""
         pages = self._pages(parse(repository), "/tags/list?n=1000")
@@ -225,16 +241,23 @@ class Registries:
             following = f"{parts.path.removeprefix(prefix)}?{parts.query}" if parts else None
 
     def _ask(
-        self, name: Name, tail: str, *, method: str = "GET", accept: tuple[str, ...] = ()
+        self,
+        name: Name,
+        tail: str,
+        *,
+        method: str = "GET",
+        accept: tuple[str, ...] = (),
+        stream: bool = False,
     ) -> Response | None:
-        """The answer, None for what does not exist."""
+        """The answer, None for what does not exist; with ``stream``, its body is not read yet."""
         key = name.host, name.path
-        answer = self._send(name, tail, method, accept, self._tokens.get(key))
+        ask = partial(self._send, name, tail, method, accept, stream=stream)
+        answer = ask(self._tokens.get(key))
         if answer.status_code == 401:
             header = self._authorization(name, answer.headers.get("WWW-Authenticate", ""))
             if header:
                 self._tokens[key] = header
-                answer = self._send(name, tail, method, accept, header)
+                answer = ask(header)
         if answer.status_code in (401, 403):
             what = f"{name.host} does not show {name.path}: {_message(answer)}"
             fix = f"docker login {name.host}, as somebody who may pull from there"
@@ -246,7 +269,14 @@ class Registries:
         return answer
 
     def _send(
-        self, name: Name, tail: str, method: str, accept: tuple[str, ...], header: str | None
+        self,
+        name: Name,
+        tail: str,
+        method: str,
+        accept: tuple[str, ...],
+        header: str | None,
+        *,
+        stream: bool,
     ) -> Response:
         headers = {"Accept": ", ".join(accept)} if accept else {}
         session = self._session(name.host)
@@ -261,6 +291,7 @@ class Registries:
                 auth=_with(header),
                 timeout=SECONDS,
                 allow_redirects=follow,
+                stream=stream,
             ),
         )
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,21 +75,35 @@ class FakeRegistry:
         return {"digest": digest, "size": len(data)}
 
     def put_image(
-        self, repository: str, tag: str, *platforms: str, env: Mapping[str, str] | None = None
+        self,
+        repository: str,
+        tag: str,
+        *platforms: str,
+        env: Mapping[str, str] | None = None,
+        layers: Sequence[bytes] = (),
     ) -> str:
-        """Store an index of images of ``platforms``, all of which set ``env``; its digest."""
+        """Store an index of images of ``platforms``, all of which set ``env``; its digest.
+
+        ``layers`` are tar archives, compressed or not, bottom first.
+        """
         rows = []
+        kind = f"{OCI}.layer.v1.tar"
+        parts = [{**self.put_blob(repository, one), "mediaType": kind} for one in layers]
         for platform in platforms:
             os, arch = platform.split("/")
             pairs = [f"{name}={value}" for name, value in (env or {}).items()]
             config = {"os": os, "architecture": arch, "config": {"Env": pairs}}
             blob = self.put_blob(repository, json.dumps(config).encode())
             config_row = {**blob, "mediaType": f"{OCI}.config.v1+json"}
-            image = {"mediaType": f"{OCI}.manifest.v1+json", "config": config_row, "layers": []}
+            image = {
+                "mediaType": f"{OCI}.manifest.v1+json",
+                "config": config_row,
+                "layers": parts,
+            }
             digest = self.put_manifest(repository, f"{tag}-{arch}", image)
-            parts = {"os": os, "architecture": arch}
+            of = {"os": os, "architecture": arch}
             kind = f"{OCI}.manifest.v1+json"
-            rows.append({"digest": digest, "size": 1, "mediaType": kind, "platform": parts})
+            rows.append({"digest": digest, "size": 1, "mediaType": kind, "platform": of})
         index = {"mediaType": f"{OCI}.index.v1+json", "manifests": rows}
         return self.put_manifest(repository, tag, index)
 

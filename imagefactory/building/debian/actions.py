@@ -28,9 +28,6 @@ def run(system: System, reviews: Table) -> None:
             _do(system, package, step)
         found += _alternatives(package)
     alternatives.install(system.tree, found)
-    # last, when all libraries are there
-    if "libc-bin" in system.packages:
-        _linker_cache(system)
 
 
 def _do(system: System, package: Package, step: tuple[str, ...]) -> None:
@@ -57,13 +54,17 @@ def _alternatives(package: Package) -> list[alternatives.Alternative]:
         ) from error
 
 
-def _linker_cache(system: System) -> None:
+def link_libraries(system: System) -> None:
+    """Do what ldconfig does, when all libraries are there."""
     tree = system.tree
     for path, target in linker.missing_links(tree, system.platform).items():
         tree.symlink(path, target, package="libc-bin")
-    version = system.packages["libc-bin"].fields["Version"]
-    cache = linker.make(tree, system.platform, libc_bin=version)
-    tree.file("etc/ld.so.cache", cache, package="libc-bin")
+    version = system.libc_bin
+    if version:
+        before = tree.find(linker.CACHE)
+        old = before.read() if before else b""
+        cache = linker.make(tree, system.platform, libc_bin=version, old=old)
+        tree.file(linker.CACHE, cache, package="libc-bin")
 
 
 def _link(system: System, package: Package, path: str, target: str) -> None:

@@ -156,7 +156,7 @@ def test_the_key_changes_with_everything_that_determines_the_content(
 
 
 def test_compilers_that_are_not_locked_are_reported_with_the_base(lock: Lock) -> None:
-    without = replace(lock, bases=tuple(replace(one, compiler=()) for one in lock.bases))
+    without = replace(lock, bases=tuple(replace(one, compiler=None) for one in lock.bases))
     with pytest.raises(InputError) as caught:
         plan_of(without, cell())
     (problem,) = caught.value.problems
