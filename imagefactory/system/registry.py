@@ -7,7 +7,6 @@ manifest, and knows neither referrers nor ``$DOCKER_CONFIG``.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import re
 import threading
@@ -18,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-from imagefactory.errors import FactoryError, InputError, SetupError, fail
+from imagefactory.errors import FactoryError, SetupError, fail
 from imagefactory.system import credentials, web
 from imagefactory.system.credentials import Account
+from imagefactory.system.references import HUB_API, Name, is_loopback, parse
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response, Session
@@ -33,28 +33,12 @@ MANIFESTS = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-#: Docker Hub answers at another address than its images are named by, and Docker keeps its
-#: credentials under a third.
-_HUB, _HUB_API, _HUB_LOGIN = "docker.io", "registry-1.docker.io", "https://index.docker.io/v1/"
+#: Docker keeps the credentials of Docker Hub under this address.
+_HUB_LOGIN = "https://index.docker.io/v1/"
 #: A field of a challenge, such as ``realm="https://auth.docker.io/token"``.
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
 #: Answers of a proxy whose registry is away for a moment.
 _AWAY = (502, 503, 504)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Name:
-    """Where a registry keeps something: API host, repository path, and a tag or digest."""
-
-    host: str
-    path: str
-    wanted: str
-
-    @property
-    def url(self) -> str:
-        """The API's address of the repository: http on loopback, https elsewhere."""
-        scheme = "http" if _is_loopback(self.host) else "https"
-        return f"{scheme}://{self.host}/v2/{self.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,36 +81,6 @@ class Manifest:
     config: Descriptor | None
     layers: tuple[Descriptor, ...]
     manifests: tuple[Descriptor, ...]
-
-
-def parse(reference: str) -> Name:
-    """Where the image ``reference`` is, by the rules of Docker (``debian`` is on Docker Hub).
-
-    Raises InputError ``reference-wrong`` if it names nothing.
-    """
-    name, _, digest = reference.partition("@")
-    first, _, rest = name.partition("/")
-    host, path = (first, rest) if rest and _is_host(first) else (_HUB, name)
-    head, colon, tag = path.rpartition(":")
-    path, tag = (head, tag) if colon else (path, "latest")
-    if not path:
-        what, fix = f"{reference!r} is no image reference", "write HOST/REPOSITORY:TAG"
-        raise fail(InputError, "reference-wrong", what, fix=fix)
-    if host == _HUB:
-        host, path = _HUB_API, path if "/" in path else f"library/{path}"
-    return Name(host=host, path=path, wanted=digest or tag)
-
-
-def _is_host(text: str) -> bool:
-    return "." in text or ":" in text or text == "localhost"
-
-
-def _is_loopback(host: str) -> bool:
-    bare = urlsplit(f"//{host}").hostname or ""
-    try:
-        return bare == "localhost" or ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
 
 
 class Registries:
@@ -302,7 +256,7 @@ class Registries:
             if host not in self._sessions:
                 made = requests.Session()
                 # a proxy has no business between here and the loopback address
-                made.trust_env = not _is_loopback(host)
+                made.trust_env = not is_loopback(host)
                 # Docker trusts this bundle; requests' own variables take precedence
                 made.verify = os.environ.get("SSL_CERT_FILE") or True
                 self._sessions[host] = made
@@ -311,7 +265,7 @@ class Registries:
     def _authorization(self, name: Name, challenge: str) -> str | None:
         """The header that answers a registry's challenge, None if we have nothing to answer."""
         scheme, _, rest = challenge.partition(" ")
-        login = _HUB_LOGIN if name.host == _HUB_API else name.host
+        login = _HUB_LOGIN if name.host == HUB_API else name.host
         account = credentials.find(login, self._config)
         if scheme.lower() == "basic":
             return account.basic if account else None

@@ -13,8 +13,9 @@ import stamina
 from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory.errors import InputError, SetupError
-from imagefactory.system import registry
-from imagefactory.system.registry import Descriptor, Name, Registries
+from imagefactory.system import references
+from imagefactory.system.references import Name
+from imagefactory.system.registry import Descriptor, Registries
 
 LAYERS = {"sha256:1": 100, "sha256:2": 200}
 
@@ -70,14 +71,14 @@ def refused(work: Callable[[], object]) -> tuple[str, str]:
     ],
 )
 def test_a_reference_is_read_as_docker_reads_it(reference: str, url: str, wanted: str) -> None:
-    found: Name = registry.parse(reference)
+    found: Name = references.parse(reference)
     assert (found.url, found.wanted) == (url, wanted)
 
 
 @pytest.mark.parametrize("reference", ["", ":1", "@sha256:2", "ghcr.io/:1"])
 def test_a_reference_without_a_repository_is_refused(reference: str) -> None:
     with pytest.raises(InputError) as caught:
-        registry.parse(reference)
+        references.parse(reference)
     assert caught.value.problems[0].code == "reference-wrong"
 
 

@@ -22,7 +22,7 @@ ALTERNATIVES = "#!/bin/sh\nset -e\n# Automatically added by dh_installalternativ
 
 def libc(to: Path) -> Path:
     """Everything that later packages meet: libraries, folders, a program, an alternative."""
-    files = {
+    files: dict[str, str | bytes | Member] = {
         "bin": folder(),
         "etc": folder(),
         "etc/ld.so.conf": "",
@@ -43,7 +43,10 @@ def libc(to: Path) -> Path:
 
 def more(to: Path) -> list[Path]:
     """A library, its development link, and a better alternative."""
-    two = {f"{LIB}/libtwo.so.2": library("libtwo.so.2"), f"{LIB}/libone.so": symlink("libone.so.1")}
+    two: dict[str, str | bytes | Member] = {
+        f"{LIB}/libtwo.so.2": library("libtwo.so.2"),
+        f"{LIB}/libone.so": symlink("libone.so.1"),
+    }
     three = {"bin/three": Member(content=b"#!/bin/sh\n", mode=0o755)}
     script = ALTERNATIVES.format("update-alternatives --install /usr/bin/do do /usr/bin/three 20\n")
     triggers = {"triggers": "interest /usr/lib/plugins\n"}
