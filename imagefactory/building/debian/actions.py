@@ -12,6 +12,8 @@ from imagefactory.building.debian.scripts import INSTALLING, Table, steps
 from imagefactory.building.debian.system import Diversion, System
 from imagefactory.errors import InputError, fail
 
+_LOCAL_CERTIFICATES = "usr/local/share/ca-certificates/"
+
 
 def run(system: System, reviews: Table) -> None:
     """Do what the scripts of the packages of ``system`` do, per ``reviews``.
@@ -122,6 +124,12 @@ def _ccache(system: System, package: Package) -> None:
         system.tree.symlink(f"usr/lib/ccache/{name}", "../../bin/ccache", package=package.name)
 
 
+def _certificates(system: System, _: Package) -> None:
+    if any(path.endswith(".crt") for path, _ in system.tree.below(_LOCAL_CERTIFICATES)):
+        raise ValueError(f"the image has certificates of its own in /{_LOCAL_CERTIFICATES}")
+    certificates.install(system.tree)
+
+
 def _divert(system: System, package: Package, path: str, to: str) -> None:
     system.diversions.append(Diversion(path=path, to=to, package=package.name))
 
@@ -142,7 +150,7 @@ STEPS: Mapping[str, Callable[..., None]] = {
     "user": lambda system, _, name: accounts.require_user(system, name),
     "shells": lambda system, _: accounts.shells(system),
     "pam": lambda system, _: accounts.pam(system),
-    "certificates": lambda system, _: certificates.install(system.tree),
+    "certificates": _certificates,
     "architecture": lambda system, package: _file(
         system, package, "var/lib/dpkg/arch-native", "0644", "root", f"{system.platform.arch}\n"
     ),

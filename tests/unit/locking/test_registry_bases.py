@@ -244,6 +244,7 @@ def test_the_packages_that_an_image_lacks_are_locked(
         (tar({"etc/os-release": "ID=alpine\n"}), "no dpkg"),
         (debian("apt", os_release=""), "without os-release"),
     ],
+    ids=["rocky", "alpine", "unknown"],
 )
 def test_an_image_that_packages_cannot_be_added_to_is_refused(
     tmp_path: Path, registry: FakeRegistry, machine: Settings, layer: bytes, why: str

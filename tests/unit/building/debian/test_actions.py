@@ -107,3 +107,17 @@ def test_a_step_that_cannot_be_done_is_refused_by_name(
     with pytest.raises(InputError) as caught:
         run(tmp_path, step)
     assert what in str(caught.value)
+
+
+def test_certificates_of_an_images_own_are_not_dropped_from_its_bundle(tmp_path: Path) -> None:
+    own = {"usr/local/share/ca-certificates/mine.crt": "a certificate"}
+    one = package.read(deb(tmp_path, "one", own), tmp_path / "spool")
+    system = System(
+        tree=merge.merge([one]),
+        packages={"one": one},
+        platform=Platform.AMD64,
+        suite="trixie",
+        epoch=0,
+    )
+    with pytest.raises(ValueError, match="certificates of its own"):
+        actions.STEPS["certificates"](system, one)

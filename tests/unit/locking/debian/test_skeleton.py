@@ -90,7 +90,11 @@ def test_layers_are_read_once(registry: FakeRegistry, tmp_path: Path) -> None:
     assert again.status == first.status
 
 
-@pytest.mark.parametrize("layer", [b"", b"no archive" * 100, gzip.compress(BOTTOM)[:60]])
+@pytest.mark.parametrize(
+    "layer",
+    [b"", b"no archive" * 100, gzip.compress(BOTTOM)[:60]],
+    ids=["empty", "text", "cut off"],
+)
 def test_a_layer_that_is_no_archive_is_a_clear_error(
     registry: FakeRegistry, tmp_path: Path, layer: bytes
 ) -> None:
