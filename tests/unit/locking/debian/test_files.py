@@ -84,7 +84,12 @@ def test_snapshots_are_asked_after_the_mirror_the_last_state_of_the_day_first(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(web, "is_up", lambda _: True)
-    monkeypatch.setattr(web, "answers", lambda url, *_: bool(asked.append(url)))
+
+    def answers(url: str) -> bool:
+        asked.append(url)
+        return False
+
+    monkeypatch.setattr(web, "answers", answers)
     noble = replace(debs[0], archive="ubuntu", path="pool/apt.deb")
     assert files.missing([(noble, DAY)], replace(machine, debian=Debian())) != []
     assert asked[:3] == [
