@@ -48,13 +48,15 @@ class BakeOptions:
 class WheelBake:
     """A wheel to bake: its context is written, and a tar file with the result goes to ``archive``.
 
-    ``stage`` is the stage of its Dockerfile to build; ``builder`` the base that it runs on.
+    ``stage`` is the stage of its Dockerfile to build; ``builder`` the base that it runs on, with
+    compilers if ``compiles``.
     """
 
     context: Path
     archive: Path
     stage: str
     builder: BaseImage
+    compiles: bool = False
 
 
 def write_cells(
@@ -98,10 +100,11 @@ def _builder(plan: CellPlan, bases: Mapping[str, BaseImage]) -> BaseImage:
 
 def write_wheel(contexts: Contexts, wheel: WheelBake, options: BakeOptions) -> Path:
     """Write a bake file for one wheel; returns its path. Raises as ``bases.contexts`` does."""
-    name = _base_target(wheel.builder, "builder")
+    system: bases.Stage = "compiler" if wheel.compiles else "builder"
+    name = _base_target(wheel.builder, system)
     settings = contexts.settings
     targets = {
-        name: _base_entry(contexts, wheel.builder, "builder"),
+        name: _base_entry(contexts, wheel.builder, system),
         wheel.stage: {
             "context": str(wheel.context),
             "contexts": {"builder": f"target:{name}"},
@@ -131,7 +134,7 @@ def _output(cell: Cell, options: BakeOptions) -> str:
     return f"type={'docker' if options.load else 'image'},{COMPRESSION}"
 
 
-def _base_target(image: BaseImage, stage: str) -> str:
+def _base_target(image: BaseImage, stage: bases.Stage) -> str:
     return f"{stage}-{image.base.name}-{image.platform.arch}"
 
 
@@ -139,14 +142,14 @@ def _base_entry(
     contexts: Contexts, image: BaseImage, stage: bases.Stage, builder: str = ""
 ) -> dict[str, Any]:
     """The target of one stage of a base; ``builder`` is that of the stage that it copies from."""
-    write = contexts.write_builder if stage == "builder" else contexts.write_base
+    write = contexts.write_base if stage == "base" else contexts.write_builder
     context = write(_base_target(image, stage), image)
     named = bases.contexts(image, stage, contexts.settings)
     if named and builder:
         named["builder"] = f"target:{builder}"
     return {
         "context": str(context),
-        "target": stage,
+        "target": "base" if stage == "base" else "builder",
         "platforms": [image.platform],
         # the dates in its history become those of every image on it
         "args": {"SOURCE_DATE_EPOCH": BASE_EPOCH},

@@ -9,6 +9,7 @@ from typing import Literal
 
 from filelock import FileLock
 
+from imagefactory.locking import registry_bases
 from imagefactory.locking.debian import files
 from imagefactory.locking.lock import Deb
 from imagefactory.planning.cell_plan import ROOT, BaseImage
@@ -16,8 +17,9 @@ from imagefactory.planning.context import key_of
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 from imagefactory.system.archive import EPOCH
+from imagefactory.system.registry import Registries
 
-Stage = Literal["builder", "base"]
+Stage = Literal["builder", "compiler", "base"]
 #: What BuildKit 0.11 to 0.13 says when it has half of a layer of an OCI layout.
 HALF_SENT = "unsupported offset"
 #: How often systems are sent again in one build: when one fails, others may not arrive whole.
@@ -26,18 +28,19 @@ _LAYOUT = "oci-layout://"
 
 
 def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, str]:
-    """The named build contexts that ``stage`` of a base needs: none for an image of a registry.
+    """The named build contexts that ``stage`` of a base needs: none if no packages are locked.
 
-    A system of packages is assembled when it is first needed, and kept in the cache folder. Raises
-    SetupError for packages that are not available, InputError for those that cannot be assembled.
+    What is made of packages (a whole system, or what is added to an image of a registry) is
+    assembled when it is first needed, and kept in the cache folder. Raises SetupError for packages
+    or images that are not available, InputError for packages that cannot be assembled.
     """
-    if image.locked.suite is None:
+    if not (_debs(image, stage) if stage == "base" else image.locked.all_debs):
         return {}
     folder = folder_of(image, stage, settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if not (folder / "index.json").is_file():
-            _assemble(image, stage, image.locked.suite, folder, settings)
+            _assemble(image, stage, folder, settings)
     (manifest,) = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
     return {ROOT: f"{_LAYOUT}{folder}@{manifest['digest']}"}
 
@@ -80,17 +83,30 @@ def _rename(file: Path) -> bool:
     return bool(renamed)
 
 
-def _assemble(image: BaseImage, stage: Stage, suite: str, folder: Path, settings: Settings) -> None:
-    from imagefactory.building.debian import debian  # noqa: PLC0415 - only needed once per lock
+def _assemble(image: BaseImage, stage: Stage, folder: Path, settings: Settings) -> None:
+    from imagefactory.building.debian import debian, overlay  # noqa: PLC0415 - once per lock
 
-    packages = files.fetch(_debs(image, stage), image.locked.created, settings)
+    locked, platform = image.locked, image.platform
+    packages = files.fetch(_debs(image, stage), locked.created, settings)
+    below = None if locked.suite else registry_bases.skeleton(locked, Registries(), settings)
     with ui.step(f"assembling {folder.name} from {len(packages)} Debian packages"):
-        debian.assemble(packages, platform=image.platform, suite=suite, epoch=EPOCH, folder=folder)
+        if below:
+            overlay.assemble(packages, below, platform=platform, epoch=EPOCH, folder=folder)
+        else:
+            debian.assemble(
+                packages, platform=platform, suite=locked.suite or "", epoch=EPOCH, folder=folder
+            )
 
 
 def _debs(image: BaseImage, stage: Stage) -> tuple[Deb, ...]:
     locked = image.locked
-    return locked.debs if stage == "base" else (*locked.debs, *locked.builder)
+    match stage:
+        case "base":
+            return locked.debs
+        case "builder":
+            return (*locked.debs, *locked.builder)
+        case "compiler":
+            return locked.all_debs
 
 
 def folder_of(image: BaseImage, stage: Stage, settings: Settings) -> Path:

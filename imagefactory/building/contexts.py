@@ -37,7 +37,7 @@ class Contexts:
         """The context ``name`` for the shared stages of a base."""
         context = self.folder / name
         context.mkdir(parents=True, exist_ok=True)
-        text = render.base_dockerfile(self.templates, image.base, image.reference)
+        text = render.base_dockerfile(self.templates, image.locked, image.reference)
         (context / "Dockerfile").write_text(text, encoding="utf-8")
         return context
 

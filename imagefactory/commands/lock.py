@@ -9,13 +9,12 @@ import typer
 
 from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
-from imagefactory.errors import CheckFailedError, InputError
-from imagefactory.locking import bases, changes, locking, pinned_bases, store
+from imagefactory.errors import CheckFailedError
+from imagefactory.locking import bases, changes, locking, store
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.system import ui
-from imagefactory.system.registry import Registries
 from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
@@ -58,9 +57,6 @@ def lock_command(
     if check:
         _check_lock(workspace, declared, json=json)
         return
-    unknown = pinned_bases.check(declared.cells, Registries())
-    if unknown:
-        raise InputError(unknown)
     old = opening.read_lock(workspace)
     packages = tuple(package or ())
     settings = replace(workspace.settings, named=declared.indexes)

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from imagefactory.errors import FactoryError, InputError, Problem, fail
+from imagefactory.errors import FactoryError, InputError, Problem
+from imagefactory.locking import registry_bases
 from imagefactory.locking.changes import Change
-from imagefactory.locking.debian import archive, files, select
+from imagefactory.locking.debian import additions, archive, files, select, skeleton
 from imagefactory.locking.debian.packages import Package, Universe
 from imagefactory.locking.failures import Failures, combined
 from imagefactory.locking.lock import Deb, Lock, LockedBase
 from imagefactory.locking.locking import Renewed
+from imagefactory.locking.registry_bases import Environment, is_pinned
 from imagefactory.matrix.cell import Base, Cell
 from imagefactory.settings import Settings
 from imagefactory.system import ui
@@ -57,12 +59,19 @@ def _update(
     lock: Lock, cells: Iterable[Cell], settings: Settings, failures: Failures, *, upgrade: bool
 ) -> Lock:
     found: list[LockedBase] = []
+    registries = Registries()
     for base, users in _users(cells):
         old = [one for platform in Platform if (one := lock.base(base, platform))]
-        new = old
-        if upgrade or not old:
-            with failures.of(f"base {base.name}", users, kept=bool(old)):
-                new = [_dated_as(old, one) for one in _locked(base, settings)]
+        gone = registry_bases.vanished(base, registries) if old and is_pinned(base) else None
+        # what its registry does not have would fail in a build, and stop the other cells' there
+        new = [] if gone else old
+        with failures.of(f"base {base.name}", users, kept=bool(new)):
+            if gone:
+                raise InputError([gone])
+            if upgrade or not old or not all(_is_complete(one, users) for one in old):
+                kept = None if upgrade or not old else old[0].digest
+                fresh = _locked(base, users, settings, registries, digest=kept)
+                new = [_dated_as(old, one) for one in fresh]
         found += new
     rows = tuple(sorted(found, key=lambda one: (one.name, one.platform)))
     if rows == lock.bases:
@@ -92,11 +101,46 @@ def _dated_as(old: Sequence[LockedBase], new: LockedBase) -> LockedBase:
     return next(same, new)
 
 
-def _locked(base: Base, settings: Settings) -> list[LockedBase]:
+def _is_complete(locked: LockedBase, users: Iterable[Cell]) -> bool:
+    """Whether it has all that ``users`` need; older locks have no environment of images."""
+    has_env = locked.digest is None or locked.env is not None
+    return has_env and (locked.compiler is not None or not _compiles(users))
+
+
+def _compiles(users: Iterable[Cell]) -> bool:
+    """Whether a wheel is compiled for any of ``users``."""
+    return any(cell.flavor.build and cell.flavor.build.compiles for cell in users)
+
+
+def _locked(
+    base: Base,
+    users: Iterable[Cell],
+    settings: Settings,
+    registries: Registries,
+    *,
+    digest: str | None = None,
+) -> list[LockedBase]:
+    """The rows of a base; with ``digest``, of that image, whatever its tag is now."""
     if base.suite:
-        return _from_packages(base, base.suite, settings)
-    digest, platforms = _in_registry(base)
-    return [_row(base, platform, digest=digest) for platform in platforms]
+        return _from_packages(base, base.suite, settings, compiles=_compiles(users))
+    wanted = {cell.platform for cell in users}
+    found = registry_bases.look_up(base, wanted, registries, digest=digest)
+    archives, rows = additions.Archives(settings), list[LockedBase]()
+    for platform, image in found.images.items():
+        where = f"{base.name} {platform}"
+        try:
+            has = skeleton.read(base.image, image, registries, settings)
+            more = additions.find(
+                base, platform.arch, has, archives, compiles=_compiles(users), where=where
+            )
+        except FactoryError as error:
+            if platform in wanted:
+                raise
+            ui.warn(f"{where} is not locked, no cell needs it: {error.problems[0].what}")
+            continue
+        row = _row(base, platform, digest=found.digest, env=found.environments[platform])
+        rows.append(replace(row, debs=more.debs, builder=more.builder, compiler=more.compiler))
+    return rows
 
 
 def _row(
@@ -104,8 +148,10 @@ def _row(
     platform: Platform,
     *,
     digest: str | None = None,
+    env: Environment | None = None,
     debs: tuple[Deb, ...] = (),
     builder: tuple[Deb, ...] = (),
+    compiler: tuple[Deb, ...] | None = None,
 ) -> LockedBase:
     return LockedBase(
         name=base.name,
@@ -115,42 +161,43 @@ def _row(
         digest=digest,
         suite=base.suite,
         packages=base.packages,
+        env=env,
         debs=debs,
         builder=builder,
+        compiler=compiler,
     )
 
 
-def _from_packages(base: Base, suite: str, settings: Settings) -> list[LockedBase]:
+def _from_packages(
+    base: Base, suite: str, settings: Settings, *, compiles: bool
+) -> list[LockedBase]:
     with ui.step(f"selecting the Debian packages of {base.name}"):
         platforms = {platform.arch: platform for platform in Platform}
         indexes = archive.indexes(suite, list(platforms), settings.debian)
         found = []
         for arch, platform in platforms.items():
             universe = Universe(indexes[arch])
-            selected = select.base(universe, base.packages, where=f"{base.name} {platform}")
-            more = select.builder(universe, selected, where=f"{base.name} {platform}")
-            found.append(_row(base, platform, debs=_debs(selected), builder=_debs(more)))
+            where = f"{base.name} {platform}"
+            selected = select.base(universe, base.packages, where=where)
+            builder = select.more(universe, selected, select.BUILDER, where=where)
+            compiler = None
+            if compiles:
+                every = [*selected, *builder]
+                compiler = _debs(select.more(universe, every, select.COMPILER, where=where))
+            found.append(
+                _row(
+                    base,
+                    platform,
+                    debs=_debs(selected),
+                    builder=_debs(builder),
+                    compiler=compiler,
+                )
+            )
     return found
 
 
 def _debs(packages: Iterable[Package]) -> tuple[Deb, ...]:
     return tuple(package.deb for package in packages)
-
-
-def _in_registry(base: Base) -> tuple[str, tuple[Platform, ...]]:
-    """The digest of the base's image, and the platforms that the registry says it has."""
-    _, at, digest = base.image.partition("@")
-    if at:
-        return digest, tuple(Platform)
-    with ui.step(f"looking up {base.image}"):
-        manifest = Registries().manifest(base.image)
-    if manifest is None:
-        what = f"its registry has no {base.image}"
-        fix = "fix the reference, or write `suite:` to make the base from Debian packages"
-        raise fail(InputError, "base-unknown", what, where=base.name, fix=fix)
-    named = {one.platform for one in manifest.manifests}
-    platforms = tuple(one for one in Platform if not named or one in named)
-    return manifest.digest, platforms
 
 
 def changes(old: Lock | None, new: Lock) -> list[Change]:
@@ -185,7 +232,7 @@ def _versions(bases: Iterable[LockedBase]) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for base in bases:
         name = _name(base)
-        found |= {(name, deb.name): deb.version for deb in (*base.debs, *base.builder)}
+        found |= {(name, deb.name): deb.version for deb in base.all_debs}
         if base.digest:
             found[name, base.image] = base.digest
     return found
@@ -212,7 +259,7 @@ def check(lock: Lock, cells: Sequence[Cell], settings: Settings) -> list[Problem
             )
             problems.append(dead)
     problems += _not_in_registry(lock.bases)
-    debs = [(deb, one.created) for one in lock.bases for deb in (*one.debs, *one.builder)]
+    debs = [(deb, one.created) for one in lock.bases for deb in one.all_debs]
     return [*problems, *files.missing(debs, settings)]
 
 

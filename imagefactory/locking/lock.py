@@ -252,8 +252,13 @@ class LockedBase:
         digest: of the image in its registry; None for a base of packages.
         suite: Debian suite of the packages; None for an image of a registry.
         packages: the packages that ``matrix.yaml`` names, sorted.
-        debs: all packages of the base, sorted by name.
+        debs: all packages of the base, sorted by name; those that are added to an image of a
+            registry.
         builder: further packages of the stage that assembles images, sorted by name.
+        compiler: further packages of the stage that compiles wheels, sorted by name; None if no
+            cell on the base compiles any.
+        env: the environment that an image of a registry sets, as sorted pairs; None for a base of
+            packages, and in locks that were written before it was read.
     """
 
     name: str
@@ -265,6 +270,13 @@ class LockedBase:
     packages: tuple[str, ...]
     debs: tuple[Deb, ...]
     builder: tuple[Deb, ...]
+    compiler: tuple[Deb, ...] | None = None
+    env: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def all_debs(self) -> tuple[Deb, ...]:
+        """The packages of all stages."""
+        return (*self.debs, *self.builder, *(self.compiler or ()))
 
     def answers(self, base: Base) -> bool:
         """Whether this was locked for exactly what ``base`` declares."""

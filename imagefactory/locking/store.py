@@ -27,8 +27,9 @@ HEADER = """\
 # into a prefix of its own. A [[source]] is what wheels are made from, a [[built]] is a wheel made
 # by `imagefactory wheel`, keyed by the hash of everything that decides its content. An [[unpacker]]
 # is the uv that unpacks wheels in a build, for each platform that builds run on. A [[base]] is the
-# digest of an image in a registry, or every Debian package (deb) that the base consists of;
-# `builder` packages are only in the stage that assembles images.
+# digest of an image in a registry, with the environment that it sets, or every Debian package (deb)
+# that the base consists of; `builder` packages are only in the stage that assembles images,
+# `compiler` packages only in the one that compiles wheels.
 """
 _ADAPTER = TypeAdapter(Lock)
 _RESTORE = "restore it from version control, or remove it and run imagefactory lock"
@@ -105,9 +106,14 @@ def _built(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _base(row: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in row.items() if key != "deb"}
-    lists = {"debs": tuple(row.get("deb", ())), "builder": tuple(row.get("builder", ()))}
-    return {"digest": None, "suite": None, **plain, **lists}
+    plain = {key: value for key, value in row.items() if key not in ("deb", "env")}
+    lists = {
+        "debs": tuple(row.get("deb", ())),
+        "builder": tuple(row.get("builder", ())),
+        "compiler": tuple(row["compiler"]) if "compiler" in row else None,
+    }
+    env = tuple(sorted(row["env"].items())) if "env" in row else None
+    return {"digest": None, "suite": None, "env": env, **plain, **lists}
 
 
 def write(path: Path, lock: Lock, *, guards: Path) -> None:
@@ -198,10 +204,11 @@ def _base_row(base: LockedBase) -> dict[str, Any]:
         digest=base.digest,
         suite=base.suite,
         packages=list(base.packages),
+        env=None if base.env is None else dict(base.env),
     )
-    lists = {"deb": base.debs, "builder": base.builder}
+    lists = {"deb": base.debs, "builder": base.builder, "compiler": base.compiler}
     for key, debs in lists.items():
-        if debs:
+        if debs or (key == "compiler" and debs is not None):
             row[key] = [asdict(deb) for deb in sorted(debs, key=lambda d: d.name)]
     return row
 

@@ -121,21 +121,26 @@ def compose(
         cell,
         resolution,
         toolchain,
+        base.locked,
         templates=templates,
         labels={**labels, f"{LABEL}.build-key": NO_KEY},
     )
-    base_text = render.base_dockerfile(templates, cell.flavor.base, base.reference)
+    base_text = render.base_dockerfile(templates, base.locked, base.reference)
     key = context.key_of(
         [
             context.sha(text.encode()),
             context.sha(base_text.encode()),
             base.digest,
+            *_added(base.locked),
             cell.platform,
             uv_version,
             {name: context.sha(content) for name, content in files.items()},
         ]
     )
-    files["image/manifest.json"] = context.manifest(cell, resolution, toolchain, key)
+    home = image_config.cuda_home(cell, toolchain, base.locked)
+    files["image/manifest.json"] = context.manifest(
+        cell, resolution, toolchain, key=key, cuda_home=home
+    )
     files["Dockerfile"] = text.replace(NO_KEY, key).encode()
     return CellPlan(
         cell=cell,
@@ -150,10 +155,18 @@ def compose(
     )
 
 
+def _added(locked: LockedBase) -> list[object]:
+    """What decides the packages that are added to an image of a registry, if there are any."""
+    if locked.suite or not locked.debs:
+        return []
+    return [[deb.sha256 for deb in locked.debs], context.assembler()]
+
+
 def _dockerfile(
     cell: Cell,
     resolution: Resolution,
     toolchain: LockedToolchain | None,
+    locked: LockedBase,
     *,
     templates: tuple[Path, ...],
     labels: Mapping[str, str],
@@ -166,7 +179,7 @@ def _dockerfile(
         "stages": _stages(templates, written, resolution, cell.platform, cell.python, glibc, cuda),
         "layers": [{"name": layer.name} for layer in context.layers_of(resolution)],
         "toolchain": bool(toolchain),
-        "env": sorted(image_config.environment(cell, toolchain).items()),
+        "env": sorted(image_config.environment(cell, toolchain, locked).items()),
         "labels": sorted(labels.items()),
     }
     return render.render(templates, "Dockerfile.j2", values)

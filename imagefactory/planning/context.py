@@ -128,9 +128,17 @@ def _rows(resolution: Resolution) -> list[dict[str, str]]:
 
 
 def manifest(
-    cell: Cell, resolution: Resolution, toolchain: LockedToolchain | None, key: str
+    cell: Cell,
+    resolution: Resolution,
+    toolchain: LockedToolchain | None,
+    *,
+    key: str,
+    cuda_home: str | None,
 ) -> bytes:
-    """What an image's manifest says before the image is built; ``key`` is its build key."""
+    """What an image's manifest says before the image is built.
+
+    ``key`` is its build key, ``cuda_home`` is where it has compilers.
+    """
     planned = {
         "cell": cell.name,
         "build_key": key,
@@ -140,8 +148,8 @@ def manifest(
         "toolchain": {w.name: w.version for w in toolchain.wheels} if toolchain else None,
         "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
     }
-    if cell.flavor.base.cuda_home and not toolchain:
-        planned["cuda_home"] = cell.flavor.base.cuda_home
+    if cuda_home and not toolchain:
+        planned["cuda_home"] = cuda_home
     return json.dumps(planned).encode()
 
 

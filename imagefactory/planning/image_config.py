@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution
 from imagefactory.locking.store import digest as lock_digest
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Base, Cell
 from imagefactory.patching.patch import Step
 
 LABEL = "io.imagefactory"
@@ -20,12 +20,16 @@ _VENV = "/opt/venv"
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-def environment(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]:
-    """The image's environment variables; those of the flavor win."""
-    base, home = cell.flavor.base, cuda_home(cell, toolchain)
-    own = (f"{base.cuda_home}/bin", *_PATH) if base.cuda_home else _PATH
+def environment(
+    cell: Cell, toolchain: LockedToolchain | None, locked: LockedBase
+) -> dict[str, str]:
+    """The image's environment variables, without those that are only its base's.
+
+    Those of the flavor win.
+    """
+    home = cuda_home(cell, toolchain, locked)
     env = {
-        "PATH": ":".join([f"{_VENV}/bin", *(base.path or own)]),
+        "PATH": ":".join([f"{_VENV}/bin", *_path(cell.flavor.base, locked)]),
         "VIRTUAL_ENV": _VENV,
         "IMAGEFACTORY_CHANNEL": cell.channel,
         "IMAGEFACTORY_SERVE_ARGS": json.dumps(list(cell.flavor.serve_args)),
@@ -49,9 +53,36 @@ def environment(cell: Cell, toolchain: LockedToolchain | None) -> dict[str, str]
     return {**env, **cell.flavor.env}
 
 
-def cuda_home(cell: Cell, toolchain: LockedToolchain | None) -> str | None:
+def _path(base: Base, locked: LockedBase) -> Sequence[str]:
+    """The PATH of the base: what the matrix says, else that of its image, else Debian's."""
+    if base.path:
+        return base.path
+    own = dict(locked.env or ()).get("PATH", "")
+    folders = own.split(":") if own else list(_PATH)
+    compilers = f"{base.cuda_home}/bin"
+    return folders if base.cuda_home is None or compilers in folders else [compilers, *folders]
+
+
+def cuda_home(cell: Cell, toolchain: LockedToolchain | None, locked: LockedBase) -> str | None:
     """Where the image has compilers: a toolchain's, else those that the base brings."""
-    return CUDA_HOME if toolchain else cell.flavor.base.cuda_home
+    if toolchain:
+        return CUDA_HOME
+    return cell.flavor.base.cuda_home or _cuda_home_of(dict(locked.env or ()))
+
+
+def _cuda_home_of(env: Mapping[str, str]) -> str | None:
+    """Where an image with this environment has a CUDA toolkit; None if it says nothing of one.
+
+    NVIDIA's images set no CUDA_HOME. They all have the toolkit's folder on their PATH, but only
+    those with compilers (``-devel``) also set LIBRARY_PATH, for linkers.
+    """
+    named = env.get("CUDA_HOME") or env.get("CUDA_PATH")
+    if named:
+        return named
+    folders = (one.removesuffix("/bin") for one in env.get("PATH", "").split(":"))
+    homes = (one for one in folders if one.rpartition("/")[2].startswith("cuda"))
+    linked = env.get("LIBRARY_PATH", "").split(":")
+    return next((home for home in homes if any(x.startswith(f"{home}/") for x in linked)), None)
 
 
 def labels(

@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 
 from imagefactory.errors import InputError, fail
-from imagefactory.matrix.cell import Base
+from imagefactory.locking.lock import LockedBase
 
 #: Columns of a rendered line: what a reviewer sees without scrolling.
 WIDTH = 120
@@ -121,12 +121,13 @@ def render(templates: tuple[Path, ...], name: str, values: Mapping[str, Any]) ->
     return environment(templates).get_template(name).render(**values)
 
 
-def base_dockerfile(templates: tuple[Path, ...], base: Base, reference: str) -> str:
+def base_dockerfile(templates: tuple[Path, ...], base: LockedBase, reference: str) -> str:
     """The Dockerfile of the shared stages of ``base``; ``reference`` is what FROM names."""
     values = {
         "name": base.name,
         "suite": base.suite,
-        "packages": base.packages,
+        "adds": bool(base.debs),
+        "builder_adds": bool(base.all_debs),
         "reference": reference,
     }
     return render(templates, "base.Dockerfile.j2", {"base": values})

@@ -134,6 +134,11 @@ def compose(
         raise _uncovered(
             build, f"a wheel of vLLM {cell.axes['vllm']}, or {names} for {cell.platform}"
         )
+    system = lock.base(cell.flavor.base, cell.platform)
+    if build.compiles and (system is None or system.compiler is None):
+        raise _uncovered(
+            build, f"the compilers of base {cell.flavor.base.name} for {cell.platform}"
+        )
     steps, parts = steps_in(cell, series), _parts(cell, build, resolution, lock, project)
     values = {
         "name": BUILT,
@@ -157,12 +162,14 @@ def compose(
         **(_compiler_files(cell, build, resolution, compilers, trial) if compilers else {}),
         "Dockerfile": render.render(templates, name, values).encode(),
     }
-    decides = [
+    decides: list[object] = [
         official.sha256,
         uv_version,
         [part.sha256 for part in parts],
         {k: context.sha(v) for k, v in files.items()},
     ]
+    if system and build.compiles:
+        decides.append([system.digest, *(deb.sha256 for deb in system.all_debs)])
     return WheelPlan(
         key=context.key_of(decides),
         platform=cell.platform,

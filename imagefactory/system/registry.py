@@ -7,14 +7,14 @@ manifest, and knows neither referrers nor ``$DOCKER_CONFIG``.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -25,6 +25,7 @@ from imagefactory.system import reference as references
 from imagefactory.system.credentials import Account
 from imagefactory.system.manifests import Descriptor, Manifest
 from imagefactory.system.registry_failures import Kind, RegistryError, error_of
+from imagefactory.system.registry_names import HUB_API, Name, is_loopback, parse
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response, Session
@@ -38,31 +39,17 @@ ACCEPTED = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-#: Docker Hub answers at another address than its images are named by, and Docker keeps its
-#: credentials under a third.
-_HUB_API, _HUB_LOGIN = "registry-1.docker.io", "https://index.docker.io/v1/"
+#: Docker keeps the credentials of Docker Hub under this address.
+_HUB_LOGIN = "https://index.docker.io/v1/"
 #: A field of a challenge, such as ``realm="https://auth.docker.io/token"``.
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
 #: Seconds for a whole answer, and the bytes and pages that it may have: a manifest has 4 MiB at
 #: most, by the specification.
 DEADLINE, MOST_BYTES, MOST_PAGES = 120.0, 1 << 22, 1000
+#: Seconds for a whole layer, which may have gigabytes.
+DOWNLOAD = 3600.0
 #: How deep indexes may be nested, and characters of a registry's message that are shown.
 DEEPEST, MOST_SAID = 4, 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Name:
-    """Where a registry keeps something: API host, repository path, and a tag or digest."""
-
-    host: str
-    path: str
-    wanted: str
-
-    @property
-    def url(self) -> str:
-        """The API's address of the repository: http on loopback, https elsewhere."""
-        scheme = "http" if _is_loopback(self.host) else "https"
-        return f"{scheme}://{self.host}/v2/{self.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,26 +60,6 @@ class Answer:
     headers: Mapping[str, str]
     content: bytes
     following: str | None = None
-
-
-def parse(reference: str) -> Name:
-    """Where the image ``reference`` is, by the rules of Docker (``debian`` is on Docker Hub).
-
-    Raises InputError ``reference-wrong`` if it is none.
-    """
-    found = references.parse(reference)
-    host, path = found.host, found.path
-    if host == references.HUB:
-        host, path = _HUB_API, path if "/" in path else f"library/{path}"
-    return Name(host=host, path=path, wanted=found.digest or found.tag or "latest")
-
-
-def _is_loopback(host: str) -> bool:
-    bare = urlsplit(f"//{host}").hostname or ""
-    try:
-        return bare == "localhost" or ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
 
 
 class Registries:
@@ -144,6 +111,28 @@ class Registries:
         """Whether the repository has a layer or configuration."""
         return self._ask(parse(repository), f"/blobs/{digest}", method="HEAD") is not None
 
+    def read_blob(self, repository: str, digest: str) -> bytes | None:
+        """The content of a small blob, such as a configuration; None if there is no such blob."""
+        name = parse(repository)
+        answer = self._ask(name, f"/blobs/{digest}")
+        if answer is None:
+            return None
+        found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        if found != digest:
+            raise _failed(name, f"{digest} came as {found}")
+        return answer.content
+
+    def save_blob(self, repository: str, digest: str, target: Path) -> bool:
+        """Write a blob of any size to ``target``; whether the registry has it."""
+        name, tail = parse(repository), f"/blobs/{digest}"
+        if self._ask(name, tail, into=target) is None:
+            return False
+        with target.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if f"sha256:{found}" != digest:
+            raise _failed(name, f"{digest} came as sha256:{found}")
+        return True
+
     def tags(self, repository: str) -> tuple[str, ...]:
         """The tags of a repository, in the registry's order."""
         name = parse(repository)
@@ -184,16 +173,23 @@ class Registries:
                 following = _next(name, following, answer.following)
 
     def _ask(
-        self, name: Name, tail: str, *, method: str = "GET", accept: tuple[str, ...] = ()
+        self,
+        name: Name,
+        tail: str,
+        *,
+        method: str = "GET",
+        accept: tuple[str, ...] = (),
+        into: Path | None = None,
     ) -> Answer | None:
-        """The answer, None for what does not exist."""
+        """The answer, None for what does not exist; with ``into``, its body is in that file."""
         key = name.host, name.path
-        answer = self._send(name, tail, method, accept, self._tokens.get(key))
+        ask = partial(self._send, name, tail, method, accept, into=into)
+        answer = ask(self._tokens.get(key))
         if answer.status == 401:
             header = self._authorization(name, answer.headers.get("WWW-Authenticate", ""))
             if header:
                 self._tokens[key] = header
-                answer = self._send(name, tail, method, accept, header)
+                answer = ask(header)
         if answer.status == 404:
             return None
         if answer.status >= 400:
@@ -202,7 +198,14 @@ class Registries:
         return answer
 
     def _send(
-        self, name: Name, tail: str, method: str, accept: tuple[str, ...], header: str | None
+        self,
+        name: Name,
+        tail: str,
+        method: str,
+        accept: tuple[str, ...],
+        header: str | None,
+        *,
+        into: Path | None,
     ) -> Answer:
         headers = {"Accept": ", ".join(accept)} if accept else {}
         session = self._session(name.host)
@@ -219,6 +222,7 @@ class Registries:
                 allow_redirects=follow,
                 stream=True,
             ),
+            into,
         )
 
     def _session(self, host: str) -> Session:
@@ -228,7 +232,7 @@ class Registries:
             if host not in self._sessions:
                 made = requests.Session()
                 # a proxy has no business between here and the loopback address
-                made.trust_env = not _is_loopback(host)
+                made.trust_env = not is_loopback(host)
                 # Docker trusts this bundle; requests' own variables take precedence
                 made.verify = os.environ.get("SSL_CERT_FILE") or True
                 self._sessions[host] = made
@@ -237,7 +241,7 @@ class Registries:
     def _authorization(self, name: Name, challenge: str) -> str | None:
         """The header that answers a registry's challenge, None if we have nothing to answer."""
         scheme, _, rest = challenge.partition(" ")
-        login = _HUB_LOGIN if name.host == _HUB_API else name.host
+        login = _HUB_LOGIN if name.host == HUB_API else name.host
         account = credentials.find(login, self._config)
         if scheme.lower() == "basic":
             return account.basic if account else None
@@ -274,13 +278,13 @@ class Registries:
         return session.get(realm, params=wanted, auth=_with(header), timeout=SECONDS, stream=True)
 
 
-def _patiently(name: Name, ask: Callable[[], Response]) -> Answer:
+def _patiently(name: Name, ask: Callable[[], Response], into: Path | None = None) -> Answer:
     """What ``ask`` returns, asked again while the registry is away or cuts the connection."""
     import requests  # noqa: PLC0415 - as above
     from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
     def once() -> Answer:
-        answer = web.within(DEADLINE, lambda: _read(name, ask))
+        answer = web.within(DOWNLOAD if into else DEADLINE, lambda: _read(name, ask, into))
         kind = registry_failures.of_status(answer.status)
         if answer.status >= 400 and kind.transient:
             raise requests.ConnectionError(kind, _message(answer))
@@ -297,10 +301,14 @@ def _patiently(name: Name, ask: Callable[[], Response]) -> Answer:
         raise error_of(kind, name.host, name.path, f"{name.host}: {reason}") from None
 
 
-def _read(name: Name, ask: Callable[[], Response]) -> Answer:
-    with ask() as response:
+def _read(name: Name, ask: Callable[[], Response], into: Path | None) -> Answer:
+    with ask() as response, ExitStack() as stack:
+        saved = stack.enter_context(into.open("wb")) if into and response.ok else None
         content = bytearray()
         for piece in response.iter_content(1 << 16):
+            if saved:
+                saved.write(piece)
+                continue
             content += piece
             if len(content) > MOST_BYTES:
                 raise _failed(name, f"its answer is longer than {MOST_BYTES} bytes")

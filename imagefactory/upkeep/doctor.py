@@ -148,7 +148,7 @@ def _wheel_folders(settings: Settings) -> list[Finding]:
 def _archives(settings: Settings) -> list[Finding]:
     """Whether Debian's archives answer: bases are locked and downloaded from there."""
     findings = []
-    for name in archive.ARCHIVES:
+    for name in dict.fromkeys(one for one, _ in archive.DISTRIBUTIONS["debian"].parts):
         url = archive.mirror(name, settings.debian)
         if web.is_up(f"{url}/"):
             findings.append(Finding(name=name, health=Health.GOOD, seen=f"{url} answers"))

@@ -157,7 +157,13 @@ def _bake(plan: WheelPlan, env: BuildEnv, folder: Path, stage: str, *, again: bo
     link(official, context / "files" / plan.official.filename)
     for part in plan.parts:
         _add_part(part, context / "files" / part.file, settings)
-    wheel = WheelBake(context=context, archive=folder / "made.tar", stage=stage, builder=env.base)
+    wheel = WheelBake(
+        context=context,
+        archive=folder / "made.tar",
+        stage=stage,
+        builder=env.base,
+        compiles=plan.compiles,
+    )
     options = BakeOptions(uncached="cells" if again else "none")
     file = bakefile.write_wheel(contexts, wheel, options)
     with ui.step(f"building a wheel of vllm {plan.version} for {plan.platform}"):

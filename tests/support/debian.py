@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import lzma
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +54,13 @@ BASIC = (
     package("python3"),
     package("python3-venv"),
 )
+#: What compiling a wheel needs.
+COMPILERS = (
+    package("ccache", depends="libhash"),
+    package("g++"),
+    package("libhash"),
+    package("libpython3-dev"),
+)
 
 
 def write(
@@ -70,22 +78,39 @@ def write(
             _write_suite(folder / archive, codename, rows, key, fields)
 
 
+def write_ubuntu(folder: Path, key: Tsk, *universe: Mapping[str, str]) -> None:
+    """Write Ubuntu's archives of noble, with packages in the component universe only."""
+    for archive in ("ubuntu", "ubuntu-ports"):
+        for suite in ("noble", "noble-updates", "noble-security"):
+            rows = universe if suite == "noble" else ()
+            _write_suite(folder / archive, suite, (), key, f"Suite: {suite}\n", universe=rows)
+
+
 def _write_suite(
-    root: Path, codename: str, rows: tuple[Mapping[str, str], ...], key: Tsk, fields: str
+    root: Path,
+    codename: str,
+    rows: tuple[Mapping[str, str], ...],
+    key: Tsk,
+    fields: str,
+    *,
+    universe: tuple[Mapping[str, str], ...] | None = None,
 ) -> None:
+    """Write a suite with ``rows`` in main; with ``universe``, it is one of Ubuntu."""
+    components = {"main": rows} if universe is None else {"main": rows, "universe": universe}
     lines = []
     dists = root / "dists" / codename
-    data = lzma.compress(text(*rows))
-    sha256 = hashlib.sha256(data).hexdigest()
-    for arch in ARCHITECTURES:
-        name = f"main/binary-{arch}"
+    for arch, component in itertools.product(ARCHITECTURES, components):
+        data = lzma.compress(text(*components[component]))
+        sha256 = hashlib.sha256(data).hexdigest()
+        name = f"{component}/binary-{arch}"
         (dists / name / "by-hash" / "SHA256").mkdir(parents=True, exist_ok=True)
         (dists / name / "by-hash" / "SHA256" / sha256).write_bytes(data)
         lines.append(f" {sha256} {len(data)} {name}/Packages.xz\n")
+    codename = codename if universe is None else codename.partition("-")[0]
     release = f"Codename: {codename}\n{fields}SHA256:\n{''.join(lines)}"
     signed = sign(key.signer(), release.encode(), mode=SignatureMode.CLEAR)
     (dists / "InRelease").write_bytes(signed)
-    for row in rows:
+    for row in (*rows, *(universe or ())):
         path = root / row["Filename"]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(f"{row['Package']} {row['Version']}".encode())
@@ -98,7 +123,7 @@ def serve(folder: Path, trusted: Tsk) -> Iterator[Debian]:
     keys.write_text(str(trusted.extract_certificate()))
     with served(folder) as url:
         yield Debian(
-            mirrors=tuple((name, f"{url}/{name}") for name in PARTS),
+            mirrors=tuple((name, f"{url}/{name}") for name in (*PARTS, "ubuntu", "ubuntu-ports")),
             snapshot=f"{url}/snapshot",
             keys=keys,
         )

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import zstandard
+
 MACHINES = {"amd64": 62, "arm64": 183}
 
 
@@ -55,8 +57,8 @@ def deb(
     members = {"control": paragraph, **(control or {})}
     parts = {
         "debian-binary": b"2.0\n",
-        f"control.tar.{compression}": _compressed(_tar(members), compression),
-        f"data.tar.{compression}": _compressed(_tar(files or {}), compression),
+        f"control.tar.{compression}": _compressed(tar(members), compression),
+        f"data.tar.{compression}": _compressed(tar(files or {}), compression),
     }
     to.mkdir(parents=True, exist_ok=True)
     path = to / f"{name}_{version}_{arch}.deb"
@@ -70,10 +72,17 @@ def _member(name: str, data: bytes) -> bytes:
 
 
 def _compressed(data: bytes, compression: str) -> bytes:
-    return lzma.compress(data, preset=0) if compression == "xz" else data
+    match compression:
+        case "xz":
+            return lzma.compress(data, preset=0)
+        case "zst":
+            return zstandard.compress(data)
+        case _:
+            return data
 
 
-def _tar(files: Mapping[str, str | bytes | Member]) -> bytes:
+def tar(files: Mapping[str, str | bytes | Member]) -> bytes:
+    """An archive of ``files``."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         root = tarfile.TarInfo("./")

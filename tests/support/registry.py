@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +27,8 @@ class FakeRegistry:
     Attributes:
         address: host and port.
         manifests: by repository and tag or digest, the bytes of a manifest.
-        blobs: repository and digest of every blob.
+        blobs: repository and digest of every blob; those without contents are kept elsewhere.
+        contents: the blobs that it serves itself.
         user: ``user:password`` of the only account; empty if everybody may pull.
         scheme: how it wants credentials, ``Bearer`` or ``Basic``.
         page: tags on one page of a list.
@@ -42,6 +43,7 @@ class FakeRegistry:
     manifests: dict[tuple[str, str], bytes] = field(default_factory=dict)
     referrers: dict[tuple[str, str], bytes] = field(default_factory=dict)
     blobs: set[tuple[str, str]] = field(default_factory=set)
+    contents: dict[tuple[str, str], bytes] = field(default_factory=dict)
     user: str = ""
     scheme: str = "Bearer"
     page: int = 1000
@@ -65,6 +67,45 @@ class FakeRegistry:
         self.blobs |= {(repository, row["digest"]) for row in [config, *rows]}  # type: ignore[misc]
         manifest = {"mediaType": f"{OCI}.manifest.v1+json", "config": config, "layers": rows}
         return self.put_manifest(repository, tag, {**manifest, **more})
+
+    def put_blob(self, repository: str, data: bytes) -> dict[str, Any]:
+        """Store a blob; how a manifest refers to it, without its media type."""
+        digest = digest_of(data)
+        self.contents[repository, digest] = data
+        return {"digest": digest, "size": len(data)}
+
+    def put_image(
+        self,
+        repository: str,
+        tag: str,
+        *platforms: str,
+        env: Mapping[str, str] | None = None,
+        layers: Sequence[bytes] = (),
+    ) -> str:
+        """Store an index of images of ``platforms``, all of which set ``env``; its digest.
+
+        ``layers`` are tar archives, compressed or not, bottom first.
+        """
+        rows = []
+        kind = f"{OCI}.layer.v1.tar"
+        parts = [{**self.put_blob(repository, one), "mediaType": kind} for one in layers]
+        for platform in platforms:
+            os, arch = platform.split("/")
+            pairs = [f"{name}={value}" for name, value in (env or {}).items()]
+            config = {"os": os, "architecture": arch, "config": {"Env": pairs}}
+            blob = self.put_blob(repository, json.dumps(config).encode())
+            config_row = {**blob, "mediaType": f"{OCI}.config.v1+json"}
+            image = {
+                "mediaType": f"{OCI}.manifest.v1+json",
+                "config": config_row,
+                "layers": parts,
+            }
+            digest = self.put_manifest(repository, f"{tag}-{arch}", image)
+            of = {"os": os, "architecture": arch}
+            kind = f"{OCI}.manifest.v1+json"
+            rows.append({"digest": digest, "size": 1, "mediaType": kind, "platform": of})
+        index = {"mediaType": f"{OCI}.index.v1+json", "manifests": rows}
+        return self.put_manifest(repository, tag, index)
 
     def put_manifest(self, repository: str, tag: str, manifest: Mapping[str, Any]) -> str:
         """Store a manifest under a tag; its digest."""
@@ -130,6 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._tags(registry, path.removesuffix("/tags/list"), query)
             return
         repository, kind, name = path.rsplit("/", 2)
+        if kind == "blobs" and (repository, name) in registry.contents:
+            self._send(200, registry.contents[repository, name])
+            return
         if kind == "blobs" and (repository, name) in registry.blobs:
             self._send(307, b"", {"Location": "http://127.0.0.1:9/elsewhere"})
             return

@@ -18,7 +18,6 @@ from imagefactory import cli
 from imagefactory.locking import bases, store
 from imagefactory.locking.lock import LockedBase
 from imagefactory.matrix.cell import Base
-from imagefactory.settings import Settings
 from imagefactory.system import shell
 from imagefactory.system.commandline import CommandLog
 from imagefactory.system.platforms import Platform
@@ -59,7 +58,7 @@ def project(tmp_path: Path, own_uv_cache: None, monkeypatch: pytest.MonkeyPatch)
         yield tmp_path
 
 
-def _base(base: Base, _: Settings) -> list[LockedBase]:
+def _base(base: Base, *_: object, **__: object) -> list[LockedBase]:
     return [base_image(base, platform, suite=base.suite).locked for platform in Platform]
 
 

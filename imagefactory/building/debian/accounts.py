@@ -30,6 +30,8 @@ def create(system: System) -> None:
 def shadow(system: System) -> None:
     """Move passwords to /etc/shadow and /etc/gshadow, as ``shadowconfig on`` does."""
     tree = system.tree
+    if "etc/shadow" in tree:
+        return
     owner = group_id(tree, "shadow")
     users = [line.split(":") for line in tree.text("etc/passwd").splitlines()]
     groups = [line.split(":") for line in tree.text("etc/group").splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -10,6 +11,8 @@ from imagefactory.building.debian.package import Package
 from imagefactory.building.debian.scripts import INSTALLING, Table, steps
 from imagefactory.building.debian.system import Diversion, System
 from imagefactory.errors import InputError, fail
+
+_LOCAL_CERTIFICATES = "usr/local/share/ca-certificates/"
 
 
 def run(system: System, reviews: Table) -> None:
@@ -27,9 +30,6 @@ def run(system: System, reviews: Table) -> None:
             _do(system, package, step)
         found += _alternatives(package)
     alternatives.install(system.tree, found)
-    # last, when all libraries are there
-    if "libc-bin" in system.packages:
-        _linker_cache(system)
 
 
 def _do(system: System, package: Package, step: tuple[str, ...]) -> None:
@@ -56,13 +56,17 @@ def _alternatives(package: Package) -> list[alternatives.Alternative]:
         ) from error
 
 
-def _linker_cache(system: System) -> None:
+def link_libraries(system: System) -> None:
+    """Do what ldconfig does, when all libraries are there."""
     tree = system.tree
     for path, target in linker.missing_links(tree, system.platform).items():
         tree.symlink(path, target, package="libc-bin")
-    version = system.packages["libc-bin"].fields["Version"]
-    cache = linker.make(tree, system.platform, libc_bin=version)
-    tree.file("etc/ld.so.cache", cache, package="libc-bin")
+    version = system.libc_bin
+    if version:
+        before = tree.find(linker.CACHE)
+        old = before.read() if before else b""
+        cache = linker.make(tree, system.platform, libc_bin=version, old=old)
+        tree.file(linker.CACHE, cache, package="libc-bin")
 
 
 def _link(system: System, package: Package, path: str, target: str) -> None:
@@ -106,6 +110,26 @@ def _file(
         system.tree.file(path, text, mode=int(mode, 8), gid=gid, package=package.name)
 
 
+def _ccache(system: System, package: Package) -> None:
+    """Make ccache's links that have the names of compilers."""
+    pattern = rf"((c89-|c99-|{system.names['triplet']}-)?(gcc|g\+\+)(-\d+)?)"
+    names = {
+        path.removeprefix("usr/bin/")
+        for path, _ in system.tree.below("usr/bin/")
+        if re.fullmatch(f"usr/bin/{pattern}", path)
+    }
+    # alternatives, which are made later
+    names |= {name for name, own in (("cc", "gcc"), ("c++", "g++")) if own in names}
+    for name in names:
+        system.tree.symlink(f"usr/lib/ccache/{name}", "../../bin/ccache", package=package.name)
+
+
+def _certificates(system: System, _: Package) -> None:
+    if any(path.endswith(".crt") for path, _ in system.tree.below(_LOCAL_CERTIFICATES)):
+        raise ValueError(f"the image has certificates of its own in /{_LOCAL_CERTIFICATES}")
+    certificates.install(system.tree)
+
+
 def _divert(system: System, package: Package, path: str, to: str) -> None:
     system.diversions.append(Diversion(path=path, to=to, package=package.name))
 
@@ -119,13 +143,14 @@ STEPS: Mapping[str, Callable[..., None]] = {
     "folder": _folder,
     "file": _file,
     "divert": _divert,
+    "ccache": _ccache,
     "accounts": lambda system, _: accounts.create(system),
     "group": lambda system, _, name: accounts.add_group(system, name),
     "shadow": lambda system, _: accounts.shadow(system),
     "user": lambda system, _, name: accounts.require_user(system, name),
     "shells": lambda system, _: accounts.shells(system),
     "pam": lambda system, _: accounts.pam(system),
-    "certificates": lambda system, _: certificates.install(system.tree),
+    "certificates": _certificates,
     "architecture": lambda system, package: _file(
         system, package, "var/lib/dpkg/arch-native", "0644", "root", f"{system.platform.arch}\n"
     ),

@@ -58,13 +58,36 @@ def install(tree: Tree, found: Iterable[Alternative]) -> None:
         if file is not None and file.kind is Kind.FILE:
             by_name[alternative.name].append(alternative)
     for name, choices in sorted(by_name.items()):
-        _install(tree, name, choices)
+        mode, known = _recorded(tree, name)
+        paths = {choice.path for choice in choices}
+        _install(tree, name, [*choices, *(one for one in known if one.path not in paths)], mode)
 
 
-def _install(tree: Tree, name: str, choices: Sequence[Alternative]) -> None:
+def _recorded(tree: Tree, name: str) -> tuple[str, list[Alternative]]:
+    """Whether the best choice of ``name`` is taken (``auto``), and the choices on record."""
+    if tree.find(f"{_ADMIN}/{name}") is None:
+        return "auto", []
+    lines = tree.text(f"{_ADMIN}/{name}").splitlines()
+    mode, link, *rest = lines
+    end = rest.index("")
+    slaves = list(zip(rest[:end:2], rest[1:end:2], strict=True))
+    rows, size = rest[end + 1 :], 2 + len(slaves)
+    found = []
+    for at in range(0, len(rows) - size + 1, size):
+        path, priority, *paths = rows[at : at + size]
+        if not path:
+            break
+        pairs = zip(slaves, paths, strict=True)
+        own = {slave: (target, file) for (slave, target), file in pairs if file}
+        one = Alternative(name=name, link=link, path=path, priority=int(priority), slaves=own)
+        found.append(one)
+    return mode, found
+
+
+def _install(tree: Tree, name: str, choices: Sequence[Alternative], mode: str) -> None:
     best = max(choices, key=lambda choice: choice.priority)
     slaves = {slave: link for each in choices for slave, (link, _) in each.slaves.items()}
-    lines = ["auto", best.link]
+    lines = [mode, best.link]
     for slave in sorted(slaves):
         lines += [slave, slaves[slave]]
     lines.append("")
@@ -72,6 +95,8 @@ def _install(tree: Tree, name: str, choices: Sequence[Alternative]) -> None:
         lines += [choice.path, str(choice.priority)]
         lines += [choice.slaves.get(slave, ("", ""))[1] for slave in sorted(slaves)]
     tree.file(f"{_ADMIN}/{name}", "\n".join([*lines, "", ""]), package="dpkg")
+    if mode != "auto":
+        return
     for label, link, path in (
         (name, best.link, best.path),
         *((slave, *best.slaves[slave]) for slave in sorted(best.slaves)),

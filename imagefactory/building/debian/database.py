@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator
 
 from imagefactory.building.debian.merge import merged
 from imagefactory.building.debian.package import Package
@@ -12,6 +12,7 @@ from imagefactory.building.debian.system import System
 from imagefactory.building.debian.tree import Tree
 
 _ROOT = "var/lib/dpkg"
+STATUS = f"{_ROOT}/status"
 _SCRIPTS = frozenset({"preinst", "postinst", "prerm", "postrm", "config"})
 #: The order in which dpkg writes fields; it leaves others where they are, after these.
 _ORDER = (
@@ -33,7 +34,7 @@ def write(system: System) -> None:
     for package in packages:
         _write_info(tree, package)
     status = "".join(_status(tree, package) for package in packages)
-    tree.file(f"{_ROOT}/status", status, package="dpkg")
+    tree.file(STATUS, status, package="dpkg")
     tree.file(f"{_ROOT}/info/format", "1\n", package="dpkg")
     diverted = "".join(f"{d.path}\n{d.to}\n{d.package}\n" for d in system.diversions)
     tree.file(f"{_ROOT}/diversions", diverted, package="dpkg")
@@ -42,6 +43,37 @@ def write(system: System) -> None:
     for name in ("updates", "parts", "alternatives"):
         tree.folder(f"{_ROOT}/{name}", package="dpkg")
     _write_triggers(tree, packages)
+
+
+def add(system: System) -> None:
+    """Record the packages of ``system`` as installed, beside those that its files list already."""
+    tree = system.tree
+    packages = sorted(system.packages.values(), key=lambda package: package.name)
+    for package in packages:
+        _write_info(tree, package)
+    rows = [(_field(one, "Package"), one) for one in paragraphs(tree.raw(STATUS))]
+    kept = [row for row in rows if row[0] not in system.packages or _is_foreign(row[1], system)]
+    kept += [(package.name, _status(tree, package)) for package in packages]
+    status = "".join(text for _, text in sorted(kept))
+    tree.file(STATUS, status.encode(errors="surrogateescape"), package="dpkg")
+    diverted = "".join(f"{d.path}\n{d.to}\n{d.package}\n" for d in system.diversions)
+    tree.file(f"{_ROOT}/diversions", diverted, package="dpkg")
+    _write_triggers(tree, packages)
+
+
+def paragraphs(status: str) -> list[str]:
+    """The paragraphs of packages in dpkg's status, each with the empty line after it."""
+    return [f"{one.strip(chr(10))}\n\n" for one in status.split("\n\n") if one.strip()]
+
+
+def _field(paragraph: str, name: str) -> str:
+    found = re.search(rf"(?m)^{name}: (.+)$", paragraph)
+    return found[1] if found else ""
+
+
+def _is_foreign(paragraph: str, system: System) -> bool:
+    """Whether a package is of another architecture than the system."""
+    return _field(paragraph, "Architecture") not in {"all", system.platform.arch}
 
 
 def _write_info(tree: Tree, package: Package) -> None:
@@ -88,8 +120,10 @@ def _conffiles(tree: Tree, package: Package) -> Iterator[str]:
 
 def _write_triggers(tree: Tree, packages: Iterable[Package]) -> None:
     """Who is interested in which trigger. Nothing is pending: everything is configured."""
-    files: list[str] = []
-    named: Mapping[str, list[str]] = defaultdict(list)
+    root = f"{_ROOT}/triggers"
+    names = {package.name for package in packages}
+    files = _others(tree, f"{root}/File", names)
+    named: dict[str, list[str]] = {}
     for package in packages:
         for line in package.control.get("triggers", b"").decode().splitlines():
             directive, _, trigger = line.partition("#")[0].strip().partition(" ")
@@ -99,9 +133,17 @@ def _write_triggers(tree: Tree, packages: Iterable[Package]) -> None:
             if trigger.startswith("/"):
                 files.append(f"{trigger} {package.name}{suffix}\n")
             else:
-                named[trigger].append(f"{package.name}{suffix}\n")
-    root = f"{_ROOT}/triggers"
+                known = named.setdefault(trigger, _others(tree, f"{root}/{trigger}", names))
+                known.append(f"{package.name}{suffix}\n")
     tree.file(f"{root}/File", "".join(sorted(files)), package="dpkg")
     tree.file(f"{root}/Unincorp", "", package="dpkg")
     for trigger, lines in named.items():
         tree.file(f"{root}/{trigger}", "".join(lines), package="dpkg")
+
+
+def _others(tree: Tree, path: str, names: Collection[str]) -> list[str]:
+    """The lines of a list of triggers that are about other packages."""
+    if tree.find(path) is None:
+        return []
+    lines = tree.text(path).splitlines(keepends=True)
+    return [line for line in lines if line.split()[-1].partition("/")[0] not in names]

@@ -75,8 +75,8 @@ def assemble(
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as work:
-        packages = _read_all(files, Path(work))
-        _check(packages, platform)
+        packages = read_all(files, Path(work))
+        check(packages, platform)
         reviews = scripts.table()
         scripts.check(packages, reviews)
         system = System(
@@ -87,6 +87,7 @@ def assemble(
             epoch=epoch,
         )
         actions.run(system, reviews)
+        actions.link_libraries(system)
         _finish(system)
         database.write(system)
         made = Path(work) / "layout"
@@ -99,7 +100,7 @@ def assemble(
     return Assembled(folder=folder, digest=digest, layer=layer, size=size)
 
 
-def _read_all(files: Sequence[Path], work: Path) -> list[Package]:
+def read_all(files: Sequence[Path], work: Path) -> list[Package]:
     """The packages, by name. Decompressing needs nearly all of the time, and runs in parallel."""
     largest = sorted(files, key=lambda file: (-file.stat().st_size, file.name))
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
@@ -108,7 +109,8 @@ def _read_all(files: Sequence[Path], work: Path) -> list[Package]:
         return sorted(found, key=lambda each: each.name)
 
 
-def _check(packages: Sequence[Package], platform: Platform) -> None:
+def check(packages: Sequence[Package], platform: Platform) -> None:
+    """Raise InputError for packages of another architecture, or that are there twice."""
     problems = [
         Problem(
             code="deb-architecture",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
@@ -15,6 +15,7 @@ from imagefactory.system.platforms import Platform
 #: ELF library for glibc, and the architecture.
 _FLAGS = {Platform.AMD64: 0x0303, Platform.ARM64: 0x0A03}
 _MACHINES = {Platform.AMD64: 62, Platform.ARM64: 183}
+CACHE = "etc/ld.so.cache"
 _MAGIC = b"glibc-ld.so.cache1.1"
 _LITTLE_ENDIAN = 2
 _EXTENSION_MAGIC = 0xEAA42174
@@ -32,20 +33,55 @@ class Library:
     path: str
 
 
-def make(tree: Tree, platform: Platform, *, libc_bin: str) -> bytes:
-    """The cache for the libraries of ``tree``.
+def make(tree: Tree, platform: Platform, *, libc_bin: str, old: bytes = b"") -> bytes:
+    """The cache for the libraries of ``tree``, and for those of the cache ``old``.
 
-    ``libc_bin`` is the version of the package with ldconfig, which the cache names.
+    ``libc_bin`` is the version of the package with ldconfig, which the cache names. An old cache
+    with entries for other processors is returned as it is: the linker finds libraries in its own
+    folders without a cache, too.
     """
-    return encode(list(libraries(tree, platform)), platform, libc_bin=libc_bin)
+    known = decode(old, platform) if old else []
+    if known is None:
+        return old
+    # files of an image whose content is not known
+    sonames = {tree.real(one.path.strip("/")): one.soname for one in known}
+    found = list(libraries(tree, platform, sonames))
+    more = [one for one in known if one not in found]
+    found = sorted([*found, *more], key=functools.cmp_to_key(_descending))
+    return encode(found, platform, libc_bin=libc_bin)
 
 
-def libraries(tree: Tree, platform: Platform) -> Iterator[Library]:
-    """The libraries in the linker's folders, in the order of the cache."""
+def decode(cache: bytes, platform: Platform) -> list[Library] | None:
+    """The libraries in a cache; None if it is not a cache of libraries for ``platform`` only."""
+    if len(cache) < _HEADER.size or not cache.startswith(_MAGIC):
+        return None
+    _, count, *_ = _HEADER.unpack_from(cache)
+    found = []
+    for number in range(count):
+        flags, soname, path, _, hwcap = _ENTRY.unpack_from(
+            cache, _HEADER.size + number * _ENTRY.size
+        )
+        if flags != _FLAGS[platform] or hwcap:
+            return None
+        found.append(Library(soname=_string(cache, soname), path=_string(cache, path)))
+    return found
+
+
+def _string(cache: bytes, at: int) -> str:
+    return cache[at : cache.index(b"\0", at)].decode()
+
+
+def libraries(
+    tree: Tree, platform: Platform, known: Mapping[str, str] | None = None
+) -> Iterator[Library]:
+    """The libraries in the linker's folders, in the order of the cache.
+
+    ``known`` are the names inside libraries that have no content in ``tree``, by their path.
+    """
     found = [
         Library(soname=soname, path=f"{folder}/{soname}")
         for folder in _folders(tree, platform)
-        for soname in sorted(_sonames(tree, folder.strip("/"), platform))
+        for soname in sorted(_sonames(tree, folder.strip("/"), platform, known or {}))
     ]
     # the sort is stable: of two libraries with one name, the one in the earlier folder is first
     yield from sorted(found, key=functools.cmp_to_key(_descending))
@@ -56,7 +92,7 @@ def missing_links(tree: Tree, platform: Platform) -> dict[str, str]:
     links: dict[str, str] = {}
     for folder in _folders(tree, platform):
         here = tree.real(folder.strip("/"))
-        for soname, name in _sonames(tree, folder.strip("/"), platform).items():
+        for soname, name in _sonames(tree, folder.strip("/"), platform, {}).items():
             if f"{here}/{soname}" not in tree:
                 links[f"{here}/{soname}"] = name
     return links
@@ -88,7 +124,9 @@ def _configured(tree: Tree, path: str) -> Iterator[str]:
             yield words[0].rstrip("/")
 
 
-def _sonames(tree: Tree, folder: str, platform: Platform) -> dict[str, str]:
+def _sonames(
+    tree: Tree, folder: str, platform: Platform, known: Mapping[str, str]
+) -> dict[str, str]:
     """soname -> file name, of the libraries in one folder."""
     prefix = tree.real(folder) + "/"
     found: dict[str, str] = {}
@@ -98,6 +136,7 @@ def _sonames(tree: Tree, folder: str, platform: Platform) -> dict[str, str]:
             continue
         file = tree.find(path) if entry.kind is Kind.SYMLINK else entry
         own = soname(file, platform) if file and file.kind is Kind.FILE else None
+        own = known.get(tree.real(path)) if own is None else own
         if own is None:
             continue
         own = own or name

@@ -36,11 +36,11 @@ def merge(packages: Sequence[Package]) -> Tree:
     """
     tree = Tree()
     clashes: list[Problem] = []
-    replaced = {package.name: _replaced(package) for package in packages}
+    allowed = {package.name: replaced(package) for package in packages}
     # base-files first: the owner and mode of a folder are those of the first package that has it
     for package in sorted(packages, key=lambda each: (each.name != "base-files", each.name)):
         for path, entry in package.entries.items():
-            clash = _add(tree, path, entry, replaced)
+            clash = _add(tree, path, entry, allowed)
             clashes += [clash] if clash else []
     clashes += _misplaced(tree)
     if clashes:
@@ -105,7 +105,7 @@ def _same(one: Entry, other: Entry) -> bool:
     return facts[0] == facts[1] and one.size == other.size and one.read() == other.read()
 
 
-def _replaced(package: Package) -> frozenset[str]:
+def replaced(package: Package) -> frozenset[str]:
     """The packages whose files ``package`` may overwrite, whatever their version."""
     names = re.findall(r"[a-z0-9][a-z0-9+.-]+(?=\s*(?:,|$))", package.fields.get("Replaces", ""))
     return frozenset({*names, package.name})

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from imagefactory.building.debian.tree import Entry, Kind, Slice, permissions
 from imagefactory.errors import FactoryError, InputError, fail
+from imagefactory.system import zstd
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
@@ -71,7 +72,7 @@ def read(path: Path, spool: Path) -> Package:
     """Read the package file ``path``; file contents are unpacked to the new file ``spool``.
 
     Raises InputError if it is not a Debian package, is damaged, or is compressed with anything but
-    xz or gzip.
+    xz, gzip or zstd.
     """
     try:
         return _read(path, spool)
@@ -143,13 +144,15 @@ def _unpacked(path: Path, parts: Mapping[str, bytes], name: str) -> Iterator[byt
             yield from _decompressed(parts[found])
         case ".gz":
             yield gzip.decompress(parts[found])
+        case ".zst":
+            yield zstd.decompress(parts[found])
         case "":
             yield parts[found]
         case other:
             raise fail(
                 InputError,
                 "deb-compression",
-                f"{found} is compressed with {other[1:]}; only xz and gzip are supported",
+                f"{found} is compressed with {other[1:]}; only xz, gzip and zstd are supported",
                 where=str(path),
                 fix="use Debian's own packages, or a base image from a registry",
             )

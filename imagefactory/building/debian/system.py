@@ -28,7 +28,8 @@ class Diversion:
 class System:
     """What actions work on: ``tree`` and ``diversions`` are changed by them.
 
-    ``packages`` are by name; ``epoch`` is in seconds.
+    ``packages`` are those that are installed, by name; ``present`` are the versions of those that
+    an image has already; ``epoch`` is in seconds.
     """
 
     tree: Tree
@@ -37,6 +38,13 @@ class System:
     suite: str
     epoch: int
     diversions: list[Diversion] = field(default_factory=list)
+    present: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def libc_bin(self) -> str | None:
+        """The version of the package with ldconfig; None without it."""
+        new = self.packages.get("libc-bin")
+        return new.fields["Version"] if new else self.present.get("libc-bin")
 
     @property
     def names(self) -> dict[str, str]:

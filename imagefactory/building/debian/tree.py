@@ -158,6 +158,11 @@ class Tree:
             )
         return entry.read().decode()
 
+    def raw(self, path: str) -> str:
+        """As ``text``, for a file that may have other bytes than UTF-8; they are kept."""
+        entry = self.find(path)
+        return entry.read().decode(errors="surrogateescape") if entry else ""
+
     def real(self, path: str) -> str:
         """``path`` with all symbolic links followed, whether or not it exists.
 

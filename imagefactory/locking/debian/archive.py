@@ -7,9 +7,9 @@ import io
 import itertools
 import lzma
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -18,17 +18,56 @@ from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.settings import Debian
 from imagefactory.system import web
 
-#: The OpenPGP keys of Debian 12 and 13, as in the package debian-archive-keyring.
-KEYS = Path(__file__).with_name("debian-archive-keys.asc")
-ARCHIVES = ("debian", "debian-security")
-DEFAULT = "http://deb.debian.org/{}"
 _APT = Path("/etc/apt")
-#: The parts of a suite: their archive, and their codename, which is their folder below ``dists``.
-_PARTS = (
-    ("debian", "{}"),
-    ("debian", "{}-updates"),
-    ("debian-security", "{}-security"),
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """A distribution whose archives are read.
+
+    Attributes:
+        keys: the OpenPGP keys that sign its archives.
+        parts: of a suite: the archive, and its folder below ``dists``.
+        ports: the archive of an architecture that has one of its own.
+        components: of its archives.
+        named_by: the field of InRelease that has the folder's name.
+    """
+
+    keys: Path
+    parts: tuple[tuple[str, str], ...]
+    components: tuple[str, ...]
+    named_by: str
+    ports: Mapping[str, str] = field(default_factory=dict)
+
+
+#: By ID in os-release.
+DISTRIBUTIONS = {
+    "debian": Distribution(
+        # those of Debian 12 and 13, as in the package debian-archive-keyring
+        keys=Path(__file__).with_name("debian-archive-keys.asc"),
+        parts=(
+            ("debian", "{}"),
+            ("debian", "{}-updates"),
+            ("debian-security", "{}-security"),
+        ),
+        components=("main",),
+        named_by="Codename",
+    ),
+    "ubuntu": Distribution(
+        # that of 2018, as in the package ubuntu-keyring
+        keys=Path(__file__).with_name("ubuntu-archive-keys.asc"),
+        parts=(("ubuntu", "{}"), ("ubuntu", "{}-updates"), ("ubuntu", "{}-security")),
+        components=("main", "universe"),
+        named_by="Suite",
+        ports={"arm64": "ubuntu-ports"},
+    ),
+}
+_DEFAULTS = {
+    "debian": "http://deb.debian.org/debian",
+    "debian-security": "http://deb.debian.org/debian-security",
+    "ubuntu": "http://archive.ubuntu.com/ubuntu",
+    "ubuntu-ports": "http://ports.ubuntu.com/ubuntu-ports",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +81,7 @@ class Index:
 def mirror(archive: str, debian: Debian, apt: Path = _APT) -> str:
     """The URL of ``archive``: of the settings, else of the machine's own apt, else Debian's."""
     chosen = dict(debian.mirrors).get(archive)
-    return chosen or _mirror_of_apt(archive, apt) or DEFAULT.format(archive)
+    return chosen or _mirror_of_apt(archive, apt) or _DEFAULTS[archive]
 
 
 def _mirror_of_apt(archive: str, apt: Path) -> str | None:
@@ -56,39 +95,55 @@ def _mirror_of_apt(archive: str, apt: Path) -> str | None:
     return None
 
 
-def indexes(suite: str, architectures: Sequence[str], debian: Debian) -> dict[str, list[Index]]:
+def indexes(
+    suite: str, architectures: Sequence[str], debian: Debian, *, distribution: str = "debian"
+) -> dict[str, list[Index]]:
     """The package indexes of a suite, its updates and security updates, by architecture.
 
-    Raises SetupError if an archive is not reachable, CheckFailedError if a file is not signed with
-    a trusted key, has expired, or is of another suite.
+    ``distribution`` is a key of ``DISTRIBUTIONS``. Raises SetupError if an archive is not
+    reachable, CheckFailedError if a file is not signed with a trusted key, has expired, or is of
+    another suite.
     """
-    with ThreadPoolExecutor(len(_PARTS)) as pool:
-        parts = list(pool.map(lambda part: _part(part, suite, architectures, debian), _PARTS))
-    return {arch: [part[arch] for part in parts] for arch in architectures}
+    of = DISTRIBUTIONS[distribution]
+    parts: dict[tuple[str, str], list[str]] = {}
+    for arch in architectures:
+        for archive, codename in of.parts:
+            part = of.ports.get(arch, archive), codename.format(suite)
+            parts.setdefault(part, []).append(arch)
+    with ThreadPoolExecutor(len(parts)) as pool:
+        found = pool.map(lambda part: _part(part[0], part[1], parts[part], of, debian), parts)
+        rows = [row for part in found for row in part]
+    return {arch: [index for one, index in rows if one == arch] for arch in architectures}
 
 
 def _part(
-    part: tuple[str, str], suite: str, architectures: Sequence[str], debian: Debian
-) -> dict[str, Index]:
-    archive, codename = part[0], part[1].format(suite)
+    archive: str, codename: str, architectures: Sequence[str], of: Distribution, debian: Debian
+) -> list[tuple[str, Index]]:
+    """The indexes of one part, each with its architecture."""
     url = f"{mirror(archive, debian)}/dists/{codename}"
-    release = _verified(_get(f"{url}/InRelease"), url, debian)
-    _check(release, codename, url)
+    release = _verified(_get(f"{url}/InRelease"), url, debian.keys or of.keys)
+    _check(release, codename, url, of)
     hashes = _hashes(release)
-    found = {}
-    for arch in architectures:
-        name = f"main/binary-{arch}/Packages.xz"
-        if name not in hashes:
-            what = f"{url} has no packages for {arch}"
-            raise fail(CheckFailedError, "debian-no-architecture", what, fix="choose another suite")
-        sha256 = hashes[name]
-        data = _get(f"{url}/main/binary-{arch}/by-hash/SHA256/{sha256}")
-        if hashlib.sha256(data).hexdigest() != sha256:
-            what = f"{url}/{name} does not have the hash that InRelease gives"
-            fix = "try again later: the mirror may be in the middle of an update"
-            raise fail(CheckFailedError, "debian-index-changed", what, fix=fix)
-        found[arch] = Index(archive=archive, text=lzma.decompress(data))
-    return found
+    return [
+        (arch, Index(archive=archive, text=_packages(url, f"{name}/binary-{arch}", hashes)))
+        for arch in architectures
+        for name in of.components
+    ]
+
+
+def _packages(url: str, folder: str, hashes: Mapping[str, str]) -> bytes:
+    """The text of the package index in ``folder``."""
+    name = f"{folder}/Packages.xz"
+    if name not in hashes:
+        what = f"{url} has no packages for {folder.rpartition('-')[2]}"
+        raise fail(CheckFailedError, "debian-no-architecture", what, fix="choose another suite")
+    sha256 = hashes[name]
+    data = _get(f"{url}/{folder}/by-hash/SHA256/{sha256}")
+    if hashlib.sha256(data).hexdigest() != sha256:
+        what = f"{url}/{name} does not have the hash that InRelease gives"
+        fix = "try again later: the mirror may be in the middle of an update"
+        raise fail(CheckFailedError, "debian-index-changed", what, fix=fix)
+    return lzma.decompress(data)
 
 
 def _get(url: str) -> bytes:
@@ -97,11 +152,10 @@ def _get(url: str) -> bytes:
     return file.getvalue()
 
 
-def _verified(signed: bytes, url: str, debian: Debian) -> str:
+def _verified(signed: bytes, url: str, keys: Path) -> str:
     """The signed part of an InRelease file, if it is signed with a trusted key."""
     from pysequoia import Cert, verify  # noqa: PLC0415 - only needed to lock
 
-    keys = debian.keys or KEYS
     try:
         trusted = Cert.split_file(str(keys))
     except (OSError, RuntimeError) as error:
@@ -117,11 +171,11 @@ def _verified(signed: bytes, url: str, debian: Debian) -> str:
     return (checked.bytes or b"").decode()
 
 
-def _check(release: str, codename: str, url: str) -> None:
+def _check(release: str, codename: str, url: str, of: Distribution) -> None:
     """Raise CheckFailedError if ``release`` is of another suite, or a mirror stopped updating."""
     fields = dict(line.split(": ", 1) for line in release.splitlines() if re.match(r"\S+: ", line))
-    if fields.get("Codename") != codename:
-        what = f"{url} is {fields.get('Codename', 'of no suite')}, not {codename}"
+    if fields.get(of.named_by) != codename:
+        what = f"{url} is {fields.get(of.named_by, 'of no suite')}, not {codename}"
         fix = "write the codename of a suite in matrix.yaml, and check the mirror"
         raise fail(CheckFailedError, "debian-other-suite", what, fix=fix)
     until = fields.get("Valid-Until")

@@ -13,10 +13,14 @@ from imagefactory.errors import Problem, SetupError
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.debian.archive import mirror
 from imagefactory.locking.lock import Deb
-from imagefactory.settings import Debian, Settings
+from imagefactory.settings import SNAPSHOT, Debian, Settings
 from imagefactory.system import ui, web
 
 THREADS = 8
+UBUNTU_SNAPSHOT = "https://snapshot.ubuntu.com"
+#: States of a day in the archive of old packages: its last one, its first one, and those between,
+#: as archives change every six hours. A package may have been replaced on the day of its lock.
+_TIMES = ("235959", "000000", "180000", "120000", "060000")
 
 
 def fetch(debs: Sequence[Deb], day: str, settings: Settings) -> list[Path]:
@@ -84,11 +88,11 @@ class _Sources:
 
     def of(self, deb: Deb) -> list[str]:
         """Where the file of ``deb`` may be, best first; only on hosts that answer."""
-        dated = f"{self._debian.snapshot}/{deb.archive}/{self._day}"
+        snapshot = _snapshot(deb, self._debian)
+        dated = f"{snapshot}/{deb.archive}/{self._day}"
         roots = {
             mirror(deb.archive, self._debian): [mirror(deb.archive, self._debian)],
-            # the states at the end and at the beginning of that day
-            self._debian.snapshot: [f"{dated}T235959Z", f"{dated}T000000Z"],
+            snapshot: [f"{dated}T{time}Z" for time in _TIMES],
         }
         return [
             f"{url}/{deb.path}" for root, urls in roots.items() if self._is_up(root) for url in urls
@@ -96,7 +100,7 @@ class _Sources:
 
     def searched(self, deb: Deb) -> str:
         """What has been searched for ``deb``, for a person."""
-        roots = (mirror(deb.archive, self._debian), self._debian.snapshot)
+        roots = (mirror(deb.archive, self._debian), _snapshot(deb, self._debian))
         shown = [root if self._is_up(root) else f"{root} (no answer)" for root in roots]
         return ", ".join([*map(str, self._debian.folders), *shown])
 
@@ -105,6 +109,12 @@ class _Sources:
             if root not in self._up:
                 self._up[root] = web.is_up(f"{root}/")
             return self._up[root]
+
+
+def _snapshot(deb: Deb, debian: Debian) -> str:
+    """The archive of old packages that has those of the archive of ``deb``."""
+    is_ubuntu = deb.archive.startswith("ubuntu") and debian.snapshot == SNAPSHOT
+    return UBUNTU_SNAPSHOT if is_ubuntu else debian.snapshot
 
 
 def _obtain(deb: Deb, sources: _Sources, settings: Settings) -> bool:

@@ -136,6 +136,14 @@ class Universe:
         return [one for one in (*([own] if own else ()), *others) if one.satisfies(relation)]
 
 
+def installed(status: str) -> list[Package]:
+    """The packages that dpkg's ``status`` lists as installed; their files are unknown."""
+    paragraphs = (one.strip("\n").encode(errors="surrogateescape") for one in status.split("\n\n"))
+    return [
+        _parse("", one) for one in paragraphs if re.search(rb"(?m)^Status: \S+ ok installed$", one)
+    ]
+
+
 def _parse(archive: str, paragraph: bytes) -> Package:
     from debian.deb822 import Packages  # noqa: PLC0415 - only needed to lock
 
@@ -154,10 +162,10 @@ def _parse(archive: str, paragraph: bytes) -> Package:
             name=row["Package"],
             version=row["Version"],
             arch=row["Architecture"],
-            sha256=row["SHA256"],
-            size=int(row["Size"]),
+            sha256=row.get("SHA256", ""),
+            size=int(row.get("Size", "0")),
             archive=archive,
-            path=row["Filename"],
+            path=row.get("Filename", ""),
         ),
         priority=row.get("Priority", "optional"),
         depends=alternatives("pre-depends", "depends"),

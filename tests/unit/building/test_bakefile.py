@@ -15,7 +15,7 @@ from support.machine import DOWN, settings
 from support.plans import base_image, planned
 
 from imagefactory.building import bakefile, bases
-from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.bakefile import BakeOptions, WheelBake
 from imagefactory.building.contexts import Contexts
 from imagefactory.errors import InputError, SetupError
 from imagefactory.locking import wheelhouse
@@ -49,6 +49,25 @@ def test_a_streamed_program_is_gone_when_its_reader_leaves() -> None:
     assert time.monotonic() - began < 20
 
 
+def contexts_in(folder: Path) -> Contexts:
+    """Where contexts are written, with an unpacker for amd64 and one for arm64."""
+    file = unpacker(folder, "0.13.8")
+    uv = Wheel(
+        name="uv",
+        version="0.13.8",
+        filename=file.name,
+        sha256=wheelhouse.sha_of(file),
+        size=file.stat().st_size,
+        index="find-links",
+    )
+    return Contexts(
+        folder=folder / "${out}",
+        templates=(ROOT / "templates",),
+        unpackers=tuple(Unpacker(platform=platform, wheel=uv) for platform in Platform),
+        settings=settings(folder, DOWN, links=(folder,)),
+    )
+
+
 def write(
     folder: Path,
     options: BakeOptions | None = None,
@@ -61,21 +80,7 @@ def write(
     base = base_image(cell.flavor.base, cell.platform, suite=suite)
     made = replace(planned(base), **changes)  # type: ignore[arg-type]
     native = base_image(made.cell.flavor.base, Platform.AMD64, suite=suite)
-    file = unpacker(folder, "0.13.8")
-    uv = Wheel(
-        name="uv",
-        version="0.13.8",
-        filename=file.name,
-        sha256=wheelhouse.sha_of(file),
-        size=file.stat().st_size,
-        index="find-links",
-    )
-    contexts = Contexts(
-        folder=folder / "${out}",
-        templates=(ROOT / "templates",),
-        unpackers=(Unpacker(platform=Platform.AMD64, wheel=uv),),
-        settings=settings(folder, DOWN, links=(folder,)),
-    )
+    contexts = contexts_in(folder)
     path = bakefile.write_cells(contexts, [made], {"trixie": native}, options or BakeOptions())
     targets: dict[str, dict[str, object]] = json.loads(path.read_text())["target"]
     return targets
@@ -106,6 +111,27 @@ def test_the_stages_of_a_base_of_packages_begin_with_systems_that_were_assembled
         "root": "base arm64",
         "builder": "target:builder-trixie-amd64",
     }
+
+
+@pytest.mark.parametrize(("compiles", "system"), [(True, "compiler"), (False, "builder")])
+def test_a_wheel_is_compiled_where_the_locked_compilers_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles: bool, system: str
+) -> None:
+    monkeypatch.setattr(bases, "contexts", lambda _, stage, __: {"root": stage})
+    builder = base_image(planned().cell.flavor.base, Platform.ARM64, suite="trixie")
+    (tmp_path / "wheel").mkdir()
+    wheel = WheelBake(
+        context=tmp_path / "wheel",
+        archive=tmp_path / "made.tar",
+        stage="wheel",
+        builder=builder,
+        compiles=compiles,
+    )
+    contexts = contexts_in(tmp_path)
+    targets = json.loads(bakefile.write_wheel(contexts, wheel, BakeOptions()).read_text())["target"]
+    name = f"{system}-trixie-arm64"
+    assert targets["wheel"]["contexts"] == {"builder": f"target:{name}"}
+    assert (targets[name]["contexts"], targets[name]["target"]) == ({"root": system}, "builder")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from support.machine import settings
 from support.plans import base_image, deb, planned
 
 from imagefactory.building import bases
-from imagefactory.building.debian import debian
+from imagefactory.building.debian import debian, overlay
+from imagefactory.locking import registry_bases
 from imagefactory.locking.debian import files
+from imagefactory.locking.debian.skeleton import Skeleton
 from imagefactory.locking.lock import Deb
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.system.platforms import Platform
@@ -55,7 +57,9 @@ def test_each_stage_has_a_system_of_its_own_that_is_assembled_once(
     assert first["root"].endswith("@sha256:1")
     assert bases.contexts(base, "base", settings(tmp_path)) == first
     assert bases.contexts(base, "builder", settings(tmp_path)) != first
-    assert assembled == [["apt", "bash"], ["apt", "bash", "git"]]
+    locked = replace(base.locked, compiler=(deb("ccache"),))
+    assert bases.contexts(replace(base, locked=locked), "compiler", settings(tmp_path)) != first
+    assert assembled == [["apt", "bash"], ["apt", "bash", "git"], ["apt", "bash", "git", "ccache"]]
 
 
 def test_other_packages_are_another_system(assembled: list[list[str]], tmp_path: Path) -> None:
@@ -70,6 +74,40 @@ def test_an_image_of_a_registry_needs_no_context(
     base = base_image(planned().cell.flavor.base, Platform.ARM64)
     assert bases.contexts(base, "base", settings(tmp_path)) == {}
     assert assembled == []
+
+
+def test_what_is_added_to_an_image_of_a_registry_is_assembled_over_what_it_has(
+    assembled: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[list[str]] = []
+
+    def add(packages: Sequence[Path], image: Skeleton, *, folder: Path, **_: object) -> None:
+        assert image is has
+        made.append([path.name for path in packages])
+        folder.mkdir(parents=True)
+        (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:9"}]}))
+
+    has = Skeleton(nodes={})
+    monkeypatch.setattr(registry_bases, "skeleton", lambda *_: has)
+    monkeypatch.setattr(overlay, "assemble", add)
+    base = base_image(planned().cell.flavor.base, Platform.ARM64, deb("g++"))
+    base = replace(base, locked=replace(base.locked, builder=(deb("git"),)))
+    assert bases.contexts(base, "base", settings(tmp_path))["root"].endswith("@sha256:9")
+    bases.contexts(base, "builder", settings(tmp_path))
+    assert (made, assembled) == ([["g++"], ["g++", "git"]], [])
+    builder_only = replace(base, locked=replace(base.locked, debs=()))
+    assert bases.contexts(builder_only, "base", settings(tmp_path)) == {}
+    bases.contexts(builder_only, "builder", settings(tmp_path))
+    assert made[2:] == [["git"]]
+
+
+def test_what_is_added_to_an_image_is_part_of_the_build_key() -> None:
+    base = planned().cell.flavor.base
+    keys = [
+        planned(base_image(base, Platform.ARM64, *debs)).build_key
+        for debs in ((), (deb("g++"),), (deb("gcc-14"),))
+    ]
+    assert len(set(keys)) == len(keys)
 
 
 def test_the_digest_covers_the_packages_the_platform_and_the_assembler(

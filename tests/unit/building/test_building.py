@@ -19,7 +19,8 @@ from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
-from imagefactory.system.engine import Engine
+from imagefactory.system.engine import Builder, Engine
+from imagefactory.system.platforms import Platform
 
 FAKE = """\
 #!{python} -IS
@@ -32,7 +33,8 @@ if "bake" not in sys.argv:
     sys.exit(0)
 words = sys.argv[sys.argv.index("--file") + 3:]
 names = words[:words.index("--set")] if "--set" in words else words
-for file, row in ("calls", names), ("overrides", words[len(names):]):
+before = sys.argv[1:sys.argv.index("--file")]
+for file, row in ("calls", names), ("overrides", words[len(names):]), ("before", before):
     with (here / file).open("a") as rows:
         rows.write(json.dumps(row) + "\\n")
 bad = json.loads((here / "bad").read_text())
@@ -150,13 +152,12 @@ Description:\t[image 1/9] COPY --link --from=layer-small /out/root/ /
 """
 
 
-def test_a_build_into_a_folder_drops_the_stages_before_it_exports(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def into_a_folder(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> list[building.BuildResult]:
+    """Build two cells, of which the second fails, into the folder ``out``."""
     (tmp_path / "bad").write_text('{"b": ""}')
     (tmp_path / "du").write_text(CACHE)
-    finished: list[Path] = []
-    monkeypatch.setattr(layouts, "finish", lambda layout, _: finished.append(layout))
     monkeypatch.setattr(bakefile, "write_cells", lambda *_: tmp_path / "bake.json")
     contexts = Contexts(
         folder=tmp_path / "contexts",
@@ -167,14 +168,16 @@ def test_a_build_into_a_folder_drops_the_stages_before_it_exports(
     made = planned()
     plans = [replace(made, cell=replace(made.cell, name=name)) for name in "ab"]
     monkeypatch.setattr(Site, "platform", made.cell.platform)
-    results = building.build(
-        plans,
-        {},
-        Site(engine=engine),
-        contexts,
-        BakeOptions(output=tmp_path / "out"),
-        tmp_path / "logs",
-    )
+    options = BakeOptions(output=tmp_path / "out")
+    return building.build(plans, {}, site, contexts, options, tmp_path / "logs")
+
+
+def test_a_build_into_a_folder_drops_the_stages_before_it_exports(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[Path] = []
+    monkeypatch.setattr(layouts, "finish", lambda layout, _: finished.append(layout))
+    results = into_a_folder(tmp_path, Site(engine=engine), monkeypatch)
     assert [(result.cell, result.ok) for result in results] == [("a", True), ("b", False)]
     assert rows(tmp_path / "calls") == [["a", "b"], ["a"], ["a"]]
     assert rows(tmp_path / "overrides")[1:] == [["--set", "a.output=type=cacheonly"], []]
@@ -182,3 +185,19 @@ def test_a_build_into_a_folder_drops_the_stages_before_it_exports(
     assert removed == ['id="^(stage-a)$"']
     assert finished == [tmp_path / "out" / "a"]
     assert results[0].log.read_text() != ""
+
+
+def test_a_build_into_a_folder_runs_and_exports_on_the_builder_that_was_named(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[Path] = []
+    monkeypatch.setattr(layouts, "finish", lambda layout, _: finished.append(layout))
+    far = Builder(name="far", driver="docker-container", platforms=(Platform.ARM64,))
+    results = into_a_folder(tmp_path, Site(engine=engine, builder=far), monkeypatch)
+    assert [(result.cell, result.ok) for result in results] == [("a", True), ("b", False)]
+    before = rows(tmp_path / "before")
+    assert len(before) == 3
+    assert all(words[words.index("--builder") + 1] == "far" for words in before)
+    assert rows(tmp_path / "overrides")[1:] == [["--set", "a.output=type=cacheonly"], []]
+    assert not (tmp_path / "others").exists()  # the engine's own cache is none of its business
+    assert finished == [tmp_path / "out" / "a"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pysequoia import Tsk
-from support.debian import BASIC, key, package, serve, write
+from support.debian import BASIC, COMPILERS, key, package, serve, write
 from support.machine import settings
 from support.matrices import write as write_matrix
 
@@ -16,13 +16,12 @@ from imagefactory.errors import FactoryError
 from imagefactory.locking import bases, store
 from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Cell, SourceBuild
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 
 EMPTY = Lock(created="2026-11-20", tools=(), resolutions=())
 SUITE = "    suite: trixie\n"
-DIGEST = f"sha256:{'1' * 64}"
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +94,25 @@ def test_a_base_is_locked_again_when_its_packages_change(
     assert bases.check(new, changed, machine) == []
 
 
+def test_compilers_are_locked_for_bases_whose_cells_compile_wheels(
+    machine: Settings, cells: tuple[Cell, ...], www: Path, owner: Tsk, tmp_path: Path
+) -> None:
+    write(www, owner, *BASIC, *COMPILERS)
+    plain = bases.update(EMPTY, cells, machine)
+    assert {base.compiler for base in plain.bases} == {None}
+    one, *others = cells
+    build = SourceBuild(binaries="compiled", tools="x", location=one.flavor.location)
+    compiling = (replace(one, flavor=replace(one.flavor, build=build)), *others)
+    lock = bases.update(plain, compiling, machine)
+    names = [[deb.name for deb in base.compiler or ()] for base in lock.bases]
+    assert names == 2 * [["ccache", "g++", "libhash", "libpython3-dev"]]
+    assert bases.update(lock, compiling, unreachable(machine)) is lock
+    assert bases.update(lock, cells, unreachable(machine)) is lock
+    store.write(tmp_path / "wheels.lock", lock, guards=tmp_path)
+    assert store.read(tmp_path / "wheels.lock") == lock
+    assert "trixie linux/amd64: ccache (none) -> 1" in map(str, bases.changes(plain, lock))
+
+
 def test_newer_packages_are_locked_only_when_the_base_is_upgraded(
     machine: Settings, cells: tuple[Cell, ...], www: Path, owner: Tsk
 ) -> None:
@@ -129,12 +147,6 @@ def test_a_package_that_is_gone_is_found_by_the_check(
     (www / "debian" / lock.bases[0].debs[0].path).unlink()
     (problem,) = bases.check(lock, cells, machine)
     assert (problem.code, problem.where) == ("debian-gone", "apt 1")
-
-
-def test_a_digest_in_the_matrix_is_locked_as_it_is(machine: Settings, tmp_path: Path) -> None:
-    cells = declared(tmp_path, SUITE, f"    image: debian:trixie-slim@{DIGEST}\n")
-    lock = bases.update(EMPTY, cells, unreachable(machine))
-    assert {(base.digest, base.debs) for base in lock.bases} == {(DIGEST, ())}
 
 
 def test_a_registry_that_does_not_answer_is_a_clear_error(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.index import serve, torch, unpacker, wheel
 from support.machine import settings
-from support.matrices import GOOD, problems
+from support.matrices import GOOD, changed, problems
 
 from imagefactory.errors import CheckFailedError, FactoryError, SetupError
 from imagefactory.locking import indexes, locking, store, wheelhouse
@@ -28,8 +28,8 @@ INCLUDE = GOOD[GOOD.index("include:\n") : GOOD.index("exclude:")]
 
 def write(folder: Path, url: str, *changes: tuple[str, str]) -> Path:
     """A matrix whose torch comes from the index that is named like the channel."""
-    text = GOOD
-    for old, new in [
+    return changed(
+        folder,
         (INCLUDE, ""),
         ('["0.22.1", "0.33.0"]', '["0.22.1"]'),
         ('["2.11.0", "2.14.0"]', '["2.11.0"]'),
@@ -37,12 +37,7 @@ def write(folder: Path, url: str, *changes: tuple[str, str]) -> Path:
         ("flavors:\n", f"indexes:\n  cu130: {{url: '{url}'}}\nflavors:\n"),
         ("    patches:", '    indexes: {torch: "{channel}"}\n    patches:'),
         *changes,
-    ]:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path = folder / "matrix.yaml"
-    path.write_text(text)
-    return path
+    )
 
 
 @pytest.fixture

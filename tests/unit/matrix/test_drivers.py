@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.matrices import GOOD, problems
+from support.matrices import changed, problems
 from support.plans import planned
 
 from imagefactory.locking import locking, store
@@ -28,18 +28,13 @@ overrides:
 
 def write(folder: Path, *changes: tuple[str, str]) -> Path:
     """A matrix with CUDA 13.2 on driver 580.142, which NVIDIA documents 595.45.04 for."""
-    text = GOOD
-    for old, new in [
+    return changed(
+        folder,
         ('  cuda: ["13.0"]', '  cuda: ["13.2"]'),
         ('driver: "580.95"', 'driver: "580.142"'),
         ("overrides:\n", OVERRIDE),
         *changes,
-    ]:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path = folder / "matrix.yaml"
-    path.write_text(text)
-    return path
+    )
 
 
 def test_a_toolkit_on_an_older_driver_needs_an_override_and_the_error_says_so(

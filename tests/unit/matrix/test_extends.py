@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from support.matrices import GOOD, problems
+from support.matrices import changed, problems
 
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
@@ -30,13 +30,8 @@ TRIXIE_RDMA = "  trixie-rdma: {extends: trixie, packages: [libibverbs1]}\nflavor
 
 
 def write(folder: Path, *changes: tuple[str, str]) -> Path:
-    text = GOOD
-    for old, new in [("flavors:\n  gb10:\n", RDMA), (BASE, TRIXIE_RDMA), *changes]:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path = folder / "matrix.yaml"
-    path.write_text(text.replace("- {flavor: gb10,", "- {flavor: gb10-rdma,"))
-    return path
+    cell = ("- {flavor: gb10,", "- {flavor: gb10-rdma,")
+    return changed(folder, ("flavors:\n  gb10:\n", RDMA), (BASE, TRIXIE_RDMA), *changes, cell)
 
 
 def rdma(folder: Path, *changes: tuple[str, str]) -> Cell:

@@ -113,9 +113,10 @@ def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
     made = planned()
     flavor = made.cell.flavor
 
-    def env(base: Base, toolchain: LockedToolchain | None = None) -> dict[str, str]:
+    def env(base: Base, toolchain: LockedToolchain | None = None, **own: str) -> dict[str, str]:
         cell = replace(made.cell, flavor=replace(flavor, base=base))
-        return image_config.environment(cell, toolchain)
+        locked = replace(made.base.locked, env=tuple(own.items()))
+        return image_config.environment(cell, toolchain, locked)
 
     cuda = replace(flavor.base, cuda_home="/usr/local/cuda")
     assert env(cuda)["CUDA_HOME"] == "/usr/local/cuda"
@@ -126,6 +127,18 @@ def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
     locked = project_lock().toolchain("cuda13.0", Platform.ARM64)
     assert env(cuda, locked)["CUDA_HOME"] == "/opt/cuda"
     assert "CUDA_HOME" not in env(flavor.base)
+    # NVIDIA's images with a compiler, and those without
+    path = "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/bin"
+    devel = env(flavor.base, PATH=path, LIBRARY_PATH="/usr/local/cuda/lib64/stubs")
+    assert (devel["CUDA_HOME"], devel["PATH"]) == ("/usr/local/cuda", f"/opt/venv/bin:{path}")
+    assert devel["TRITON_PTXAS_PATH"] == "/usr/local/cuda/bin/ptxas"
+    runtime = env(flavor.base, PATH=path)
+    assert ("CUDA_HOME" in runtime, runtime["PATH"]) == (False, f"/opt/venv/bin:{path}")
+    assert env(cuda, PATH=path)["PATH"] == f"/opt/venv/bin:{path}"
+    assert env(cuda, PATH="/usr/bin")["PATH"] == "/opt/venv/bin:/usr/local/cuda/bin:/usr/bin"
+    assert env(flavor.base, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/other"
+    assert env(own, PATH=path)["PATH"] == "/opt/venv/bin:/usr/local/nvidia/bin:/usr/bin"
+    assert env(flavor.base, locked, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/cuda"
 
 
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:

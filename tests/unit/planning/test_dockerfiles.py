@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 from support import ROOT
-from support.plans import all_planned
+from support.plans import all_planned, base_image, deb
 from support.project import project_lock
 
 from imagefactory.errors import InputError
-from imagefactory.matrix.cell import Base, request_of
+from imagefactory.locking.lock import LockedBase
+from imagefactory.matrix.cell import request_of
 from imagefactory.planning import cell_plan, render
 from imagefactory.planning.cell_plan import ROOT as ROOT_CONTEXT
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.system.platforms import Platform
 
 LINES, COLUMNS = 150, 120
 #: Values that would be something else than text where a Dockerfile or a shell reads them bare.
@@ -74,7 +76,7 @@ def test_a_line_that_is_too_long_is_found() -> None:
     assert too_long("RUN x\n" * 151) == ["151 lines"]
 
 
-def stages_of(base: Base, reference: str) -> tuple[str, str]:
+def stages_of(base: LockedBase, reference: str) -> tuple[str, str]:
     """The Dockerfile of a base, split before its second stage."""
     text = render.base_dockerfile((ROOT / "templates",), base, reference)
     assert too_long(text) == []
@@ -84,17 +86,22 @@ def stages_of(base: Base, reference: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("plan", all_planned(), ids=lambda plan: plan.cell.flavor.base.name)
 def test_nothing_runs_on_the_target_in_a_base_of_packages(plan: CellPlan) -> None:
-    builder, bottom = stages_of(plan.cell.flavor.base, ROOT_CONTEXT)
+    packages = base_image(plan.cell.flavor.base, Platform.ARM64, deb("apt"), suite="trixie")
+    builder, bottom = stages_of(packages.locked, ROOT_CONTEXT)
     assert "FROM --platform=$BUILDPLATFORM root AS builder" in builder
     assert "apt-get" not in builder
     assert instructions(bottom) == ["COPY"]
 
 
-def test_packages_are_installed_on_an_image_of_a_registry() -> None:
-    base = replace(all_planned()[0].cell.flavor.base, suite=None)
-    builder, bottom = stages_of(base, f"debian@sha256:{'0' * 64}")
-    assert "install -y --no-install-recommends git python3 python3-venv" in builder
-    assert all(f" {package} \\\n" in bottom for package in base.packages)
+@pytest.mark.parametrize("added", [0, 1])
+def test_packages_are_copied_over_an_image_of_a_registry_and_nothing_runs_on_the_target(
+    added: int,
+) -> None:
+    base = base_image(all_planned()[0].cell.flavor.base, Platform.ARM64, *added * [deb("g++")])
+    builder, bottom = stages_of(base.locked, base.reference)
+    assert "apt-get" not in builder
+    assert builder.count("COPY --from=root / /") == added
+    assert instructions(bottom) == ["COPY"] * (1 + added)
 
 
 @pytest.mark.parametrize("summary", HOSTILE)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.plans import deb
 from support.project import project_lock, project_matrix, stock_patches
 
 from imagefactory import opening, workspace
@@ -50,7 +51,8 @@ def lock() -> Lock:
         for p in (Platform.AMD64, Platform.ARM64)
     ]
     sources = (source("vllm", "0.22.1", "a"), source(GIT, "0" * 40, "b"))
-    return replace(real, toolchains=(*real.toolchains, *tools), sources=sources)
+    bases = tuple(replace(one, compiler=(deb("ccache"),)) for one in real.bases)
+    return replace(real, toolchains=(*real.toolchains, *tools), sources=sources, bases=bases)
 
 
 def cell(
@@ -143,8 +145,27 @@ def test_the_key_changes_with_everything_that_determines_the_content(
     ]
     keys.append(plan_of(replace(lock, sources=(source("vllm", "0.22.1", "c"),)), plain).key)
     keys.append(plan_of(lock, cell(binaries="official", patches=())).key)
+    newer = tuple(replace(one, compiler=(deb("g++"),)) for one in lock.bases)
+    keys.append(plan_of(replace(lock, bases=newer), plain).key)
     assert len(set(keys)) == len(keys)
     assert plan_of(lock, cell()).key == plan_of(lock, plain).key
+    official = plan_of(replace(lock, bases=()), cell(binaries="official", patches=()))
+    assert official.key == plan_of(lock, cell(binaries="official", patches=())).key
+
+
+def test_compilers_that_are_not_locked_are_reported_with_the_base(lock: Lock) -> None:
+    without = replace(lock, bases=tuple(replace(one, compiler=None) for one in lock.bases))
+    with pytest.raises(InputError) as caught:
+        plan_of(without, cell())
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.fix) == ("lock-uncovered", "imagefactory lock")
+    assert "the compilers of base trixie for linux/arm64" in problem.what
+
+
+def test_nothing_is_installed_while_a_wheel_is_compiled(lock: Lock) -> None:
+    text = plan_of(lock, cell()).files["Dockerfile"].decode()
+    assert "FROM builder AS prepared" in text
+    assert "apt" not in text
 
 
 def test_a_trial_adds_its_units_to_the_same_plan(lock: Lock) -> None:

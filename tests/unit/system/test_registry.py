@@ -13,9 +13,10 @@ import stamina
 from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory.errors import InputError, SetupError
-from imagefactory.system import registry
+from imagefactory.system import registry, registry_names
 from imagefactory.system.manifests import Descriptor
-from imagefactory.system.registry import Answer, Name, Registries
+from imagefactory.system.registry import Answer, Registries
+from imagefactory.system.registry_names import Name
 
 DIGEST = "sha256:" + "2" * 64
 LAYERS = {"sha256:1": 100, "sha256:2": 200}
@@ -72,14 +73,14 @@ def refused(work: Callable[[], object]) -> tuple[str, str]:
     ],
 )
 def test_a_reference_is_read_as_docker_reads_it(reference: str, url: str, wanted: str) -> None:
-    found: Name = registry.parse(reference)
+    found: Name = registry_names.parse(reference)
     assert (found.url, found.wanted) == (url, wanted)
 
 
 @pytest.mark.parametrize("reference", ["", ":1", f"@{DIGEST}", "ghcr.io/:1"])
 def test_a_reference_without_a_repository_is_refused(reference: str) -> None:
     with pytest.raises(InputError) as caught:
-        registry.parse(reference)
+        registry_names.parse(reference)
     assert caught.value.problems[0].code == "reference-wrong"
 
 
@@ -360,7 +361,7 @@ def test_a_list_of_what_are_no_tags_is_an_error_of_the_registrys(
     ask: Registries, monkeypatch: pytest.MonkeyPatch, tags: bytes
 ) -> None:
     answer = Answer(status=200, headers={}, content=tags)
-    monkeypatch.setattr(ask, "_send", lambda *_: answer)
+    monkeypatch.setattr(ask, "_send", lambda *_, **__: answer)
     assert refused(lambda: ask.tags("127.0.0.1:1/me/x"))[0] == "registry-failed"
 
 
@@ -369,7 +370,7 @@ def test_a_list_without_an_end_is_an_error_of_the_registrys(
 ) -> None:
     pages = iter(range(10**6))
 
-    def send(*_: object) -> Answer:
+    def send(*_: object, **__: object) -> Answer:
         link = f"/v2/me/x/tags/list?last={next(pages)}"
         return Answer(status=200, headers={}, content=b'{"tags": ["a"]}', following=link)
 
@@ -383,7 +384,7 @@ def test_a_link_that_is_no_address_is_an_error_of_the_registrys(
     ask: Registries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = Answer(status=200, headers={}, content=b"{}", following="http://[")
-    monkeypatch.setattr(ask, "_send", lambda *_: answer)
+    monkeypatch.setattr(ask, "_send", lambda *_, **__: answer)
     assert refused(lambda: ask.tags("127.0.0.1:1/me/x"))[0] == "registry-failed"
 
 
@@ -404,6 +405,6 @@ def test_a_password_is_not_sent_without_encryption(
     login(tmp_path, auths={"ghcr.io": {"auth": basic("me:secret")}})
     challenge = {"WWW-Authenticate": 'Bearer realm="http://ghcr.io/token"'}
     answer = Answer(status=401, headers=challenge, content=b"")
-    monkeypatch.setattr(ask, "_send", lambda *_: answer)
+    monkeypatch.setattr(ask, "_send", lambda *_, **__: answer)
     code, what = refused(lambda: ask.manifest("ghcr.io/me/x:1"))
     assert (code, "without encryption" in what) == ("registry-failed", True)

@@ -14,6 +14,10 @@ SCRIPT = "#!/bin/sh\nsomething\n"
 FILES = {
     "etc/group": "root:x:0:\nssh:x:101:\n",
     "usr/bin/agent": "",
+    "usr/bin/gcc-14": "",
+    "usr/bin/g++": "",
+    "usr/bin/gcc-ar": "",
+    "usr/bin/aarch64-linux-gnu-gcc": "",
     "usr/share/default": "settings",
     "var/run/mine": "kept",
 }
@@ -57,6 +61,15 @@ def test_steps_make_files_folders_links_and_copies(tmp_path: Path) -> None:
     assert tree.text("etc/settings") == "settings"
 
 
+def test_ccache_has_links_with_the_names_of_the_compilers(tmp_path: Path) -> None:
+    tree = run(tmp_path, "ccache").tree
+    links = dict(tree.below("usr/lib/ccache/"))
+    assert [path.rpartition("/")[2] for path in links] == [
+        *("aarch64-linux-gnu-gcc", "c++", "g++", "gcc-14")
+    ]
+    assert {entry.target for entry in links.values()} == {"../../bin/ccache"}
+
+
 def test_steps_leave_alone_what_is_there(tmp_path: Path) -> None:
     tree = run(
         tmp_path, "file usr/share/default 0600 root new", "copy etc/group usr/share/default"
@@ -94,3 +107,17 @@ def test_a_step_that_cannot_be_done_is_refused_by_name(
     with pytest.raises(InputError) as caught:
         run(tmp_path, step)
     assert what in str(caught.value)
+
+
+def test_certificates_of_an_images_own_are_not_dropped_from_its_bundle(tmp_path: Path) -> None:
+    own = {"usr/local/share/ca-certificates/mine.crt": "a certificate"}
+    one = package.read(deb(tmp_path, "one", own), tmp_path / "spool")
+    system = System(
+        tree=merge.merge([one]),
+        packages={"one": one},
+        platform=Platform.AMD64,
+        suite="trixie",
+        epoch=0,
+    )
+    with pytest.raises(ValueError, match="certificates of its own"):
+        actions.STEPS["certificates"](system, one)

@@ -236,9 +236,18 @@ def test_a_damaged_package_is_refused_by_its_path(tmp_path: Path, damage: Any, w
 
 
 def test_a_package_compressed_in_another_way_is_refused(tmp_path: Path) -> None:
-    path = deb(tmp_path, "one", compression="zst")
-    with pytest.raises(InputError, match="is compressed with zst; only xz and gzip"):
+    path = deb(tmp_path, "one", compression="bz2")
+    with pytest.raises(InputError, match="is compressed with bz2; only xz, gzip and zstd"):
         assemble([path], tmp_path / "image")
+
+
+def test_packages_of_ubuntu_are_read_which_are_compressed_with_zstd(tmp_path: Path) -> None:
+    files = [
+        deb(tmp_path / name, "one", {"etc/x": "1" * 1000}, compression=name)
+        for name in ("xz", "zst")
+    ]
+    digests = [assemble([file], tmp_path / "image" / file.parent.name).digest for file in files]
+    assert digests[0] == digests[1]
 
 
 def test_an_image_replaces_the_one_before_only_when_it_is_complete(tmp_path: Path) -> None:

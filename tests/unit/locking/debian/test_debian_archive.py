@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pysequoia import Cert, Tsk
-from support.debian import BASIC, key, package, serve, write
+from support.debian import BASIC, key, package, serve, write, write_ubuntu
 
 from imagefactory.errors import FactoryError
 from imagefactory.locking.debian import archive
@@ -102,7 +102,7 @@ def test_an_archive_that_is_down_and_unreadable_keys_are_clear_errors(
 
 
 def test_the_keys_that_are_trusted_by_default_are_those_of_debian_12_and_13() -> None:
-    keys = Cert.split_file(str(archive.KEYS))
+    keys = Cert.split_file(str(archive.DISTRIBUTIONS["debian"].keys))
     assert sorted(str(key.user_ids[0]).partition(" <")[0] for key in keys) == [
         "Debian Archive Automatic Signing Key (12/bookworm)",
         "Debian Archive Automatic Signing Key (13/trixie)",
@@ -128,3 +128,18 @@ def test_the_mirror_is_that_of_the_settings_else_of_apt_else_debians(tmp_path: P
     debian = from_environment(environ).debian
     assert archive.mirror("debian", debian, tmp_path) == "http://own.example/debian"
     assert archive.mirror("debian-security", debian, tmp_path).startswith("http://two.example")
+
+
+def test_ubuntus_archives_have_components_and_arm64_one_of_its_own(
+    debian: Debian, www: Path, owner: Tsk
+) -> None:
+    write_ubuntu(www, owner, package("python3-venv"))
+    found = archive.indexes("noble", ["amd64", "arm64"], debian, distribution="ubuntu")
+    for arch, name in (("amd64", "ubuntu"), ("arm64", "ubuntu-ports")):
+        assert [index.archive for index in found[arch]] == [name] * 6
+        assert any(b"Package: python3-venv\n" in index.text for index in found[arch])
+
+
+def test_ubuntus_key_is_the_one_of_2018() -> None:
+    (key,) = Cert.split_file(str(archive.DISTRIBUTIONS["ubuntu"].keys))
+    assert key.fingerprint == "f6ecb3762474eda9d21b7022871920d1991bc93c"

@@ -18,6 +18,7 @@ from imagefactory.locking.debian.archive import indexes
 from imagefactory.locking.debian.packages import Universe
 from imagefactory.locking.lock import Deb
 from imagefactory.settings import Debian, Settings
+from imagefactory.system import web
 
 DAY = "2026-11-20"
 POOL = Path("debian", "pool")
@@ -65,16 +66,37 @@ def test_files_are_downloaded_in_the_order_of_the_packages_and_kept(
     assert files.fetch(debs, DAY, without_network(machine)) == paths
 
 
-def test_a_package_that_the_archive_dropped_comes_from_the_snapshot_of_its_day(
-    machine: Settings, debs: list[Deb], www: Path
+@pytest.mark.parametrize("time", ["235959", "120000", "000000"])
+def test_a_package_that_the_archive_dropped_comes_from_a_snapshot_of_its_day(
+    machine: Settings, debs: list[Deb], www: Path, time: str
 ) -> None:
     (www / "snapshot" / "debian").mkdir(parents=True)
-    dated = www / "snapshot" / "debian" / "20261120T235959Z"
+    dated = www / "snapshot" / "debian" / f"20261120T{time}Z"
     shutil.copytree(www / POOL, dated / "pool")
     shutil.rmtree(www / POOL)
     assert files.missing([(deb, DAY) for deb in debs], machine) == []
     assert contents(files.fetch(debs, DAY, machine))[2] == "tool 1:2"
     assert [p.code for p in files.missing([(debs[0], "2026-11-19")], machine)] == ["debian-gone"]
+
+
+def test_snapshots_are_asked_after_the_mirror_the_last_state_of_the_day_first(
+    debs: list[Deb], machine: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(web, "is_up", lambda _: True)
+
+    def answers(url: str) -> bool:
+        asked.append(url)
+        return False
+
+    monkeypatch.setattr(web, "answers", answers)
+    noble = replace(debs[0], archive="ubuntu", path="pool/apt.deb")
+    assert files.missing([(noble, DAY)], replace(machine, debian=Debian())) != []
+    assert asked[:3] == [
+        "http://archive.ubuntu.com/ubuntu/pool/apt.deb",
+        "https://snapshot.ubuntu.com/ubuntu/20261120T235959Z/pool/apt.deb",
+        "https://snapshot.ubuntu.com/ubuntu/20261120T000000Z/pool/apt.deb",
+    ]
 
 
 @pytest.mark.parametrize("name", ["tool_2_all.deb", "tool_1%3a2_all.deb"])

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 from support.debian import BASIC, package, text
+from support.image_layers import status
 
 from imagefactory.errors import FactoryError
 from imagefactory.locking.debian import select
 from imagefactory.locking.debian.archive import Index
-from imagefactory.locking.debian.packages import Relation, Universe
+from imagefactory.locking.debian.packages import Relation, Universe, installed
 
 ALWAYS = ["apt", "base-files", "ca-certificates"]
 
@@ -153,7 +154,59 @@ def test_a_package_may_exclude_the_other_providers_of_what_it_provides() -> None
 def test_the_builder_has_only_what_the_base_lacks() -> None:
     many = universe(package("venv-files"), package("tool", depends="python3"))
     selected = select.base(many, ["tool"], where="trixie")
-    assert [one.name for one in select.builder(many, selected, where="trixie")] == [
-        "git",
-        "python3-venv",
-    ]
+    more = select.more(many, selected, select.BUILDER, where="trixie")
+    assert [one.name for one in more] == ["git", "python3-venv"]
+
+
+def added(*rows: Mapping[str, str], present: str, wanted: str = "tool") -> list[str]:
+    """The names and versions of the packages that are added to an image."""
+    found = select.added(universe(*rows), installed(present), wanted.split(), where="cuda")
+    return [f"{package.name} {package.deb.version}" for package in found]
+
+
+def test_only_what_an_image_lacks_is_added() -> None:
+    rows = (package("tool", depends="one, two"), package("one"), package("two"))
+    assert added(*rows, present=status("one")) == ["tool 1", "two 1"]
+    assert added(*rows, present=status("one", "two", "tool")) == []
+
+
+def test_a_package_of_the_image_is_upgraded_only_if_something_needs_the_newer_one() -> None:
+    rows = (package("tool", depends="lib (>= 2)"), package("lib", "2"), package("other", "2"))
+    assert added(*rows, present=status("lib", "other")) == ["lib 2", "tool 1"]
+    assert added(package("tool", depends="lib"), rows[1], present=status("lib")) == ["tool 1"]
+
+
+def test_what_needs_exactly_the_old_version_is_upgraded_with_it() -> None:
+    exact = status("lib").replace("Version: 1", "Version: 1\nDepends: data (= 1)")
+    rows = (
+        package("tool", depends="data (= 2)"),
+        package("data", "2"),
+        package("lib", "2", depends="data (= 2)"),
+    )
+    assert added(*rows, present=exact + status("data")) == ["data 2", "lib 2", "tool 1"]
+    with pytest.raises(FactoryError) as caught:
+        added(*rows[:2], package("lib", depends="data (= 1)"), present=exact + status("data"))
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("debian-unsatisfied", "cuda")
+    assert "lib 1 needs data (= 1)" in problem.what
+
+
+def test_packages_that_an_image_only_remembers_are_not_there() -> None:
+    removed = status("tool").replace("install ok installed", "deinstall ok config-files")
+    held = status("tool").replace("install ok installed", "hold ok installed")
+    assert added(package("tool"), present=removed) == ["tool 1"]
+    assert added(package("tool"), present=held) == []
+
+
+def test_a_package_that_excludes_one_of_the_image_is_rejected() -> None:
+    bad = status("one").replace("Version: 1", "Version: 1\nConflicts: two") + status("two")
+    assert added(package("tool"), present=bad) == ["tool 1"]  # not our concern
+    with pytest.raises(FactoryError) as caught:
+        added(package("tool", conflicts="one"), present=status("one"))
+    assert caught.value.problems[0].code == "debian-conflict"
+
+
+def test_a_name_that_the_suite_of_an_image_lacks_is_reported() -> None:
+    with pytest.raises(FactoryError) as caught:
+        added(present=status("one"))
+    assert caught.value.problems[0].code == "debian-no-package"
