@@ -61,6 +61,9 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+#: Characters of a detail that are kept: most of it may come from the image.
+MOST_DETAIL = 20_000
+
 Check = Callable[[Subject], Verdict]
 #: What a check needs before it can run: ``facts``, those of its theme's own probe; ``manifest``,
 #: what the build recorded in the image; ``lock``, the locked wheels; ``server``, a run of vLLM.
@@ -164,11 +167,14 @@ def _result(entry: Registered, subject: Subject) -> CheckResult:
         verdict = _unmet(entry, subject) or entry.function(subject)
     except Exception as error:  # noqa: BLE001 - a report of another shape than expected proves nothing
         verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
+    detail = verdict.detail
+    if len(detail) > MOST_DETAIL:
+        detail = f"{detail[:MOST_DETAIL]} ({len(detail) - MOST_DETAIL} more characters)"
     return CheckResult(
         name=entry.name,
         outcome=verdict.outcome,
         required=entry.required and not verdict.excused,
-        detail=verdict.detail,
+        detail=detail,
         seconds=verdict.seconds,
     )
 

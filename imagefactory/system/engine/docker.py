@@ -8,6 +8,7 @@ it is given. All of that goes through the CLI.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from imagefactory.errors import CheckFailedError, FactoryError, SetupError, fail
 from imagefactory.system import shell
+from imagefactory.system.processes import signal_name
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
@@ -54,16 +56,30 @@ class Docker:
         timeout: float | None = None,
         quiet: bool = True,
         join: bool = False,
+        most: int | None = None,
     ) -> shell.Completed:
-        """``docker words...``; parameters, result and errors are those of ``shell.run``."""
-        return shell.run(
+        """``docker words...``; parameters, result and errors are those of ``shell.run``.
+
+        Also raises SetupError ``engine-client`` if a signal ended the client: containers end with
+        128 and more.
+        """
+        done = shell.run(
             [*self._argv, *words],
             env=self.environment,
             stdin=stdin,
             timeout=timeout,
             quiet=quiet,
             join=join,
+            most=most,
         )
+        if done.code < 0 and not done.cut:
+            raise fail(
+                SetupError,
+                "engine-client",
+                f"docker {words[0]} was ended by {signal_name(-done.code)}",
+                fix="run the command again; if it was the kernel, free some memory",
+            )
+        return done
 
     def must(self, *words: str, image: str | None = None, quiet: bool = True) -> str:
         """What ``docker words...`` writes; ``image`` is the image that it is about, if any.
@@ -135,6 +151,25 @@ def failure(doing: str, said: str, image: str | None = None) -> FactoryError:
     kind = GoneError if "no such image" in low or "no such container" in low else SetupError
     last = said.strip().splitlines()[-1:] or ["Docker gave no reason"]
     return fail(kind, "engine-failed", f"{doing}: {last[0]}", fix="imagefactory doctor")
+
+
+#: What Docker's client exits with if the engine failed, and not the program in the container.
+_ENGINE_EXIT = 125
+#: Failures with that code that are the image's: it asks for what it does not have.
+_OF_THE_IMAGE = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
+
+
+def check_ran(done: shell.Completed, image: str) -> None:
+    """Raise the error of ``failure`` for a ``docker run`` that the engine failed to do.
+
+    No space to unpack the image, or no daemon: neither says anything about the image.
+    """
+    by_docker = re.search(r"(?im)^(docker:|error)", done.err)
+    if done.code != _ENGINE_EXIT or not by_docker or _OF_THE_IMAGE.search(done.err):
+        return
+    lines = [line for line in done.err.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("See ", "Run '"))]
+    raise failure("docker run", "\n".join(said), image)
 
 
 class Part:

@@ -21,6 +21,7 @@ from imagefactory.verifying.subject import Probed, Subject
 
 SERVER_CHECKS = {
     "server-starts",
+    "server-limits",
     "server-models",
     "server-completions",
     "server-chat",
@@ -148,7 +149,7 @@ def test_checks_are_described_in_the_order_of_results() -> None:
 def test_results_come_in_the_order_of_the_themes() -> None:
     names = [entry.name for entry in check_registry.all_checks()]
     assert names[0] == "probe"
-    assert [name for name in names if name.startswith("server-")] == names[-6:]
+    assert [name for name in names if name.startswith("server-")] == names[-7:]
     assert check_registry.themes() == checks.ORDER
 
 
