@@ -189,7 +189,13 @@ def test_a_server_that_answers_garbage_fails_the_image(
 
 
 def reported(**changes: object) -> str:
-    shape = {"python": "3", "machine": "x", "manifest": None, "facts": {}, "errors": {}}
+    shape: dict[str, object] = {
+        "python": "3",
+        "machine": "x",
+        "manifest": None,
+        "facts": {},
+        "errors": {},
+    }
     return json.dumps({**shape, **changes})
 
 
