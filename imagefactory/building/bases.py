@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock
-
 from imagefactory.locking.debian import files
 from imagefactory.locking.lock import Deb
 from imagefactory.planning.cell_plan import ROOT, BaseImage
 from imagefactory.planning.context import key_of
 from imagefactory.settings import Settings
-from imagefactory.system import ui
+from imagefactory.system import locks, ui
 from imagefactory.system.archive import EPOCH
 
 Stage = Literal["builder", "base"]
@@ -29,7 +27,7 @@ def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, st
         return {}
     folder = folder_of(image, stage, settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with locks.held(folder.with_name(f"{folder.name}.lock"), f"the {stage} image"):
         if not (folder / "index.json").is_file():
             _assemble(image, stage, image.locked.suite, folder, settings)
     (manifest,) = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]

@@ -7,6 +7,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,9 +39,11 @@ def start(
     stdout: int | IO[bytes] = subprocess.PIPE,
     stderr: int | IO[bytes] = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` in a process group of its own, which a Ctrl-C at the terminal does not reach.
+    """Start ``argv``; from the main thread in a process group of its own.
 
-    Linux sends it SIGTERM when the thread that started it ends, so it does not outlive a factory
+    A Ctrl-C at the terminal does not reach that group: it raises KeyboardInterrupt in the main
+    thread, which ends the program in its own way. It does reach what other threads started, since
+    they are not interrupted and would wait for the program. Linux sends it SIGTERM when the thread that started it ends, so it does not outlive a factory
     that was killed; that thread has to wait for it. Raises FileNotFoundError if the program does
     not exist.
     """
@@ -53,7 +56,7 @@ def start(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        start_new_session=True,
+        start_new_session=threading.current_thread() is threading.main_thread(),
     )
 
 
@@ -143,10 +146,12 @@ def _output(
 
 
 def end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Kill ``process`` with its whole group, unless it has ended, and close its pipes."""
+    """Kill ``process``, with its group if it has its own, unless it has ended; close its pipes."""
     if process.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+            if os.getpgid(process.pid) == process.pid:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:

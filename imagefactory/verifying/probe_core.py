@@ -110,9 +110,10 @@ def site_packages() -> Path:
     finds out which virtual environment this is, which is done here instead.
     """
     prefix = Path(sys.executable).parent.parent
-    if (prefix / "pyvenv.cfg").is_file():
-        sys.prefix = sys.exec_prefix = str(prefix)
-    return Path(sysconfig.get_path("purelib", vars={"base": sys.prefix, "platbase": sys.prefix}))
+    if not (prefix / "pyvenv.cfg").is_file():
+        return Path(sysconfig.get_path("purelib"))
+    sys.prefix = sys.exec_prefix = str(prefix)
+    return prefix / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def collect(probes: Mapping[str, str], home: Path, site: Path) -> Facts:

@@ -34,12 +34,12 @@ def gone(owner: str, now: float | None = None) -> bool:
     """
     try:
         machine, pid, started, since = owner.rsplit("-", 3)
-        age = (time.time() if now is None else now) - int(since)
-        if machine == _machine():
-            return _started(int(pid)) != int(started)
+        number, ticks, age = int(pid), int(started), (now or time.time()) - int(since)
     except ValueError:
         return False
-    return age > FOREIGN_SECONDS
+    if machine == _machine():
+        return _started(number) != ticks
+    return bool(machine) and age > FOREIGN_SECONDS
 
 
 @cache
