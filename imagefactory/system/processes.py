@@ -43,9 +43,11 @@ def start(
 
     A Ctrl-C at the terminal does not reach that group: it raises KeyboardInterrupt in the main
     thread, which ends the program in its own way. It does reach what other threads started, since
-    they are not interrupted and would wait for the program. Linux sends it SIGTERM when the thread that started it ends, so it does not outlive a factory
-    that was killed; that thread has to wait for it. Raises FileNotFoundError if the program does
-    not exist.
+    they are not interrupted and would wait for the program.
+
+    Linux sends the program SIGTERM when the thread that started it ends, so it does not outlive a
+    factory that was killed; that thread has to wait for it. Raises FileNotFoundError if the program
+    does not exist.
     """
     if shutil.which(argv[0], path=env.get("PATH")) is None:
         raise FileNotFoundError(argv[0])
