@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ def judge(subject: Subject) -> tuple[CheckResult, ...]:
 
 def _result(entry: Registered, subject: Subject) -> CheckResult:
     try:
-        verdict = _unmet(entry, subject) or entry.function(subject)
+        verdict = _sound(_unmet(entry, subject) or entry.function(subject))
     except Exception as error:  # noqa: BLE001 - a report of another shape than expected proves nothing
         verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
     detail = verdict.detail
@@ -177,6 +178,13 @@ def _result(entry: Registered, subject: Subject) -> CheckResult:
         detail=detail,
         seconds=verdict.seconds,
     )
+
+
+def _sound(verdict: Verdict) -> Verdict:
+    """``verdict``, if it is one: much of it is what the image says."""
+    if not isinstance(verdict.detail, str) or not math.isfinite(verdict.seconds):
+        raise TypeError(f"took {verdict.seconds!r} s: {verdict.detail!r}")
+    return verdict
 
 
 def _unmet(entry: Registered, subject: Subject) -> Verdict | None:

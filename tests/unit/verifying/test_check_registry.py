@@ -223,3 +223,14 @@ def test_a_report_of_an_unexpected_shape_does_not_pass(changes: dict[str, object
     image = Good()
     image.reported.update(changes)
     assert not receipt(image).passed
+
+
+@pytest.mark.parametrize("seconds", ["x", None, [], float("inf")])
+def test_a_time_that_is_none_is_no_verdict_of_a_check(seconds: object) -> None:
+    image = Good()
+    for facts in image.facts.values():
+        facts["seconds"] = seconds
+    results = image.results()
+    assert results["files-complete"].outcome is Outcome.FAIL
+    assert "cannot be judged" in results["files-complete"].detail
+    assert all(isinstance(result.seconds, float | int) for result in results.values())
