@@ -70,7 +70,7 @@ def _rename(file: Path) -> bool:
         where = named.get(ROOT, "")
         if where.startswith(_LAYOUT) and where not in renamed:
             folder = Path(where.removeprefix(_LAYOUT).rpartition("@")[0])
-            with FileLock(folder.with_name(f"{folder.name}.lock")):
+            with locks.held(folder.with_name(f"{folder.name}.lock"), "a base"):
                 renamed[where] = f"{_LAYOUT}{folder}@{layout.rewrap(folder)}"
         if where in renamed:
             named[ROOT] = renamed[where]
