@@ -32,7 +32,7 @@ from imagefactory.results import Built, Planned, Watcher
 from imagefactory.system import reference, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo
-from imagefactory.verifying import receipt
+from imagefactory.verifying import leftovers, receipt
 from imagefactory.verifying.receipt import Receipt
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made
@@ -139,6 +139,7 @@ def bake(
     """Build ``plans``; returns the result of each build, by cell."""
     if not plans or planned.site is None:
         return {}
+    leftovers.sweep(planned.site.engine, workspace.settings.cache)
     contexts = opening.contexts(workspace, planned.inputs)
     logs = workspace.settings.logs
     results = building.build(plans, planned.bases, planned.site, contexts, options, logs)
@@ -260,8 +261,9 @@ def _verify_all(
     watcher: Watcher,
 ) -> tuple[Receipt, ...]:
     """Verify images one after the other, and save a receipt for each."""
-    from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy and requests
+    from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy
 
+    leftovers.sweep(engine, workspace.settings.cache)
     lock = opening.read_lock(workspace)
     done = []
     for tag in tags:

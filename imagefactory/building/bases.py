@@ -7,15 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock
-
 from imagefactory.locking import registry_bases
 from imagefactory.locking.debian import files
 from imagefactory.locking.lock import Deb
 from imagefactory.planning.cell_plan import ROOT, BaseImage
 from imagefactory.planning.context import key_of
 from imagefactory.settings import Settings
-from imagefactory.system import ui
+from imagefactory.system import locks, ui
 from imagefactory.system.archive import EPOCH
 from imagefactory.system.registry import Registries
 
@@ -38,7 +36,7 @@ def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, st
         return {}
     folder = folder_of(image, stage, settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with locks.held(folder.with_name(f"{folder.name}.lock"), f"the {stage} image"):
         if not (folder / "index.json").is_file():
             _assemble(image, stage, folder, settings)
     (manifest,) = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
@@ -75,7 +73,7 @@ def _rename(file: Path) -> bool:
         where = named.get(ROOT, "")
         if where.startswith(_LAYOUT) and where not in renamed:
             folder = Path(where.removeprefix(_LAYOUT).rpartition("@")[0])
-            with FileLock(folder.with_name(f"{folder.name}.lock")):
+            with locks.held(folder.with_name(f"{folder.name}.lock"), "a base"):
                 renamed[where] = f"{_LAYOUT}{folder}@{layout.rewrap(folder)}"
         if where in renamed:
             named[ROOT] = renamed[where]

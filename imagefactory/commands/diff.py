@@ -62,7 +62,8 @@ def diff_command(
         ui.table(f"{old} -> {new}", ["kind", "name", "old", "new"], rows)
         tables.layers("layers to transfer", found.moved)
         tables.files(changed)
-        moved = f"{ui.size(found.bytes_moved)} unpacked"
+        size = found.bytes_moved
+        moved = "size unknown" if size is None else f"{ui.size(size)} unpacked"
         moved += "" if sent is None else f", {ui.size(sent)} compressed"
         ui.say(f"{len(found.shared)} layers are shared; {len(found.moved)} to transfer ({moved})")
     if exit_code and (found.changes or found.moved):

@@ -59,18 +59,17 @@ def _facts(found: Anatomy, verified: Receipt | None) -> None:
     rows = [
         ["digest", found.digest],
         ["platform", found.platform],
-        ["size", f"{ui.size(found.size)} unpacked"],
+        ["size", "unknown" if found.size is None else f"{ui.size(found.size)} unpacked"],
     ]
     if is_ours:
+        unknown = f"unknown: {found.unknown}" if found.unknown else ""
+        patches = ", ".join(f"{name} ({state})" for name, state in found.patches.items())
         rows += [
             ["cell", found.labels.get(f"{LABEL}.cell", "")],
             ["pins", ", ".join(f"{name} {version}" for name, version in pins.items())],
             ["torch", found.labels.get(f"{LABEL}.torch", "")],
-            [
-                "patches",
-                ", ".join(f"{name} ({state})" for name, state in found.patches.items()) or "none",
-            ],
-            ["packages", str(len(found.packages))],
+            ["patches", unknown or patches or "none"],
+            ["packages", unknown or str(len(found.packages))],
             ["build key", found.labels[f"{LABEL}.build-key"]],
         ]
     else:

@@ -20,11 +20,14 @@ LAST = ("forced torch, where it differed", "patches", "manifest and entrypoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer of an image: digest of its unpacked content, purpose, unpacked size in bytes."""
+    """One layer of an image: digest of its unpacked content, purpose, unpacked size in bytes.
+
+    The size is None if it is unknown: the engine has not unpacked the image.
+    """
 
     digest: str
     purpose: str
-    size: int
+    size: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ class Anatomy:
         env: the environment variables.
         layers: from the bottom up.
         packages: name -> version of every wheel in it; empty if imagefactory did not build it.
+        unknown: why packages, patches and what was left out are not known; empty if they are.
         patches: name -> state of every patch of its series.
         hashes: name -> SHA-256 of every wheel in it.
         dropped: unused files of the wheels that were left out of the image.
@@ -64,15 +68,19 @@ class Anatomy:
     patches: Mapping[str, str]
     hashes: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
+    unknown: str = ""
 
     @property
-    def size(self) -> int:
-        """Unpacked bytes of all layers."""
-        return sum(layer.size for layer in self.layers)
+    def size(self) -> int | None:
+        """Unpacked bytes of all layers; None if they are unknown."""
+        return total(self.layers)
 
     def as_dict(self) -> dict[str, Any]:
-        """The image as plain JSON values."""
-        return {**asdict(self), "size": self.size}
+        """The image as plain JSON values; what is unknown is null."""
+        found = {**asdict(self), "size": self.size}
+        if self.unknown:
+            found |= dict.fromkeys(("packages", "patches", "hashes", "dropped"))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +108,19 @@ class Difference:
     moved: tuple[Layer, ...]
 
     @property
-    def bytes_moved(self) -> int:
-        """Unpacked bytes of the layers that would have to be transferred."""
-        return sum(layer.size for layer in self.moved)
+    def bytes_moved(self) -> int | None:
+        """Unpacked bytes of the layers that would have to be transferred; None if unknown."""
+        return total(self.moved)
 
     def as_dict(self) -> dict[str, Any]:
         """The difference as plain JSON values."""
         return {**asdict(self), "bytes_moved": self.bytes_moved}
+
+
+def total(layers: Sequence[Layer]) -> int | None:
+    """Unpacked bytes of ``layers``; None if those of one are unknown."""
+    known = [layer.size for layer in layers if layer.size is not None]
+    return sum(known) if len(known) == len(layers) else None
 
 
 def copies(manifest: Mapping[str, Any]) -> list[str]:
@@ -147,17 +161,19 @@ def layers_of(
     """Layers with their purposes.
 
     ``history`` has (step, bytes) for each layer from the bottom up, ``copied`` the purposes of the
-    copied layers in order. Purposes are empty if the counts do not match, as after a squash.
+    copied layers in order. If the counts do not match, as after a squash, purposes are empty and
+    sizes unknown. So are sizes that are all 0: an engine that has not unpacked an image says that.
     """
     if len(digests) != len(history):
-        return tuple(Layer(digest=digest, purpose="", size=0) for digest in digests)
+        return tuple(Layer(digest=digest, purpose="", size=None) for digest in digests)
+    unpacked = any(size for _, size in history)
     from_stages = sum(_from_stage(step) for step, _ in history)
     names = iter(copied if from_stages == len(copied) else [""] * from_stages)
     return tuple(
         Layer(
             digest=digest,
             purpose=next(names) if _from_stage(step) else _purpose(step),
-            size=size,
+            size=size if unpacked else None,
         )
         for digest, (step, size) in zip(digests, history, strict=True)
     )

@@ -15,9 +15,13 @@ MANIFEST = "/opt/imagefactory/manifest.json"
 
 
 def look(engine: Engine, ref: str) -> Anatomy:
-    """The anatomy of an image in the engine. Raises CheckFailedError if there is no such image."""
+    """The anatomy of an image in the engine.
+
+    Raises CheckFailedError if there is no such image, SetupError if the engine fails.
+    """
     image = engine.inspect_image(ref)
-    manifest = _manifest(engine, ref) if f"{LABEL}.build-key" in image.labels else {}
+    ours = f"{LABEL}.build-key" in image.labels
+    manifest = _manifest(engine, ref) if ours else {}
     return Anatomy(
         ref=ref,
         digest=image.digest,
@@ -29,10 +33,14 @@ def look(engine: Engine, ref: str) -> Anatomy:
         patches={patch["name"]: patch["state"] for patch in manifest.get("patches", ())},
         hashes={wheel["name"]: wheel["sha256"] for wheel in manifest.get("wheels", ())},
         dropped=anatomy.dropped_of(manifest),
+        unknown=f"it has no {MANIFEST} that can be read" if ours and not manifest else "",
     )
 
 
 def _manifest(engine: Engine, ref: str) -> Mapping[str, Any]:
     text = engine.read_file(ref, MANIFEST)
-    found = json.loads(text) if text else {}
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
     return found if isinstance(found, dict) else {}

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from imagefactory.errors import InputError, fail
 from imagefactory.locking.lock import Lock, LockedBase, LockedToolchain, Resolution, Wheel
+from imagefactory.system import locks
 
 FORMAT = 1
 HEADER = """\
@@ -124,7 +124,7 @@ def write(path: Path, lock: Lock, *, guards: Path) -> None:
     text = dumps(lock)
     guards.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
-    with FileLock(guards / f"{name}.lock", mode=0o644):
+    with locks.held(guards / f"{name}.lock", path.name):
         part = path.with_name(f".{path.name}.part")
         part.write_text(text, encoding="utf-8")
         part.replace(path)

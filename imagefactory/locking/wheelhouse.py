@@ -7,13 +7,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from filelock import FileLock
-
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import gitref, indexes
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
-from imagefactory.system import ui, web
+from imagefactory.system import locks, ui, web
 
 
 def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
@@ -24,7 +22,7 @@ def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
     """
     target = path_of(sha256, filename, settings)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.parent.with_name(f"{sha256}.lock")):
+    with locks.held(target.parent.with_name(f"{sha256}.lock"), filename):
         if not target.is_file():
             with ui.step(f"fetching {filename}"):
                 _download(url, sha256, target, settings)

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import uv
-from filelock import FileLock
 
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import uv_indexes
@@ -15,7 +14,7 @@ from imagefactory.locking.lock import Lock, LockedToolchain
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.store import digest
 from imagefactory.settings import Settings
-from imagefactory.system import platforms, shell
+from imagefactory.system import locks, platforms, shell
 
 
 def for_this_machine(lock: Lock, name: str) -> LockedToolchain | None:
@@ -35,7 +34,7 @@ def prepare(toolchain: LockedToolchain, settings: Settings) -> Path:
         / f"{toolchain.name}-{digest(toolchain).removeprefix('sha256:')[:16]}"
     )
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(prefix.with_name(prefix.name + ".lock")):
+    with locks.held(prefix.with_name(prefix.name + ".lock"), "the CUDA toolchain"):
         if not prefix.is_dir():
             with tempfile.TemporaryDirectory(dir=prefix.parent) as name:
                 part = Path(name) / "prefix"

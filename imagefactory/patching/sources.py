@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-from filelock import FileLock
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -25,7 +24,7 @@ from imagefactory.locking.lock import Lock
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.settings import Settings
-from imagefactory.system import ui, web
+from imagefactory.system import locks, ui, web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -147,7 +146,7 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
     """
     root = _folder(project, settings) / version
     root.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(root.with_name(f"{version}.lock")):
+    with locks.held(root.with_name(f"{version}.lock"), f"the sources of {project} {version}"):
         mark = root / ".source.json"
         if mark.is_file():
             return SourceTree(
@@ -199,7 +198,7 @@ def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> 
 def _of_file(project: str, version: str, file: Path, sha256: str, settings: Settings) -> SourceTree:
     root = _folder(project, settings) / sha256
     root.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(root.with_name(f"{sha256}.lock")):
+    with locks.held(root.with_name(f"{sha256}.lock"), f"the sources of {project}"):
         if not root.is_dir():
             with file.open("rb") as data:
                 _write_texts(data, file.name, root, TEXT)

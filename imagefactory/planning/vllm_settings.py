@@ -10,8 +10,8 @@ import ast
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import Problem, SetupError
@@ -19,6 +19,7 @@ from imagefactory.locking.lock import Lock
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import sources
 from imagefactory.patching.patch import Step
+from imagefactory.planning import vllm_choices
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 
@@ -32,10 +33,14 @@ _READ = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """The variables and long options of one release."""
+    """The variables and long options of one release.
+
+    ``choices`` has the values of the options for which the release lists them.
+    """
 
     variables: frozenset[str]
     options: frozenset[str]
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def knows(self, setting: str) -> bool:
         """Whether the release supports ``setting``: a variable, or an option with any value."""
@@ -61,11 +66,17 @@ def of_cell(cell: Cell, lock: Lock, settings: Settings) -> VllmSettings | None:
     try:
         data = json.loads(cached.read_text(encoding="utf-8"))
         return VllmSettings(
-            variables=frozenset(data["variables"]), options=frozenset(data["options"])
+            variables=frozenset(data["variables"]),
+            options=frozenset(data["options"]),
+            choices={name: tuple(values) for name, values in data["choices"].items()},
         )
     except (OSError, ValueError, KeyError):
         found = read(tree.root)
-    data = {"variables": sorted(found.variables), "options": sorted(found.options)}
+    data = {
+        "variables": sorted(found.variables),
+        "options": sorted(found.options),
+        "choices": found.choices,
+    }
     cached.parent.mkdir(parents=True, exist_ok=True)
     cached.write_text(json.dumps(data), encoding="utf-8")
     return found
@@ -83,7 +94,11 @@ def read(root: Path) -> VllmSettings:
     ):
         if path.is_file():
             options |= set(_options(path.read_text(encoding="utf-8")))
-    return VllmSettings(variables=frozenset(variables), options=frozenset(options))
+    return VllmSettings(
+        variables=frozenset(variables),
+        options=frozenset(options),
+        choices=vllm_choices.read(root),
+    )
 
 
 def _declared_variables(path: Path) -> Iterator[str]:
@@ -142,6 +157,30 @@ def unknown_settings(cell: Cell, known: VllmSettings, series: Sequence[Step]) ->
         fix = f"{release} has {similar[0]}" if similar else fix
         where = str(flavor.where("serve_args" if name.startswith("--") else "env", setting))
         yield Problem(code="setting-dead", where=where, what=what, fix=fix)
+    yield from _wrong_values(cell, known, added)
+
+
+def _wrong_values(cell: Cell, known: VllmSettings, added: frozenset[str]) -> Iterator[Problem]:
+    """A problem for each option with a value that the cell's vLLM would not take."""
+    for name, value in vllm_choices.given(cell.flavor.serve_args):
+        choices = known.choices.get(name, ())
+        # some options take `Deep-GEMM` for `deep_gemm`
+        if not choices or {_plain(value)} & {*map(_plain, choices)} or value in added:
+            continue
+        similar = difflib.get_close_matches(value, choices, n=1, cutoff=0.6)
+        yield Problem(
+            code="setting-value",
+            where=str(cell.flavor.where("serve_args", value)),
+            what=(
+                f"vLLM {cell.vllm} does not take {value!r} for {name} of flavor "
+                f"{cell.flavor.name} and would not start"
+            ),
+            fix=f"write {similar[0]}" if similar else f"write one of {', '.join(choices)}",
+        )
+
+
+def _plain(value: str) -> str:
+    return value.lower().replace("-", "_")
 
 
 def _added(series: Sequence[Step]) -> frozenset[str]:
@@ -150,6 +189,10 @@ def _added(series: Sequence[Step]) -> frozenset[str]:
     found = {
         name
         for line in lines
-        for name in (*_OPTION.findall(line), *re.findall(r"VLLM_[A-Z0-9_]+", line))
+        for name in (
+            *_OPTION.findall(line),
+            *re.findall(r"VLLM_[A-Z0-9_]+", line),
+            *re.findall(r"""["']([\w-]+)["']""", line),  # perhaps a value of an option
+        )
     }
     return frozenset(found)

@@ -5,18 +5,20 @@ It shows what it runs in short, logs it in full, and turns a missing program int
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from imagefactory.errors import FactoryError, SetupError, fail
-from imagefactory.system import ui
+from imagefactory.system import processes, ui
 from imagefactory.system.commandline import CommandLog, short, show
 
 __all__ = ["LOG", "Completed", "pipe", "run", "show", "stop", "stream"]
@@ -27,12 +29,17 @@ LOG = CommandLog()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A finished program: its command line, exit code and what it wrote."""
+    """A finished program: its command line, exit code and what it wrote.
+
+    The code is negative if a signal ended it. ``cut`` is whether it wrote more than was allowed,
+    and was ended for it.
+    """
 
     argv: tuple[str, ...]
     code: int
     out: str
     err: str
+    cut: bool = False
 
     @property
     def ok(self) -> bool:
@@ -49,33 +56,29 @@ def run(
     timeout: float | None = None,
     quiet: bool = False,
     join: bool = False,
+    most: int | None = None,
 ) -> Completed:
     """Run ``argv`` to its end and return what it wrote; the caller judges the exit code.
 
     ``env`` is added to this process's environment. ``quiet`` leaves the command out of the progress
     lines (for look-ups that happen often), not out of the log; ``join`` puts standard error into
-    ``out``, in order. Raises SetupError if the program does not exist or does not end within
-    ``timeout`` seconds.
+    ``out``, in order; a program that writes more than ``most`` bytes is ended. However the call
+    ends, the program and what it started in its process group have ended. Raises SetupError if the
+    program does not exist or does not end within ``timeout`` seconds.
     """
     if not quiet:
         ui.command(short(argv))
     LOG.write(argv)
     began = time.monotonic()
+    process = _start(
+        argv,
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stderr=subprocess.STDOUT if join else subprocess.PIPE,
+    )
     try:
-        done = subprocess.run(
-            list(argv),
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
-            input=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if join else subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise _missing(argv[0]) from None
+        said = processes.exchange(process, stdin=(stdin or "").encode(), timeout=timeout, most=most)
     except subprocess.TimeoutExpired:
         raise fail(
             SetupError,
@@ -83,8 +86,16 @@ def run(
             f"did not end within {timeout:.0f} s: {show(argv)}",
             fix="run it by hand to see why",
         ) from None
-    _log_end(argv, done.returncode, began)
-    return Completed(argv=tuple(argv), code=done.returncode, out=done.stdout, err=done.stderr or "")
+    finally:
+        processes.end(process)
+    _log_end(argv, process.returncode, began)
+    return Completed(
+        argv=tuple(argv),
+        code=process.returncode,
+        out=_text(said.out),
+        err=_text(said.err),
+        cut=said.cut,
+    )
 
 
 @contextmanager
@@ -99,22 +110,11 @@ def stream(
     ui.command(short(argv))
     LOG.write(argv)
     began = time.monotonic()
+    process = _start(argv, env=env, cwd=cwd, stderr=subprocess.STDOUT)
+    lines = cast("subprocess.Popen[str]", process)
+    lines.stdout = io.TextIOWrapper(_readable(process.stdout), "utf-8", "replace")
     try:
-        process = subprocess.Popen(
-            list(argv),
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except FileNotFoundError:
-        raise _missing(argv[0]) from None
-    try:
-        yield process
+        yield lines
     finally:
         stop(process)
         _log_end(argv, process.returncode, began)
@@ -130,24 +130,14 @@ def pipe(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterat
     LOG.write(argv)
     began = time.monotonic()
     with tempfile.TemporaryFile() as said:
+        process = _start(argv, env=env, stderr=said)
         try:
-            process = subprocess.Popen(
-                list(argv),
-                env={**os.environ, **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=said,
-            )
-        except FileNotFoundError:
-            raise _missing(argv[0]) from None
-        with process:
-            try:
-                yield _readable(process.stdout)
-                while _readable(process.stdout).read(1 << 20):
-                    pass  # what comes after the part that the reader wanted
-            except BaseException:
-                process.kill()
-                raise
+            yield _readable(process.stdout)
+            while _readable(process.stdout).read(1 << 20):
+                pass  # what comes after the part that the reader wanted
+            process.wait()
+        finally:
+            processes.end(process)
         _log_end(argv, process.returncode, began)
         if process.returncode:
             said.seek(0)
@@ -165,18 +155,36 @@ def attach(
 ) -> subprocess.Popen[bytes]:
     """Run ``argv`` in the background with a file descriptor as its standard input and output.
 
-    The process is the caller's to end; ``env`` is as for ``run``.
+    The process is the caller's to end, from the same thread; ``env`` is as for ``run``.
     """
+    return _start(argv, env=env, stdin=connection, stdout=connection, stderr=subprocess.DEVNULL)
+
+
+def _start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None,
+    cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    stderr: int | IO[bytes],
+) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(
-            list(argv),
+        return processes.start(
+            argv,
             env={**os.environ, **(env or {})},
-            stdin=connection,
-            stdout=connection,
-            stderr=subprocess.DEVNULL,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
         )
     except FileNotFoundError:
         raise _missing(argv[0]) from None
+
+
+def _text(data: bytes) -> str:
+    """Text with the line ends that Python's text streams give."""
+    return data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _readable(stream: IO[bytes] | None) -> IO[bytes]:
@@ -185,18 +193,13 @@ def _readable(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def stop(process: subprocess.Popen[str], grace: float = 10.0) -> None:
+def stop(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
     """End ``process``, if it has not ended, and close its pipe."""
     if process.poll() is None:
-        process.send_signal(2)
-        try:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
             process.wait(grace)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    pipe: IO[str] | None = process.stdout
-    if pipe is not None:
-        pipe.close()
+    processes.end(process)
 
 
 def _log_end(argv: Sequence[str], code: int | None, began: float) -> None:

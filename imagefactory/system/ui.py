@@ -105,8 +105,10 @@ def failure(error: FactoryError) -> None:
         err.print(styled(f"{len(error.problems)} errors", "red"))
 
 
-def size(number: int) -> str:
-    """Bytes for people, as Docker writes them."""
+def size(number: int | None) -> str:
+    """Bytes for people, as Docker writes them; None if they are unknown."""
+    if number is None:
+        return "unknown"
     if number >= 1e8:
         return f"{number / 1e9:.2f} GB"
     return f"{number / 1e6:.1f} MB" if number >= 1e5 else f"{number / 1e3:.1f} kB"

@@ -17,6 +17,7 @@ from imagefactory.settings import Settings
 from imagefactory.system import shell, web
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
+from imagefactory.verifying import leftovers
 
 GIB = 1024**3
 #: A CUDA cell is about 10 GB unpacked, and a build stores it in up to three forms.
@@ -55,6 +56,7 @@ def examine(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
         lambda: _engine(engine),
         lambda: _emulation(engine),
         lambda: _disk(engine, settings),
+        lambda: _leftovers(engine, settings),
         lambda: _indexes(settings),
         lambda: _wheel_folders(settings),
         lambda: _archives(settings),
@@ -107,6 +109,21 @@ def _disk(engine: Engine | None, settings: Settings) -> list[Finding]:
         return [Finding(name="disk", health=Health.GOOD, seen=seen)]
     remedy = f"building a CUDA cell takes {ROOM_FOR_A_CELL / GIB:.0f} GiB: imagefactory prune"
     return [Finding(name="disk", health=Health.NOTE, seen=seen, remedy=remedy)]
+
+
+def _leftovers(engine: Engine | None, settings: Settings) -> list[Finding]:
+    """What verifications that were killed left behind; nothing if there is none."""
+    try:
+        containers = engine.orphans() if engine else []
+    except SetupError as error:
+        seen = f"unknown: {error.problems[0].what}"
+        return [Finding(name="leftovers", health=Health.NOTE, seen=seen)]
+    folders = leftovers.folders(settings.cache)
+    if not containers and not folders:
+        return []
+    seen = f"{len(containers)} containers and {len(folders)} folders of runs that were killed"
+    remedy = "the next build or verify removes them; so does imagefactory prune"
+    return [Finding(name="leftovers", health=Health.NOTE, seen=seen, remedy=remedy)]
 
 
 def _indexes(settings: Settings) -> list[Finding]:

@@ -29,6 +29,7 @@ class Kind(StrEnum):
 
     IMAGE = "image"
     CACHE = "build cache"
+    CONTAINER = "container"
     FOLDER = "folder"
 
 
@@ -36,7 +37,7 @@ class Kind(StrEnum):
 class Item:
     """An item that can be removed; ``size`` in bytes, as far as it is known.
 
-    ``name`` is an image reference, the id of a cache record, or a path.
+    ``name`` is an image reference, the id of a cache record or a container, or a path.
     """
 
     kind: Kind

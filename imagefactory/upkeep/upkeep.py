@@ -17,7 +17,7 @@ from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Item, Kind, Pruning
-from imagefactory.verifying import receipt
+from imagefactory.verifying import leftovers, receipt
 
 #: Folders below the cache folder whose content is recreated when needed.
 RECREATABLE = (
@@ -51,7 +51,7 @@ def survey(
     cached = prune.cache(records, private=engine.private)
     folders = _all_folders(inputs.settings) if everything else _stale_folders(plans, inputs)
     return Pruning(
-        items=(*images.items, *folders, *cached.items),
+        items=(*images.items, *_orphans(engine, inputs.settings), *folders, *cached.items),
         kept=(*images.kept, *cached.kept),
     )
 
@@ -79,6 +79,14 @@ def _images(
         verified={one.digest for one in receipts if one and one.passed},
         everything=everything,
     )
+
+
+def _orphans(engine: Engine, settings: Settings) -> list[Item]:
+    """What verifications that were killed left behind."""
+    why = "its verification has ended without removing it"
+    found = [(Kind.CONTAINER, name, 0) for name in engine.orphans()]
+    found += [(Kind.FOLDER, str(path), _size(path)) for path in leftovers.folders(settings.cache)]
+    return [Item(kind=kind, name=name, size=size, why=why) for kind, name, size in found]
 
 
 def _all_folders(settings: Settings) -> list[Item]:
@@ -147,6 +155,8 @@ def _remove(items: Sequence[Item], engine: Engine) -> list[Problem]:
         try:
             if item.kind is Kind.IMAGE:
                 engine.untag(item.name)
+            elif item.kind is Kind.CONTAINER:
+                engine.remove_container(item.name)
             elif item.kind is Kind.FOLDER:
                 shutil.rmtree(item.name)
         except (FactoryError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,6 +61,9 @@ def count(number: int, noun: str) -> str:
     """``1 file``, ``2 files``: for the details of verdicts."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
+
+#: Characters of a detail that are kept: most of it may come from the image.
+MOST_DETAIL = 20_000
 
 Check = Callable[[Subject], Verdict]
 #: What a check needs before it can run: ``facts``, those of its theme's own probe; ``manifest``,
@@ -187,17 +191,27 @@ def judge(subject: Subject) -> tuple[CheckResult, ...]:
 
 def _result(entry: Registered, subject: Subject) -> CheckResult:
     try:
-        verdict = _unmet(entry, subject) or entry.function(subject)
+        verdict = _sound(_unmet(entry, subject) or entry.function(subject))
     except Exception as error:  # noqa: BLE001 - a report of another shape than expected proves nothing
         verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
     may_skip = entry.excusable or "server" in entry.needs
+    detail = verdict.detail
+    if len(detail) > MOST_DETAIL:
+        detail = f"{detail[:MOST_DETAIL]} ({len(detail) - MOST_DETAIL} more characters)"
     return CheckResult(
         name=entry.name,
         outcome=verdict.outcome,
         required=entry.required and not (verdict.excused and may_skip),
-        detail=verdict.detail,
+        detail=detail,
         seconds=verdict.seconds,
     )
+
+
+def _sound(verdict: Verdict) -> Verdict:
+    """``verdict``, if it is one: much of it is what the image says."""
+    if not isinstance(verdict.detail, str) or not math.isfinite(verdict.seconds):
+        raise TypeError(f"took {verdict.seconds!r} s: {verdict.detail!r}")
+    return verdict
 
 
 def _unmet(entry: Registered, subject: Subject) -> Verdict | None:

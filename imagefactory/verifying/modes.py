@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying.subject import Ran
 
@@ -21,6 +22,10 @@ class Run:
     env: Mapping[str, str]
 
 
+#: Bytes that are read of what the entrypoint writes; a good one writes a line.
+MOST_BYTES = 1 << 20
+#: The exit code of a run that was ended, as of timeout(1).
+TIMED_OUT = 124
 _DRY = {"IMAGEFACTORY_DRY_RUN": "1"}
 _QUOTED = "--speculative-config '" + JSON_OPTION.replace("'", "'\"'\"'") + "' --max_num_seqs=3"
 
@@ -42,19 +47,33 @@ RUNS: Mapping[str, Run] = {
 
 
 def observe(engine: Engine, image: ImageInfo, *, timeout: float) -> dict[str, Ran]:
-    """How each of ``RUNS`` ends."""
+    """How each of ``RUNS`` ends; all of them together get ``timeout`` seconds.
+
+    Raises SetupError if the engine fails.
+    """
     seen: dict[str, Ran] = {}
+    until = time.monotonic() + timeout
     for name, run in RUNS.items():
         began = time.monotonic()
+        seen[name] = _ran(engine, image, run, max(1.0, until - began), began)
+    return seen
+
+
+def _ran(engine: Engine, image: ImageInfo, run: Run, timeout: float, began: float) -> Ran:
+    try:
         done = engine.run(
-            image.ref,
+            image.digest,
             run.argv,
             platform=image.platform,
             env=run.env,
             network="none",
             timeout=timeout,
+            most=MOST_BYTES,
         )
-        seen[name] = Ran(
-            code=done.code, out=done.out, err=done.err, seconds=time.monotonic() - began
-        )
-    return seen
+    except SetupError as error:
+        if error.problems[0].code != "command-timeout":
+            raise
+        late = f"still running after {timeout:.0f} s"
+        return Ran(code=TIMED_OUT, out="", err=late, seconds=time.monotonic() - began)
+    err = f"it wrote more than {MOST_BYTES} bytes" if done.cut else done.err
+    return Ran(code=done.code, out=done.out, err=err, seconds=time.monotonic() - began)

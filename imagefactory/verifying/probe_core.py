@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -84,14 +85,35 @@ class Context:
 
 
 def main(probes: Mapping[str, str], home: str, site: str) -> None:
-    """Print the report on the last line of standard output.
+    """Write the report, and nothing else, to standard output, and end the process.
 
     ``probes`` maps themes to the text of their ``probe.py``; an empty ``site`` means that of the
-    running Python.
+    running Python. What probed modules print goes to standard error, and what they want to do at
+    the end of the process is not done.
     """
-    report = collect(probes, Path(home), Path(site or sysconfig.get_path("purelib")))
-    # On a line of its own, whatever the probed modules have printed.
-    sys.stdout.write(f"\n{json.dumps(report)}\n")
+    output = os.dup(1)
+    os.dup2(2, 1)
+    folder = Path(site) if site else site_packages()
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    report = collect(probes, Path(home), folder)
+    with os.fdopen(output, "w", encoding="utf-8") as stream:
+        stream.write(json.dumps(report))
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def site_packages() -> Path:
+    """Site-packages of the running Python, which was started without its ``site`` module.
+
+    That module runs what it finds there (``.pth``, ``sitecustomize``); until Python 3.14 it also
+    finds out which virtual environment this is, which is done here instead.
+    """
+    prefix = Path(sys.executable).parent.parent
+    if not (prefix / "pyvenv.cfg").is_file():
+        return Path(sysconfig.get_path("purelib"))
+    sys.prefix = sys.exec_prefix = str(prefix)
+    return prefix / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def collect(probes: Mapping[str, str], home: Path, site: Path) -> Facts:

@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import requests
-
-from imagefactory.system import ui
-from imagefactory.system.engine import Engine, ImageInfo, RunningContainer
+from imagefactory.planning.vllm_settings import option_name
+from imagefactory.system import platforms, ui
+from imagefactory.system.engine import Engine, ImageInfo, Limits, RunningContainer
+from imagefactory.system.text import shorten
 from imagefactory.verifying import tiny_model
+from imagefactory.verifying.client import FIRST, PYTHON, RELAY, Answer, Client
 
 MODEL_FOLDER = "/opt/imagefactory-smoke-model"
 MODEL_NAME = "capitals"
 PORT = 8888
+#: What the tiny model and this machine need. All else is as the image itself serves.
 ARGUMENTS = ("serve", "--max-model-len", "256", "--served-model-name", MODEL_NAME)
+#: Options that make the start faster; those that the image itself sets are left to it.
+FAST: Mapping[str, tuple[str, ...]] = {
+    "--dtype": ("float32",),
+    "--enforce-eager": (),
+    # JSON in quotes on purpose: it has to get through the entrypoint
+    "--compilation-config": ("'{\"mode\": 0}'",),
+}
 ENVIRONMENT = {
     "MODEL": MODEL_FOLDER,
     "PORT": str(PORT),
-    # JSON in quotes on purpose: it has to get through the entrypoint.
-    "VLLM_EXTRA_ARGS": "--dtype float32 --enforce-eager --compilation-config '{\"mode\": 0}'",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
 #: vLLM's processes talk through shared memory; the engine's default of 64 MB is too little.
 SHM_SIZE = "1g"
+#: Bytes of memory that the server gets: a good one takes 2.3 GiB, and more where it is emulated.
+MEMORY, MEMORY_EMULATED = 4 << 30, 8 << 30
+#: Bytes of log at which the server counts as flooding it; a good one writes some 30 kB.
+LOG_FLOOD = 4 << 20
 LOG_LINES = 25
+#: Characters of a line of the log that are shown.
+LINE = 500
+#: Seconds that a connection waits for the server to listen.
+LISTEN_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,46 +61,12 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The server's answer to one question.
-
-    Attributes:
-        kind: ``completion``, ``chat`` or ``stream``.
-        question: the question, with the answer that is right.
-        status: HTTP status, None if there was no response.
-        text: the answer's text, or what came instead of one.
-        seconds: how long it took.
-    """
-
-    kind: str
-    question: tiny_model.Question
-    status: int | None
-    text: str
-    seconds: float
-
-    @property
-    def right(self) -> bool:
-        """Whether the text is word for word the right one."""
-        return self.status == 200 and tuple(self.text.split()) == self.question.answer
-
-    def __str__(self) -> str:
-        expected = " ".join(self.question.answer)
-        if self.right:
-            return f"{self.question.prompt} → {expected}"
-        status = "no response" if self.status is None else f"HTTP {self.status}"
-        return (
-            f"{self.kind} {self.question.prompt!r}: {status}, {self.text.strip()!r} "
-            f"and not {expected!r}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRun:
     """One life of the server.
 
     Attributes:
         fault: why it did not become healthy; empty if it did. If it is set, nothing below was
-            observed but the log.
+            observed but the log and the limits.
         start_seconds: how long it took to become healthy, or until that was given up.
         models: what ``/v1/models`` lists.
         models_error: what it answered instead of a list.
@@ -91,6 +74,9 @@ class ServerRun:
         exit_code: how it ended after SIGTERM.
         stop_seconds: how long that took.
         log_tail: the last lines of its log.
+        log_bytes: how much it wrote; counted up to ``LOG_FLOOD``.
+        memory: bytes of memory that it was given.
+        out_of_memory: whether one of its processes was killed for taking more.
     """
 
     fault: str
@@ -101,6 +87,9 @@ class ServerRun:
     exit_code: int | None = None
     stop_seconds: float = 0.0
     log_tail: str = ""
+    log_bytes: int = 0
+    memory: int = MEMORY
+    out_of_memory: bool = False
 
 
 def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patience) -> ServerRun:
@@ -108,39 +97,48 @@ def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patienc
 
     The model is written to ``folder``.
     """
+    memory = MEMORY if platforms.is_native(image.platform) else MEMORY_EMULATED
     container = engine.start(
-        image.ref,
+        image.digest,
         ARGUMENTS,
         platform=image.platform,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, "VLLM_EXTRA_ARGS": _fast(image)},
         mounts=[(tiny_model.write(folder), MODEL_FOLDER)],
-        publish=PORT,
         shm_size=SHM_SIZE,
+        limits=Limits(memory=memory),
     )
     try:
-        return _live(container, patience)
+        return _live(container, patience, memory)
     finally:
         container.remove()
 
 
-def _live(container: RunningContainer, patience: Patience) -> ServerRun:
+def _fast(image: ImageInfo) -> str:
+    """Those options of ``FAST`` that the image does not set: its own stay in effect."""
+    try:
+        words = json.loads(image.env.get("IMAGEFACTORY_SERVE_ARGS") or "[]")
+        own = {option_name(str(word)).replace("--no-", "--", 1) for word in words}
+    except (ValueError, TypeError, RecursionError):
+        own = set()  # the image's entrypoint refuses it, and that is seen
+    return " ".join(" ".join((name, *values)) for name, values in FAST.items() if name not in own)
+
+
+def _live(container: RunningContainer, patience: Patience, memory: int) -> ServerRun:
     began = time.monotonic()
-    with requests.Session() as session:
-        # No proxy between here and the loopback address.
-        session.trust_env = False
-        client = Client(
-            session=session, url=f"http://127.0.0.1:{container.host_port}", patience=patience
-        )
+    with closing(_client(container, patience)) as client:
         fault = _wait(container, client, patience)
         start_seconds = time.monotonic() - began
         if fault:
-            return ServerRun(fault=fault, start_seconds=start_seconds, log_tail=_tail(container))
+            return ServerRun(
+                fault=fault,
+                start_seconds=start_seconds,
+                log_tail=_tail(container),
+                log_bytes=_log_bytes(container),
+                memory=memory,
+                out_of_memory=container.ran_out_of_memory(),
+            )
         models, models_error = client.models()
-        answers = (
-            *(client.completion(question) for question in tiny_model.COMPLETIONS),
-            *(client.chat(question) for question in tiny_model.CHATS),
-            *(client.stream(question) for question in tiny_model.CHATS),
-        )
+        answers = _questions(container, client, patience)
     log_tail = _tail(container)
     asked = time.monotonic()
     exit_code = container.stop(patience.stop)
@@ -154,7 +152,52 @@ def _live(container: RunningContainer, patience: Patience) -> ServerRun:
         stop_seconds=time.monotonic() - asked,
         # A clean end writes many lines that say nothing about the answers before it.
         log_tail=_tail(container) if exit_code else log_tail,
+        log_bytes=_log_bytes(container),
+        memory=memory,
+        out_of_memory=container.ran_out_of_memory(),
     )
+
+
+def _client(container: RunningContainer, patience: Patience) -> Client:
+    """A client whose connections are relayed by a program in the container."""
+    relay = [PYTHON, "-I", "-S", "-c", RELAY, str(PORT), str(LISTEN_SECONDS)]
+    return Client(lambda: container.attach(relay), model=MODEL_NAME, seconds=patience.answer)
+
+
+def _questions(
+    container: RunningContainer, client: Client, patience: Patience
+) -> tuple[Answer, ...]:
+    """The answers to all questions one after the other, to many at once, and to all again.
+
+    A server may answer right as long as it has nothing in its cache, or one request in its batch.
+    """
+    first = _all(client, FIRST)
+    if not all(answer.right for answer in first):
+        return first  # it is not going to get better, and may take a minute for each
+    return (*first, *_at_once(container, patience), *_all(client, "asked again"))
+
+
+def _all(client: Client, when: str) -> tuple[Answer, ...]:
+    return (
+        *(client.ask("completion", question, when=when) for question in tiny_model.COMPLETIONS),
+        *(client.ask("chat", question, when=when) for question in tiny_model.CHATS),
+        *(client.ask("stream", question, when=when) for question in tiny_model.CHATS),
+    )
+
+
+def _at_once(container: RunningContainer, patience: Patience) -> tuple[Answer, ...]:
+    when = f"asked with {len(tiny_model.AT_ONCE) - 1} others"
+
+    def ask(question: tiny_model.Question) -> Answer:
+        with closing(_client(container, patience)) as client:
+            client.healthy()  # opens the connection
+            with suppress(threading.BrokenBarrierError):  # asked alone, if the others are not ready
+                ready.wait()
+            return client.ask("completion", question, when=when)
+
+    ready = threading.Barrier(len(tiny_model.AT_ONCE), timeout=patience.answer)
+    with ThreadPoolExecutor(len(tiny_model.AT_ONCE)) as pool:
+        return tuple(pool.map(ask, tiny_model.AT_ONCE))
 
 
 def _wait(container: RunningContainer, client: Client, patience: Patience) -> str:
@@ -177,95 +220,10 @@ def _wait(container: RunningContainer, client: Client, patience: Patience) -> st
 
 
 def _tail(container: RunningContainer, lines: int = LOG_LINES) -> str:
-    return "\n".join(container.logs().strip().splitlines()[-lines:])
+    """The last lines of the log, shortened: a line may be as long as the log."""
+    text = container.logs(last=2 * lines, most=LOG_FLOOD)
+    return "\n".join(shorten(line, LINE) for line in text.strip().splitlines()[-lines:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
-    """Asks one OpenAI-compatible server; whatever goes wrong becomes part of the answer."""
-
-    session: requests.Session
-    url: str
-    patience: Patience
-
-    def healthy(self) -> bool:
-        """Whether ``/health`` says 200."""
-        try:
-            return (
-                self.session.get(f"{self.url}/health", timeout=self.patience.answer).status_code
-                == 200
-            )
-        except requests.RequestException:
-            return False
-
-    def models(self) -> tuple[tuple[str, ...], str]:
-        """The names that ``/v1/models`` lists, and the error if there is no list."""
-        try:
-            response = self.session.get(f"{self.url}/v1/models", timeout=self.patience.answer)
-            return tuple(str(entry["id"]) for entry in response.json()["data"]), ""
-        except (requests.RequestException, ValueError, KeyError, TypeError) as error:
-            return (), f"{type(error).__name__}: {error}"
-
-    def completion(self, question: tiny_model.Question) -> Answer:
-        """The continuation of the prompt."""
-        body = {"prompt": question.prompt}
-        return self._ask(
-            "completion",
-            "completions",
-            question,
-            body,
-            lambda reply: reply.json()["choices"][0]["text"],
-        )
-
-    def chat(self, question: tiny_model.Question) -> Answer:
-        """The answer to the prompt as a user's message, through the chat template."""
-        return self._ask("chat", "chat/completions", question, _message(question), _content)
-
-    def stream(self, question: tiny_model.Question) -> Answer:
-        """The same as server-sent events."""
-        body = {**_message(question), "stream": True}
-        return self._ask("stream", "chat/completions", question, body, _deltas)
-
-    def _ask(
-        self,
-        kind: str,
-        path: str,
-        question: tiny_model.Question,
-        body: dict[str, Any],
-        read: Callable[[requests.Response], object],
-    ) -> Answer:
-        began = time.monotonic()
-        status: int | None = None
-        try:
-            response = self.session.post(
-                f"{self.url}/v1/{path}",
-                json={**body, "model": MODEL_NAME, "temperature": 0, "max_tokens": 8},
-                timeout=self.patience.answer,
-            )
-            status = response.status_code
-            text = str(read(response)) if status == 200 else response.text[:300]
-        except (requests.RequestException, ValueError, KeyError, IndexError, TypeError) as error:
-            text = f"{type(error).__name__}: {error}"
-        return Answer(
-            kind=kind, question=question, status=status, text=text, seconds=time.monotonic() - began
-        )
-
-
-def _message(question: tiny_model.Question) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": question.prompt}]}
-
-
-def _content(reply: requests.Response) -> object:
-    return reply.json()["choices"][0]["message"]["content"]
-
-
-def _deltas(reply: requests.Response) -> str:
-    """The text of all events, which must end with ``[DONE]``."""
-    events = [
-        line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")
-    ]
-    if not events or events.pop() != "[DONE]":
-        raise ValueError(f"the stream ends without [DONE]: {reply.text[-200:]!r}")
-    return "".join(
-        json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events
-    )
+def _log_bytes(container: RunningContainer) -> int:
+    return len(container.logs(most=LOG_FLOOD).encode())

@@ -13,7 +13,30 @@ from imagefactory.locking.lock import Resolution
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system.engine import ImageInfo
+from imagefactory.system.processes import signal_name
+from imagefactory.system.text import shorten
 from imagefactory.verifying.server import ServerRun
+
+#: Characters of a program's last line that are shown.
+SHOWN = 500
+#: What usually ends a program with a signal.
+CAUSES = {
+    "SIGBUS": "a file that is mapped is shorter than its headers say: a truncated library",
+    "SIGILL": "an instruction that this CPU lacks, or code that was overwritten",
+    "SIGKILL": "the memory limit, or somebody ended it",
+    "SIGSEGV": "a library that is damaged or does not fit the others",
+    "SIGABRT": "a failed assertion of a library",
+    "SIGSYS": "a system call that the container may not make",
+}
+
+
+def ending(code: int | None) -> str:
+    """What an exit code above 128 means: the signal, with the usual cause; empty for others."""
+    if code is None or not 128 < code < 128 + 65:
+        return ""
+    name = signal_name(code - 128)
+    cause = CAUSES.get(name)
+    return f"{name}: {cause}" if cause else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +82,10 @@ class Ran:
 
     def __str__(self) -> str:
         said = (self.err or self.out).strip().splitlines()
-        return f"exit {self.code}" + (f": {said[-1]}" if said else ", no output")
+        end = f"exit {self.code}"
+        why = ending(self.code)
+        end += f" ({why})" if why else ""
+        return end + (f": {shorten(said[-1], SHOWN)}" if said else ", no output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,11 @@ COMPLETIONS = (
         prompt="the capital of Spain is Madrid . the capital of Norway is", answer=("Oslo", ".")
     ),
 )
+#: One for each country, to be asked at the same time.
+AT_ONCE = tuple(
+    Question(prompt=f"the capital of {country} is", answer=(capital, "."))
+    for country, capital in CAPITALS.items()
+)
 CHATS = (Question(prompt="which city is the capital of Japan ?", answer=("Tokyo", ".")),)
 
 

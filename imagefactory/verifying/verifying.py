@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-import json
+import re
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from imagefactory import __version__
+from imagefactory.building import disk
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock, Resolution
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
-from imagefactory.system.engine import Engine, ImageInfo
-from imagefactory.verifying import modes, probe, server
+from imagefactory.system.engine import Engine, ImageInfo, owner
+from imagefactory.verifying import leftovers, modes, probe, reports, server
 from imagefactory.verifying.check_registry import judge
-from imagefactory.verifying.receipt import Receipt
-from imagefactory.verifying.subject import Expectation, Probed, Subject
+from imagefactory.verifying.client import PYTHON
+from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
 
-PYTHON = "/opt/venv/bin/python"
-#: Emulated, starting Python takes seconds, importing torch half a minute and a proof minutes.
-PROBE_TIMEOUT = 3600.0
+#: -I: neither the working directory, nor variables, nor the user's folder bend the interpreter;
+#: -S: nor does what is in site-packages; -B: nothing is compiled before the probes have looked.
+PROBE_OPTIONS = ("-I", "-S", "-B", "-")
+#: Variables that bend a program before its first line; the probe runs without them. What the image
+#: sets LD_LIBRARY_PATH to stays: libraries of a CUDA base are found by it.
+BENDING = re.compile(r"PYTHON|LD_(?!LIBRARY_PATH$)|GLIBC_TUNABLES|GCONV_PATH|MALLOC_|LOCPATH")
+#: Bytes that are read of the probe's output; that of a good image has a twentieth of it.
+PROBE_BYTES = 16 << 20
+#: Bytes that containers need on the engine's disk, for each byte of an image that the engine has
+#: not unpacked yet, and in any case.
+UNPACKED, SCRATCH = 3, 1 << 30
+NO_SPACE = re.compile(r"(?i)no space left on device|disk quota exceeded")
+#: Seconds for the probe. Emulated, starting Python takes seconds, importing torch half a minute and
+#: a proof minutes.
+PROBE_TIMEOUT, PROBE_TIMEOUT_EMULATED = 1200.0, 3600.0
+#: Seconds for all modes of the entrypoint together.
 MODE_TIMEOUT = 300.0
 
 
@@ -43,9 +59,10 @@ def verify(
     says which resolution of ``lock`` it was made from. Saving the receipt is up to the caller.
 
     Raises CheckFailedError if the reference names another image at the end, SetupError if the
-    engine fails.
+    engine fails or its disk has no room.
     """
     image = engine.inspect_image(image_ref)
+    _mind_the_disk(engine, image)
     subject = observe(
         image, engine=engine, lock=lock, settings=settings, expected=expected, patience=patience
     )
@@ -57,13 +74,15 @@ def verify(
             f"{image_ref} was {image.digest} and became {after} while it was verified",
             fix="verify it again when nothing builds that tag",
         )
+    results = judge(subject)
+    _mind_the_machine(engine, image, results)
     return Receipt(
         digest=image.digest,
         tag=image_ref,
         cell=subject.label("cell"),
         build_key=subject.label("build-key"),
         verified_at=now.astimezone(UTC).isoformat(timespec="seconds"),
-        checks=judge(subject),
+        checks=results,
         version=__version__,
     )
 
@@ -121,44 +140,77 @@ def find_resolution(lock: Lock | None, image: ImageInfo) -> Resolution | None:
 
 
 def run_probe(engine: Engine, image: ImageInfo) -> Probed:
-    """Run the probe in a container without a network."""
+    """Run the probe in a container without a network. Raises SetupError if the engine fails."""
     began = time.monotonic()
+    native = platforms.is_native(image.platform)
+    timeout = PROBE_TIMEOUT if native else PROBE_TIMEOUT_EMULATED
     try:
         done = engine.run(
-            image.ref,
-            # -P: nothing in the working directory is a module; -B: nothing is compiled before the
-            # probes have looked
-            ["-B", "-P", "-"],
+            image.digest,
+            PROBE_OPTIONS,
             platform=image.platform,
             entrypoint=PYTHON,
+            env={name: "" for name in image.env if BENDING.match(name)},
             stdin=probe.program(),
             network="none",
-            timeout=PROBE_TIMEOUT,
+            timeout=timeout,
+            most=PROBE_BYTES,
         )
     except SetupError as error:
         if error.problems[0].code != "command-timeout":
             raise
         return Probed(
             report=None,
-            error=f"still running after {PROBE_TIMEOUT:.0f} s",
+            error=f"still running after {timeout:.0f} s",
             seconds=time.monotonic() - began,
         )
     seconds = time.monotonic() - began
+    if done.cut:
+        flood = f"{PYTHON} wrote more than {PROBE_BYTES >> 20} MiB and was ended"
+        return Probed(report=None, error=flood, seconds=seconds)
     try:
-        report = json.loads(done.out.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        report = None
-    if not isinstance(report, dict):
-        said = (done.err or done.out).strip()[-1000:] or "no output"
-        return Probed(
-            report=None, error=f"{PYTHON} ended with exit {done.code}: {said}", seconds=seconds
+        return Probed(report=reports.read(done.out), seconds=seconds)
+    except ValueError as fault:
+        ran = Ran(code=done.code, out="", err=done.err)
+        return Probed(report=None, error=f"{fault}; {PYTHON} ended with {ran}", seconds=seconds)
+
+
+def _mind_the_disk(engine: Engine, image: ImageInfo) -> None:
+    """Raise SetupError if the engine has no room to unpack the image and to run it."""
+    available = disk.free(engine.data_root)
+    packed = not any(size for _, size in engine.history(image.digest))
+    needed = SCRATCH + (image.size * UNPACKED if packed else 0)
+    if available is not None and available < needed:
+        raise fail(
+            SetupError,
+            "disk-full",
+            f"verifying {image.ref} needs {needed / disk.GIB:.1f} GiB on the engine's disk, which "
+            f"has {available / disk.GIB:.1f} GiB free",
+            fix="imagefactory prune, or remove images that are not needed",
         )
-    return Probed(report=report, seconds=seconds)
+
+
+def _mind_the_machine(engine: Engine, image: ImageInfo, results: Sequence[CheckResult]) -> None:
+    """Raise SetupError if checks failed because the disk filled up, which the image did not do."""
+    full = [
+        check.name
+        for check in results
+        if check.outcome is Outcome.FAIL and NO_SPACE.search(check.detail)
+    ]
+    available = disk.free(engine.data_root)
+    if full and (available is None or available < SCRATCH):
+        raise fail(
+            SetupError,
+            "disk-full",
+            f"the disk was full while {image.ref} was verified ({', '.join(full)})",
+            fix="free some disk space, for example with imagefactory prune, and verify it again",
+        )
 
 
 def _serve(
     engine: Engine, image: ImageInfo, settings: Settings, patience: server.Patience
 ) -> server.ServerRun:
     settings.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="smoke-model-", dir=settings.cache) as folder:
+    prefix = f"{leftovers.MODEL}{owner.mine()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=settings.cache) as folder:
         return server.observe(engine, image, folder=Path(folder) / "model", patience=patience)

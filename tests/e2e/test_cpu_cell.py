@@ -190,12 +190,26 @@ def test_a_server_that_is_up_and_answers_nonsense_fails(
     cpu_image: str, engine: Engine, tmp_path: Path
 ) -> None:
     tag = derive(engine, tmp_path, cpu_image, "imagefactory/test:garbage", GARBAGE)
+    _kill_a_verification_of(tag, engine)
+    assert len(engine.orphans()) == 1
     done = factory("verify", tag, "--json")
+    assert "1 containers" in done.err
+    assert engine.orphans() == []
     seen = outcomes(done.out)
     assert done.code == 1
     assert seen["server-starts"] == seen["server-models"] == "pass"
     assert seen["server-completions"] == seen["server-chat"] == "fail"
     assert "!!!!!" in done.err
+
+
+def _kill_a_verification_of(tag: str, engine: Engine) -> None:
+    """Verify, and kill that as soon as there is a container."""
+    argv = [sys.executable, "-m", "imagefactory", "verify", tag]
+    image = engine.inspect_image(tag).digest
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        while image not in engine.used_images():
+            assert process.poll() is None
+        process.kill()
 
 
 def more_flavors(project: Path) -> None:

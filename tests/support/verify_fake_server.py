@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,7 +19,7 @@ from imagefactory.verifying import server, tiny_model
 QUICK = server.Patience(start=1.5, answer=0.5, stop=1, poll=0.02)
 RIGHT = {
     question.prompt: " ".join(question.answer)
-    for question in (*tiny_model.COMPLETIONS, *tiny_model.CHATS)
+    for question in (*tiny_model.COMPLETIONS, *tiny_model.CHATS, *tiny_model.AT_ONCE)
 }
 
 
@@ -32,12 +34,24 @@ class Behaviour:
     hang: float = 0
     done: str = "data: [DONE]\n\n"
     alive: bool = True
+    out_of_memory: bool = False
+    log: str = "starting\nIllegal instruction\n"
+    #: Answers that are right; those after them are garbage. None if all are.
+    good_for: int | None = None
+    #: Requests at a time that are answered right. None if any number is.
+    good_at_once: int | None = None
+    #: Sent byte by byte with so many seconds between them, instead of an answer.
+    trickle: float | None = None
+    #: Sent instead of the body of an answer.
+    body: bytes | None = None
     exit_code: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Handler(BaseHTTPRequestHandler):
     server: FakeServer
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
 
     def do_GET(self) -> None:
         behaviour = self.server.behaviour
@@ -50,10 +64,29 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.server.behaviour
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         behaviour.seen.append(body)
+        with self.server.lock:
+            self.server.asking += 1
         time.sleep(behaviour.hang)
+        try:
+            self.answer(body)
+        finally:
+            with self.server.lock:
+                self.server.asking -= 1
+
+    def answer(self, body: dict[str, Any]) -> None:
+        behaviour = self.server.behaviour
         prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
         text = RIGHT[prompt] if behaviour.text is None else behaviour.text
-        if behaviour.status != 200:
+        if behaviour.good_for is not None and len(behaviour.seen) > behaviour.good_for:
+            text = "!!!!!"
+        if behaviour.good_at_once is not None:
+            time.sleep(0.05)
+            text = "!!!!!" if self.server.asking > behaviour.good_at_once else text
+        if behaviour.trickle is not None:
+            self.trickle(behaviour.trickle)
+        elif behaviour.body is not None:
+            self.reply(200, behaviour.body)
+        elif behaviour.status != 200:
             self.reply(behaviour.status, b'{"error": "EngineDeadError"}')
         elif body.get("stream"):
             chunks = [
@@ -70,6 +103,16 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.reply(200, json.dumps({"choices": [{"message": {"content": text}}]}).encode())
 
+    def trickle(self, seconds: float) -> None:
+        """Say that more is coming, for ever."""
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(seconds)
+
     def reply(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -83,6 +126,12 @@ class Handler(BaseHTTPRequestHandler):
 class FakeServer(ThreadingHTTPServer):
     daemon_threads = True
     behaviour: Behaviour
+    request_queue_size = 20
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lock = threading.Lock()
+        self.asking = 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that give up, as some tests do."""
@@ -91,16 +140,28 @@ class FakeServer(ThreadingHTTPServer):
 class FakeContainer(RunningContainer):
     """The container that the fake server seems to run in."""
 
-    def __init__(self, behaviour: Behaviour, host_port: int) -> None:
-        super().__init__(Docker(), id="c0ffee", host_port=host_port)
+    def __init__(self, behaviour: Behaviour, port: int) -> None:
+        super().__init__(Docker(), id="c0ffee")
         self.behaviour = behaviour
+        self.port = port
+        self.attached: list[Sequence[str]] = []
         self.removed = False
 
-    def logs(self) -> str:
-        return "starting\nIllegal instruction"
+    def logs(self, *, last: int | None = None, most: int = 1 << 20) -> str:
+        lines = self.behaviour.log.splitlines(keepends=True)
+        return "".join(lines if last is None else lines[-last:])[:most]
 
     def alive(self) -> bool:
         return self.behaviour.alive
+
+    def ran_out_of_memory(self) -> bool:
+        return self.behaviour.out_of_memory
+
+    @contextmanager
+    def attach(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+        self.attached.append(argv)
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            yield connection
 
     def stop(self, timeout: float) -> int:  # noqa: ARG002
         return self.behaviour.exit_code

@@ -16,9 +16,10 @@ from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 from imagefactory.verifying import checks, probe, tiny_model
 from imagefactory.verifying.check_registry import judge
+from imagefactory.verifying.client import Answer
 from imagefactory.verifying.modes import JSON_OPTION
 from imagefactory.verifying.receipt import CheckResult
-from imagefactory.verifying.server import MODEL_NAME, Answer, ServerRun
+from imagefactory.verifying.server import MODEL_NAME, ServerRun
 from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
 
 CUDA = TorchBuild(version="2.11.0+cu130", cuda="13.0")
@@ -34,6 +35,7 @@ def image_info(
     digest: str = "sha256:" + "ab" * 32,
     platform: str = "linux/arm64",
     labels: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> ImageInfo:
     return ImageInfo(
         ref=ref,
@@ -41,7 +43,7 @@ def image_info(
         layers=(),
         platform=platform,
         labels=labels or {},
-        env={},
+        env=env or {},
         size=1,
     )
 

@@ -1,44 +1,85 @@
-"""Containers: run to their end, started in the background, or made to read their files."""
+"""Containers: run to their end, started in the background, or made to read their files.
+
+All are confined: an image is run before it is known to be good.
+"""
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.system import shell
-from imagefactory.system.engine.docker import Docker, GoneError, Part
+from imagefactory.system import processes, shell
+from imagefactory.system.engine import owner
+from imagefactory.system.engine.docker import Docker, GoneError, Part, check_ran, failure
+
+GIB = 1 << 30
+#: The names of our containers. An image can set labels of its containers, but not their names.
+_NAME = re.compile(r"imagefactory-[0-9a-f]{12}")
+#: Bytes that are read of a log, or of what a container writes.
+MOST_OUTPUT = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a container may take: bytes of memory, none of it swapped out, and processes."""
+
+    memory: int = 8 * GIB
+    processes: int = 4096
 
 
 class RunningContainer:
-    """A container that was started in the background.
+    """A container that was started in the background; ``id`` is the engine's name for it."""
 
-    ``id`` is the engine's name for it, ``host_port`` the port on 127.0.0.1 where its published port
-    answers.
-    """
-
-    def __init__(self, docker: Docker, *, id: str, host_port: int) -> None:  # noqa: A002
+    def __init__(self, docker: Docker, *, id: str) -> None:  # noqa: A002
         self._docker = docker
         self.id = id
-        self.host_port = host_port
 
-    def logs(self) -> str:
-        """Everything that it has written so far, also after its end."""
+    def logs(self, *, last: int | None = None, most: int = MOST_OUTPUT) -> str:
+        """What it has written so far, also after its end; the first ``most`` bytes at most.
+
+        ``last`` leaves out all but so many lines at the end.
+        """
+        tail = () if last is None else ("--tail", str(last))
         # one stream for both, so that lines stay in the order in which they were written
-        return self._docker.call("logs", self.id, join=True).out
+        return self._docker.call("logs", *tail, self.id, join=True, most=most).out
 
     def alive(self) -> bool:
-        """Whether its main process runs."""
+        """Whether its main process runs. Raises SetupError if the engine does not answer."""
         try:
             with self._docker.whales(f"inspecting {self.id}") as client:
                 return client.container.inspect(self.id).state.running is True
         except GoneError:
             return False
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel killed a process of it because of the memory limit."""
+        with self._docker.whales(f"inspecting {self.id}") as client:
+            return client.container.inspect(self.id).state.oom_killed is True
+
+    @contextmanager
+    def attach(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+        """A socket that is the standard input and output of ``argv``, run in the container.
+
+        It ends with the block, as it ends when the program does.
+        """
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                process = self._docker.attach(
+                    theirs.fileno(), "exec", "--interactive", self.id, *argv
+                )
+            try:
+                yield ours
+            finally:
+                processes.end(process)
 
     def stop(self, timeout: float) -> int:
         """Ask it to end (SIGTERM) and kill it after ``timeout`` seconds.
@@ -71,32 +112,45 @@ class Containers(Part):
         mounts: Sequence[tuple[Path, str]] = (),
         volumes: Sequence[tuple[str, str]] = (),
         shm_size: str | None = None,
+        limits: Limits = Limits(),
+        most: int = MOST_OUTPUT,
     ) -> shell.Completed:
         """Run a container of ``image`` to its end and remove it; the exit code is the caller's.
 
         Each of ``mounts`` is a file or folder of the engine's machine and the path where the
         container reads it; it cannot write there. Each of ``volumes`` is a named volume of the
-        engine and the path where the container reads and writes it. Raises SetupError
-        ``command-timeout`` if it does not end within ``timeout`` seconds.
+        engine and the path where the container reads and writes it. A container that writes more
+        than ``most`` bytes is ended. Raises SetupError ``command-timeout`` if it does not end
+        within ``timeout`` seconds, ``engine-failed`` if the engine fails to run it.
         """
         name = _new_name()
         options = [
             *("--rm", "--name", name, "--pull", "never", "--platform", platform),
+            *("--log-driver", "none"),  # what it writes goes to us, not to the engine's disk
+            *_confined(limits),
             *(("--interactive",) if stdin is not None else ()),
             *(("--entrypoint", entrypoint) if entrypoint else ()),
             *(("--network", network) if network else ()),
             *(("--shm-size", shm_size) if shm_size else ()),
+            *_environment(env or {}),
         ]
-        options += [word for item in (env or {}).items() for word in ("--env", "=".join(item))]
         bound = [*_read_only(mounts), *volumes]
         options += [word for item in bound for word in ("--volume", ":".join(item))]
         try:
-            return self._docker.call(
-                "run", *options, image, *argv, stdin=stdin, timeout=timeout, quiet=False
+            done = self._docker.call(
+                *("run", *options, image, *argv),
+                stdin=stdin,
+                timeout=timeout,
+                quiet=False,
+                most=most,
             )
+            check_ran(done, image)
         except BaseException:  # a container outlives its client: remove it on a timeout or Ctrl-C
             _remove(self._docker, name)
             raise
+        if done.cut:
+            _remove(self._docker, name)
+        return done
 
     def start(
         self,
@@ -104,42 +158,54 @@ class Containers(Part):
         argv: Sequence[str],
         *,
         platform: str,
-        publish: int,
         env: Mapping[str, str] | None = None,
         mounts: Sequence[tuple[Path, str]] = (),
         shm_size: str | None = None,
+        limits: Limits = Limits(),
     ) -> RunningContainer:
-        """Start a container of ``image`` in the background.
+        """Start a container of ``image`` in the background, with a loopback network alone.
 
-        Its port ``publish`` is reachable on a free loopback port of the engine's machine;
-        ``mounts`` are as for ``run``. Raises CheckFailedError ``image-missing`` or
-        ``container-start``.
+        ``mounts`` are as for ``run``. Raises CheckFailedError ``container-start`` if the image
+        cannot be started, SetupError ``engine-failed`` if the engine fails to start it.
         """
-        port, name = _free_port(), _new_name()
+        name = _new_name()
+        options = [
+            *("--detach", "--name", name, "--pull", "never", "--platform", platform),
+            # a log of bounded size, which can be read
+            *("--log-driver", "local", "--log-opt", f"max-size={MOST_OUTPUT // 2}"),
+            *("--log-opt", "max-file=2", "--network", "none"),
+            *_confined(limits),
+            *(("--shm-size", shm_size) if shm_size else ()),
+            *_environment(env or {}),
+        ]
+        options += [word for item in _read_only(mounts) for word in ("--volume", ":".join(item))]
         try:
-            with self._docker.whales("docker run", image=image) as client:
-                made = client.container.run(
-                    image,
-                    list(argv),
-                    detach=True,
-                    name=name,
-                    pull="never",
-                    platform=platform,
-                    publish=[(f"127.0.0.1:{port}", publish)],
-                    envs=env or {},
-                    volumes=_read_only(mounts),
-                    shm_size=shm_size,
-                )
-        except BaseException as error:  # Docker keeps a container that it could not start
+            done = self._docker.call("run", *options, image, *argv, quiet=False)
+            check_ran(done, image)
+        except BaseException:
             _remove(self._docker, name)
-            if not isinstance(error, SetupError):
-                raise
-            what = f"{image} does not start: {error.problems[0].what}"
-            by_hand = self._docker.show("run", "--rm", "--platform", platform, image, *argv)
-            raise fail(
-                CheckFailedError, "container-start", what, fix=f"start it by hand: {by_hand}"
-            ) from None
-        return RunningContainer(self._docker, id=made.id, host_port=port)
+            raise
+        if done.ok:
+            return RunningContainer(self._docker, id=name)
+        _remove(self._docker, name)  # Docker keeps a container that it could not start
+        if "no such image" in done.err.lower():
+            raise failure("docker run", done.err, image)
+        last = (done.err or done.out).strip().splitlines()[-1:] or ["Docker gave no reason"]
+        by_hand = self._docker.show("run", "--rm", "--platform", platform, image, *argv)
+        what, fix = f"{image} does not start: {last[0]}", f"start it by hand: {by_hand}"
+        raise fail(CheckFailedError, "container-start", what, fix=fix)
+
+    def orphans(self) -> list[str]:
+        """Ids of our containers whose owner, a process of imagefactory, has ended."""
+        options = ("--all", "--no-trunc", "--filter", f"label={owner.LABEL}")
+        shown = ("--format", f'{{{{.ID}}}}\t{{{{.Names}}}}\t{{{{.Label "{owner.LABEL}"}}}}')
+        listed = self._docker.must("ps", *options, *shown)
+        rows = [line.split("\t") for line in listed.splitlines() if line.count("\t") == 2]
+        return [found for found, name, owned in rows if _NAME.fullmatch(name) and owner.gone(owned)]
+
+    def remove_container(self, container: str) -> None:
+        """Remove a container, running or not, with its anonymous volumes; as far as possible."""
+        _remove(self._docker, container)
 
     @contextmanager
     def created(self, image: str) -> Iterator[str]:
@@ -148,11 +214,12 @@ class Containers(Part):
         Raises CheckFailedError ``image-missing`` if there is no such image.
         """
         name = _new_name()
-        # an image without a command needs one to be given; it is not run
-        made = self._docker.must(
-            "create", "--name", name, "--pull", "never", image, "true", image=image
-        )
+        label = ("--label", f"{owner.LABEL}={owner.mine()}")
         try:
+            # an image without a command needs one to be given; it is not run
+            made = self._docker.must(
+                "create", "--name", name, "--pull", "never", *label, image, "true", image=image
+            )
             yield made.strip()
         finally:
             _remove(self._docker, name)
@@ -160,11 +227,14 @@ class Containers(Part):
     def read_file(self, image: str, path: str) -> str | None:
         """The text of a file inside an image, None if the image has no such file.
 
-        Nothing of the image is run. Raises CheckFailedError ``image-missing``.
+        Nothing of the image is run. Raises CheckFailedError ``image-missing``, SetupError if the
+        engine fails.
         """
         with self.created(image) as made, tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "file"
-            self._docker.call("cp", f"{made}:{path}", str(target))
+            done = self._docker.call("cp", f"{made}:{path}", str(target))
+            if not done.ok and not re.search(r"(?i)could not find the file|no such file", done.err):
+                raise failure(f"reading {path} of {image}", done.err)
             return target.read_text(encoding="utf-8") if target.is_file() else None
 
     @contextmanager
@@ -191,6 +261,20 @@ class Containers(Part):
         self._docker.must("volume", "rm", "--force", name)
 
 
+def _confined(limits: Limits) -> list[str]:
+    """Options that let a container do no more than it has to, and say whose it is."""
+    return [
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--memory", str(limits.memory), "--memory-swap", str(limits.memory)),
+        *("--pids-limit", str(limits.processes)),
+        *("--label", f"{owner.LABEL}={owner.mine()}"),
+    ]
+
+
+def _environment(env: Mapping[str, str]) -> list[str]:
+    return [word for item in env.items() for word in ("--env", "=".join(item))]
+
+
 def _remove(docker: Docker, container: str) -> None:
     """Remove a container as well as possible: it is the last thing to do, after errors too."""
     with suppress(SetupError), docker.whales(f"removing {container}") as client:
@@ -203,9 +287,3 @@ def _read_only(mounts: Sequence[tuple[Path, str]]) -> list[tuple[str, str, str]]
 
 def _new_name() -> str:
     return f"imagefactory-{secrets.token_hex(6)}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

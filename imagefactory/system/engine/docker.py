@@ -8,6 +8,7 @@ it is given. All of that goes through the CLI.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from imagefactory.errors import CheckFailedError, FactoryError, SetupError, fail
 from imagefactory.system import shell
+from imagefactory.system.processes import signal_name
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
@@ -54,6 +56,7 @@ class Docker:
         timeout: float | None = None,
         quiet: bool = True,
         join: bool = False,
+        most: int | None = None,
     ) -> shell.Completed:
         """``docker words...``; parameters, result and errors are those of ``shell.run``.
 
@@ -66,8 +69,10 @@ class Docker:
             timeout=timeout,
             quiet=quiet,
             join=join,
+            most=most,
         )
-        mind_the_client(done.code, f"docker {words[0]}")
+        if not done.cut:
+            mind_the_client(done.code, f"docker {words[0]}")
         return done
 
     def must(self, *words: str, image: str | None = None, quiet: bool = True) -> str:
@@ -148,9 +153,28 @@ def mind_the_client(code: int, doing: str) -> None:
     A killed client says nothing about the image that it was used on.
     """
     if code < 0:
-        what = f"{doing}: Docker's client was killed by signal {-code}"
+        what = f"{doing}: Docker's client was killed by {signal_name(-code)}"
         fix = "try again; imagefactory doctor, and the kernel's log (out of memory?), may say why"
         raise fail(SetupError, "engine-failed", what, fix=fix)
+
+
+#: What Docker's client exits with if the engine failed, and not the program in the container.
+_ENGINE_EXIT = 125
+#: Failures with that code that are the image's: it asks for what it does not have.
+_OF_THE_IMAGE = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
+
+
+def check_ran(done: shell.Completed, image: str) -> None:
+    """Raise the error of ``failure`` for a ``docker run`` that the engine failed to do.
+
+    No space to unpack the image, or no daemon: neither says anything about the image.
+    """
+    by_docker = re.search(r"(?im)^(docker:|error)", done.err)
+    if done.code != _ENGINE_EXIT or not by_docker or _OF_THE_IMAGE.search(done.err):
+        return
+    lines = [line for line in done.err.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("See ", "Run '"))]
+    raise failure("docker run", "\n".join(said), image)
 
 
 class Part:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,3 +129,22 @@ def test_applying_the_changes_to_one_image_gives_the_other(
         if change.new:
             made[change.name] = change.new
     assert made == new
+
+
+@pytest.mark.parametrize(
+    "history", [[("FROM", 0), ("COPY", 0)], [("squashed", 30)]], ids=["not unpacked", "squashed"]
+)
+def test_sizes_that_the_engine_does_not_know_are_unknown_and_not_0(
+    history: list[tuple[str, int]],
+) -> None:
+    found = replace(OLD, layers=layers_of(["l1", "l3"], history))
+    assert [layer.size for layer in found.layers] == [None, None]
+    assert found.size is None
+    assert found.as_dict()["size"] is None
+    assert compare(OLD, found, pin_prefix=PIN).bytes_moved is None
+
+
+def test_contents_that_cannot_be_read_are_null_and_not_empty() -> None:
+    found = replace(OLD, packages={}, patches={}, unknown="no manifest").as_dict()
+    assert {found[name] for name in ("packages", "patches", "hashes", "dropped")} == {None}
+    assert OLD.as_dict()["packages"] == OLD.packages

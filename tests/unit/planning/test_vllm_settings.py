@@ -11,7 +11,7 @@ from support.patches import make
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog
-from imagefactory.planning import vllm_settings
+from imagefactory.planning import vllm_choices, vllm_settings
 
 FILES = {
     "vllm/envs.py": (
@@ -20,7 +20,24 @@ FILES = {
     "vllm/loader.py": (
         'environ.get("VLLM_READ")\ngetenv("VLLM_GOT")\nenviron["VLLM_INDEXED"]\n"VLLM_NAMED"\n'
     ),
-    "vllm/engine/arg_utils.py": 'group.add_argument("--moe-backend", "-mb")\n',
+    "vllm/engine/arg_utils.py": (
+        'group.add_argument("--moe-backend", "-mb")\n'
+        "class EngineArgs:\n"
+        "    dtype: ModelDType = ModelConfig.dtype\n"
+        "    kv_cache_dtype: CacheDType | str = CacheConfig.kv_cache_dtype\n"
+        "    load_format: Literal['auto', 'dummy'] = 'auto'\n"
+        "    policy: Literal['fcfs'] | None = None\n"
+        "    width: Width = 1\n"
+        "load['load_format']['choices'].append('more')\n"
+    ),
+    "vllm/config/model.py": (
+        "ModelDType = Literal['auto', 'half', 'bfloat16']\n"
+        "CacheDType = Literal['auto']\n"
+        "class ModelConfig:\n"
+        "    dtype: ModelDType | torch.dtype = 'auto'\n"
+        "class OtherConfig:\n"
+        "    policy: Literal['priority'] = 'priority'\n"
+    ),
     "vllm/entrypoints/openai/cli_args.py": (
         "class FrontendArgs:\n    tool_call_parser: str = ''\n    plain = 1\n"
     ),
@@ -108,3 +125,49 @@ def test_an_option_that_a_patch_of_the_series_adds_is_known(
 
 def test_a_flavor_without_vllm_settings_has_none_to_check(tmp_path: Path) -> None:
     assert vllm_settings.settings_of(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '["--dtype", "half"]',
+        '["--dtype=BFloat16"]',
+        '["--kv-cache-dtype", "anything"]',
+        '["--load-format", "anything"]',
+        '["--policy", "fcfs"]',
+        '["--policy", "priority"]',
+        '["--width", "anything"]',
+        '["--dtype", "--policy", "fcfs"]',
+    ],
+)
+def test_a_value_that_the_release_may_take_is_no_problem(
+    tmp_path: Path, found: vllm_settings.VllmSettings, arguments: str
+) -> None:
+    cell = cell_with(tmp_path, args=arguments)
+    assert list(vllm_settings.unknown_settings(cell, found, ())) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        ('["--dtype", "nonsense"]', "write one of auto, bfloat16, half"),
+        ('["--dtype=bfloat61"]', "write bfloat16"),
+        ('["--policy", "first"]', "write one of fcfs, priority"),
+    ],
+)
+def test_a_value_that_the_release_does_not_take_is_refused(
+    tmp_path: Path, found: vllm_settings.VllmSettings, arguments: str, fix: str
+) -> None:
+    cell = cell_with(tmp_path, args=arguments)
+    (problem,) = vllm_settings.unknown_settings(cell, found, ())
+    assert problem.code == "setting-value"
+    assert "would not start" in problem.what
+    assert problem.fix == fix
+    assert (problem.where or "").startswith(str(tmp_path / "matrix.yaml"))
+
+
+def test_options_and_their_values_are_read_in_both_spellings() -> None:
+    assert list(vllm_choices.given(["--a_b", "1", "-x", "--c=d=e", "--flag", "--g"])) == [
+        ("--a-b", "1"),
+        ("--c", "d=e"),
+    ]

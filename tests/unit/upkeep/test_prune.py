@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.docker import FakeDocker
+from support.machine import settings
 from support.plans import all_planned
 
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.system.engine import CacheRecord, ImageInfo
+from imagefactory.system.engine import CacheRecord, Engine, ImageInfo, owner
 from imagefactory.system.engine.cache_records import parse
-from imagefactory.upkeep import prune
-from imagefactory.upkeep.prune import Pruning
+from imagefactory.upkeep import doctor, prune, upkeep
+from imagefactory.upkeep.prune import Kind, Pruning
 
 REPOSITORY = "imagefactory/vllm"
 WANTED = {f"{REPOSITORY}:gb10": "new", f"{REPOSITORY}:cpu": "new"}
@@ -152,3 +155,34 @@ def test_on_a_shared_engine_only_cache_records_of_our_own_steps_are_removed() ->
     assert [item.why for item in plan.kept] == ["not known to be imagefactory's"]
     assert len(prune.cache([record(theirs)], private=True).items) == 1
     assert prune.cache([record(OURS, reclaimable="false")], private=True).items == ()
+
+
+def test_what_killed_verifications_left_is_listed_and_removed(tmp_path: Path) -> None:
+    docker = FakeDocker(tmp_path)
+    machine, pid, started, since = owner.mine().rsplit("-", 3)
+    dead = f"{machine}-{pid}-{int(started) - 1}-{since}"
+    docker.answer("ps --all", out=f"c0ffee\timagefactory-0123456789ab\t{dead}\n")
+    docker.answer("info")
+    docker.answer("container rm --force --volumes c0ffee")
+    engine = Engine(binary=str(docker.program))
+    folder = settings(tmp_path).cache / f"smoke-model-{dead}-x"
+    folder.mkdir(parents=True)
+    items = upkeep._orphans(engine, settings(tmp_path))
+    assert [(item.kind, item.name) for item in items] == [
+        (Kind.CONTAINER, "c0ffee"),
+        (Kind.FOLDER, str(folder)),
+    ]
+    (finding,) = doctor._leftovers(engine, settings(tmp_path))
+    assert finding.seen.startswith("1 containers and 1 folders")
+    assert upkeep.remove(items, engine)[0] == []
+    assert not folder.exists()
+    assert "container rm --force --volumes c0ffee" in docker.calls
+
+
+def test_the_doctor_says_nothing_about_leftovers_if_there_are_none(tmp_path: Path) -> None:
+    docker = FakeDocker(tmp_path)
+    docker.answer("ps --all")
+    assert doctor._leftovers(Engine(binary=str(docker.program)), settings(tmp_path)) == []
+    docker = FakeDocker(tmp_path)  # an engine that fails
+    (finding,) = doctor._leftovers(Engine(binary=str(docker.program)), settings(tmp_path))
+    assert finding.seen.startswith("unknown: ")

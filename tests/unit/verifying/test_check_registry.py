@@ -21,6 +21,7 @@ from imagefactory.verifying.subject import Probed, Subject
 
 SERVER_CHECKS = {
     "server-starts",
+    "server-limits",
     "server-models",
     "server-completions",
     "server-chat",
@@ -148,7 +149,7 @@ def test_checks_are_described_in_the_order_of_results() -> None:
 def test_results_come_in_the_order_of_the_themes() -> None:
     names = [entry.name for entry in check_registry.all_checks()]
     assert names[0] == "probe"
-    assert [name for name in names if name.startswith("server-")] == names[-6:]
+    assert [name for name in names if name.startswith("server-")] == names[-7:]
     assert check_registry.themes() == checks.ORDER
 
 
@@ -222,3 +223,14 @@ def test_a_report_of_an_unexpected_shape_does_not_pass(changes: dict[str, object
     image = Good()
     image.reported.update(changes)
     assert not receipt(image).passed
+
+
+@pytest.mark.parametrize("seconds", ["x", None, [], float("inf")])
+def test_a_time_that_is_none_is_no_verdict_of_a_check(seconds: object) -> None:
+    image = Good()
+    for facts in image.facts.values():
+        facts["seconds"] = seconds
+    results = image.results()
+    assert results["files-complete"].outcome is Outcome.FAIL
+    assert "cannot be judged" in results["files-complete"].detail
+    assert all(isinstance(result.seconds, float | int) for result in results.values())

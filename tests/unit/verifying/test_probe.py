@@ -9,30 +9,36 @@ import ast
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.image_tree import ImageTree
 
-from imagefactory.verifying import checks, probe, probe_core
+from imagefactory.verifying import checks, probe, probe_core, verifying
 
 GOOD = "def facts(context):\n    return {'manifest': dict(context.manifest)}\n"
 
 
 def collect(image: ImageTree, **probes: str) -> dict[str, Any]:
     """The report of these probes alone, from a Python that knows the core only."""
-    core = Path(probe_core.__file__).read_text(encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", "-"],
-        input=f"{core}\n\nmain({probes!r}, {str(image.home)!r}, {str(image.site)!r})\n",
+        [sys.executable, *verifying.PROBE_OPTIONS],
+        input=program(image, **probes),
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    report: dict[str, Any] = json.loads(done.stdout)
     return report
+
+
+def program(image: ImageTree, **probes: str) -> str:
+    """The text of a probe that consists of these alone."""
+    core = Path(probe_core.__file__).read_text(encoding="utf-8")
+    return f"{core}\n\nmain({probes!r}, {str(image.home)!r}, {str(image.site)!r})\n"
 
 
 def test_every_theme_with_a_probe_reports_its_facts_and_how_long_they_took(tmp_path: Path) -> None:
@@ -155,3 +161,49 @@ def test_a_probe_needs_nothing_but_the_standard_library(theme: str) -> None:
     }
     # torch is the subject of two themes, and may be missing
     assert names - {"torch"} <= sys.stdlib_module_names
+
+
+LIAR = """
+import atexit, os, sys
+print("[1, 2]")
+atexit.register(lambda: print("{}"))
+os.write(1, b"bent")
+"""
+
+
+def test_what_an_image_puts_on_the_module_path_neither_bends_the_probe_nor_joins_its_report(
+    tmp_path: Path,
+) -> None:
+    image = ImageTree(tmp_path)
+    for name in ("sitecustomize.py", "usercustomize.py", "json.py", "torch.py"):
+        (image.site / name).write_text(LIAR)
+    (image.site / "evil.pth").write_text("import sitecustomize\n")
+    loads = "def facts(context):\n    import torch\n    return {}\n"
+    done = subprocess.run(
+        [sys.executable, *verifying.PROBE_OPTIONS],
+        input=program(image, loads=loads),
+        env={"PYTHONPATH": str(image.site), "PYTHONSTARTUP": str(image.site / "json.py")},
+        cwd=image.site,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(done.stdout)["facts"].keys() == {"loads"}
+    assert done.stderr.count("bent") == 1  # from torch, which the probe imports
+    assert "{}" not in done.stderr  # nor does anything run at the end
+
+
+def test_the_site_packages_of_a_virtual_environment_are_found_without_its_site_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("prefix", "exec_prefix", "executable"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    sys.executable = str(tmp_path / "venv/bin/python")
+    outside = probe_core.site_packages()
+    assert outside == Path(sysconfig.get_path("purelib"))
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/pyvenv.cfg").write_text("home = /usr/bin\n")
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert probe_core.site_packages() == tmp_path / "venv/lib" / version / "site-packages"
+    assert sys.prefix == str(tmp_path / "venv")

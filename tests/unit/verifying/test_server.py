@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.verify_fake_server import QUICK, FakeEngine
 from support.verify_fakes import CPU, Good, image_info
 
-from imagefactory.verifying import server
+from imagefactory.verifying import client, server
 from imagefactory.verifying.receipt import Outcome
 
 
@@ -102,6 +106,128 @@ def test_a_server_that_hangs_fails_in_time(engine: FakeEngine, tmp_path: Path) -
     faults = red(observe(engine, tmp_path))
     assert time.monotonic() - began < 10
     assert "no response" in faults["server-completions"]
+
+
+def test_a_server_that_is_right_once_and_garbage_afterwards_fails(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour.good_for = 5
+    faults = red(observe(engine, tmp_path))
+    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert "asked again: HTTP 200, '!!!!!' and not 'Tokyo .'" in faults["server-chat"]
+
+
+def test_a_server_that_is_garbage_under_concurrency_fails(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour.good_at_once = 1
+    faults = red(observe(engine, tmp_path))
+    assert faults.keys() == {"server-completions"}
+    assert "asked with 7 others: HTTP 200, '!!!!!' and not" in faults["server-completions"]
+
+
+def test_an_answer_that_never_ends_is_cut_off(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour.trickle = 0.02
+    patience = replace(QUICK, answer=0.1)
+    began = time.monotonic()
+    faults = red(server.observe(engine, image_info(), folder=tmp_path, patience=patience))
+    assert time.monotonic() - began < 10
+    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert "no end of the answer within 0.1 s" in faults["server-completions"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b" " * (client.MOST_BYTES + 1), "an answer of more than 1048576 bytes"),
+        (b"[" * 100_000, "no JSON (RecursionError)"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[1,2]", "JSON of another shape"),
+        (b"{}", "JSON of another shape"),
+        (b'{"choices": [{"text": NaN, "message": 3}]}', "'nan' and not"),
+        (b'{"choices": [{"text": "\\ud800\\u001b[31m", "message": {}}]}', "not 'Paris .'"),
+    ],
+)
+def test_an_answer_is_data_that_may_be_anything(
+    engine: FakeEngine, tmp_path: Path, body: bytes, says: str
+) -> None:
+    engine.behaviour.body = body
+    faults = red(observe(engine, tmp_path))
+    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert says in faults["server-completions"]
+
+
+def test_a_server_that_takes_too_much_memory_fails(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour.out_of_memory = True
+    said = red(observe(engine, tmp_path))["server-limits"]
+    assert "a process of it was killed for taking more than" in said
+    assert engine.started["limits"].memory in (server.MEMORY, server.MEMORY_EMULATED)
+
+
+def test_a_server_that_takes_too_much_memory_at_the_start_is_reported_as_such(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour.health, engine.behaviour.alive = 503, False
+    engine.behaviour.out_of_memory = True
+    assert red(observe(engine, tmp_path)).keys() == {"server-starts", "server-limits"}
+
+
+def test_a_server_that_floods_its_log_fails_and_shows_little_of_it(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour.log = "x" * (5 << 20)
+    faults = red(observe(engine, tmp_path))
+    assert faults.keys() == {"server-limits"}
+    assert "it wrote 4 MiB of log or more" in faults["server-limits"]
+    assert len(faults["server-limits"]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("own", "extra"),
+    [
+        (None, "--dtype float32 --enforce-eager --compilation-config '{\"mode\": 0}'"),
+        ('["--dtype", "nonsense"]', "--enforce-eager --compilation-config '{\"mode\": 0}'"),
+        ('["--compilation_config.mode=3", "--no-enforce-eager"]', "--dtype float32"),
+        ("no JSON", "--dtype float32 --enforce-eager --compilation-config '{\"mode\": 0}'"),
+    ],
+)
+def test_the_image_s_own_options_stay_in_effect(
+    engine: FakeEngine, tmp_path: Path, own: str | None, extra: str
+) -> None:
+    image = image_info(env={"IMAGEFACTORY_SERVE_ARGS": own} if own else {})
+    server.observe(engine, image, folder=tmp_path, patience=QUICK)
+    assert engine.started["env"]["VLLM_EXTRA_ARGS"] == extra
+    assert "IMAGEFACTORY_SERVE_ARGS" not in engine.started["env"]
+
+
+def test_the_server_is_reached_through_an_isolated_program_in_the_container(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    observe(engine, tmp_path)
+    assert {tuple(argv[:4]) for argv in engine.container.attached} == {
+        ("/opt/venv/bin/python", "-I", "-S", "-c")
+    }
+
+
+def test_the_relay_waits_for_the_server_and_passes_bytes_on_both_ways() -> None:
+    with socket.socket() as served:
+        served.bind(("127.0.0.1", 0))
+        port = str(served.getsockname()[1])
+        argv = [sys.executable, "-I", "-S", "-c", client.RELAY, port, "5"]
+        ours, theirs = socket.socketpair()
+        with (
+            ours,
+            theirs,
+            subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno()) as relay,
+        ):
+            served.listen()
+            peer, _ = served.accept()
+            with peer:
+                ours.sendall(b"question")
+                assert peer.recv(100) == b"question"
+                peer.sendall(b"answer")
+                assert ours.recv(100) == b"answer"
+            assert relay.wait(5) == 0
 
 
 def test_a_stream_that_breaks_off_fails(engine: FakeEngine, tmp_path: Path) -> None:

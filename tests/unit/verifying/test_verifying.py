@@ -19,6 +19,7 @@ from support import ROOT
 from support.verify_fake_server import QUICK, FakeEngine
 from support.verify_fakes import CPU, CUDA, Good, expectation, image_info, resolution
 
+from imagefactory.building import disk
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
@@ -26,6 +27,7 @@ from imagefactory.settings import Settings, from_environment
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.shell import Completed
 from imagefactory.verifying import junit, probe, verifying
+from imagefactory.verifying.client import PYTHON
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
 
 ENTRYPOINT = ROOT / "templates" / "entrypoint"
@@ -41,13 +43,26 @@ class StationEngine(FakeEngine):
         self.digests = ["sha256:" + "ab" * 32]
         self.probe_out: str | None = None
         self.probe_hangs = False
+        self.probe_floods = False
+        self.probe_code = 0
+        self.modes_end = ""
+        self.env: dict[str, str] = {}
+        self.unpacked = True
+        self.data_root = "/"
         self.calls: list[dict[str, Any]] = []
 
     def inspect_image(self, ref: str) -> ImageInfo:
         digest = self.digests.pop(0) if len(self.digests) > 1 else self.digests[0]
         return image_info(
-            ref=ref, digest=digest, labels=self.good.labels, platform=self.good.platform
+            ref=ref,
+            digest=digest,
+            labels=self.good.labels,
+            platform=self.good.platform,
+            env=self.env,
         )
+
+    def history(self, ref: str) -> list[tuple[str, int]]:  # noqa: ARG002
+        return [("COPY", 5_000_000 if self.unpacked else 0)]
 
     def run(
         self,
@@ -57,12 +72,20 @@ class StationEngine(FakeEngine):
         env: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Completed:
-        self.calls.append({"image": image, "argv": argv, **options})
-        if options.get("entrypoint") == verifying.PYTHON:
+        self.calls.append({"image": image, "argv": argv, "env": env, **options})
+        if options.get("entrypoint") == PYTHON:
             if self.probe_hangs:
                 raise fail(SetupError, "command-timeout", "no end")
-            out = json.dumps(self.good.report) + "\n" if self.probe_out is None else self.probe_out
-            return Completed(argv=(), code=0, out=out, err="a warning of torch\n")
+            out = json.dumps(self.good.report) if self.probe_out is None else self.probe_out
+            return Completed(
+                argv=(),
+                code=self.probe_code,
+                out=out,
+                err="a warning of torch\n",
+                cut=self.probe_floods,
+            )
+        if self.modes_end:
+            raise fail(SetupError, self.modes_end, "no end")
         return entrypoint(tuple(argv), tuple((env or {}).items()))
 
 
@@ -152,7 +175,7 @@ def test_the_probe_runs_without_a_network_and_on_the_image_s_platform(
     probe_call = cuda.calls[0]
     assert probe_call["network"] == "none"
     assert probe_call["platform"] == "linux/arm64"
-    assert probe_call["argv"] == ["-B", "-P", "-"]
+    assert probe_call["argv"] == ("-I", "-S", "-B", "-")
     assert probe_call["stdin"] == probe.program()
 
 
@@ -165,15 +188,158 @@ def test_a_server_that_answers_garbage_fails_the_image(
     assert outcomes(receipt, Outcome.FAIL) == {"server-completions", "server-chat", "server-stream"}
 
 
-@pytest.mark.parametrize("out", ["", "no JSON", "3", "[]"])
+def reported(**changes: object) -> str:
+    shape: dict[str, object] = {
+        "python": "3",
+        "machine": "x",
+        "manifest": None,
+        "facts": {},
+        "errors": {},
+    }
+    return json.dumps({**shape, **changes})
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("", "the probe reported nothing"),
+        (" \n", "the probe reported nothing"),
+        ("no JSON", "no JSON"),
+        ("3", "JSON int"),
+        ("[1,2]", "JSON list"),
+        ("{}", "lacks python, machine, manifest, facts, errors"),
+        ('{"python": NaN}', "NaN is no number"),
+        ("9" * 5000, "no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("\x1b[31mpassed\x1b[0m", "no JSON"),
+        (reported(facts={"torch": []}), "lacks facts"),
+        (reported(facts=[]), "lacks facts"),
+        (reported(errors={"torch": 3}), "lacks errors"),
+        (reported(manifest=[]), "lacks manifest"),
+        (reported(python=3), "lacks python"),
+        (reported() + "\n" + reported(), "no JSON"),
+    ],
+)
 def test_an_image_whose_python_does_not_report_fails(
-    cuda: StationEngine, settings: Settings, out: str
+    cuda: StationEngine, settings: Settings, out: str, says: str
 ) -> None:
     cuda.probe_out = out
     receipt = verify(cuda, settings)
     assert outcomes(receipt, Outcome.FAIL) == {"probe"}
+    assert says in receipt.checks[0].detail
     assert "a warning of torch" in receipt.checks[0].detail
     assert not receipt.passed
+
+
+def test_what_is_reported_in_another_shape_is_a_failed_check_and_no_traceback(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    report = {**cuda.good.reported, "manifest": {"axes": [1], "patches": 3, "wheels": None}}
+    report["facts"] = {theme: {"seconds": "x"} for theme in report["facts"]}
+    cuda.probe_out = json.dumps(report)
+    receipt = verify(cuda, settings)
+    assert not receipt.passed
+    assert any("cannot be judged" in check.detail for check in receipt.checks)
+
+
+def test_an_image_whose_python_floods_its_output_fails(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.probe_floods = True
+    assert "wrote more than 16 MiB" in verify(cuda, settings).checks[0].detail
+    assert {call["most"] for call in cuda.calls} == {16 << 20, 1 << 20}
+
+
+def test_details_from_an_image_have_a_length_that_can_be_kept(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.good.facts["contents"]["missing"] = ["x" * 1_000_000]
+    details = {check.name: check.detail for check in verify(cuda, settings).checks}
+    assert len(details["files-complete"]) < 21_000
+    assert details["files-complete"].endswith(" more characters)")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (135, "exit 135 (SIGBUS: a file that is mapped is shorter than its headers say"),
+        (139, "exit 139 (SIGSEGV: a library that is damaged"),
+        (137, "exit 137 (SIGKILL: the memory limit"),
+        (1, "exit 1: a warning"),
+    ],
+)
+def test_a_python_that_a_signal_ends_is_explained(
+    cuda: StationEngine, settings: Settings, code: int, says: str
+) -> None:
+    cuda.probe_out, cuda.probe_code = "", code
+    assert says in verify(cuda, settings).checks[0].detail
+
+
+def test_the_image_s_environment_does_not_bend_the_probe(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    bending = ("LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "GCONV_PATH")
+    cuda.env = {**dict.fromkeys(bending, "/evil"), "PATH": "/bin", "LD_LIBRARY_PATH": "/cuda"}
+    verify(cuda, settings)
+    assert cuda.calls[0]["env"] == dict.fromkeys(bending, "")
+
+
+def test_containers_are_run_by_digest_however_the_tag_moves(
+    cpu: StationEngine, settings: Settings
+) -> None:
+    first = "sha256:" + "ab" * 32
+    verify(cpu, settings)
+    assert {call["image"] for call in (*cpu.calls, cpu.started)} == {first}
+
+
+def test_an_entrypoint_that_does_not_end_is_the_image_s_fault(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.modes_end = "command-timeout"
+    receipt = verify(cuda, settings)
+    assert outcomes(receipt, Outcome.FAIL) == {"entrypoint-serve", "entrypoint-modes"}
+    details = [check.detail for check in receipt.checks if check.name == "entrypoint-modes"]
+    assert "exit 124: still running after" in details[0]
+
+
+def test_an_engine_that_fails_is_neither_a_verdict_nor_a_receipt(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.modes_end = "engine-failed"
+    with pytest.raises(SetupError) as caught:
+        verify(cuda, settings)
+    assert [problem.code for problem in caught.value.problems] == ["engine-failed"]
+
+
+def test_a_disk_that_cannot_hold_the_unpacked_image_stops_before_anything_runs(
+    cuda: StationEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "free", lambda _: disk.GIB + 2)
+    assert verify(cuda, settings).passed
+    cuda.calls.clear()
+    cuda.unpacked = False  # an image of one byte takes three
+    with pytest.raises(SetupError) as caught:
+        verify(cuda, settings)
+    assert [problem.code for problem in caught.value.problems] == ["disk-full"]
+    assert cuda.calls == []
+
+
+def test_a_disk_that_fills_up_meanwhile_is_not_the_image_s_fault(
+    cuda: StationEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter([2 * disk.GIB, 0])
+    monkeypatch.setattr(disk, "free", lambda _: next(left))
+    cuda.good.reported["errors"]["torch"] = "OSError: [Errno 28] No space left on device"
+    with pytest.raises(SetupError, match="the disk was full"):
+        verify(cuda, settings)
+
+
+def test_an_image_that_says_the_disk_is_full_although_it_is_not_fails(
+    cuda: StationEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "free", lambda _: 100 * disk.GIB)
+    cuda.good.reported["errors"]["torch"] = "OSError: [Errno 28] No space left on device"
+    assert not verify(cuda, settings).passed
 
 
 def test_a_probe_that_hangs_is_the_image_s_fault(cuda: StationEngine, settings: Settings) -> None:

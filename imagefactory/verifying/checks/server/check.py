@@ -8,10 +8,13 @@ MLP, norms and sampling all work.
 from __future__ import annotations
 
 from imagefactory.verifying.check_registry import Verdict, check, failed, passed, unknown
-from imagefactory.verifying.server import MODEL_NAME, ServerRun
-from imagefactory.verifying.subject import Subject
+from imagefactory.verifying.client import FIRST
+from imagefactory.verifying.server import LOG_FLOOD, MODEL_NAME, ServerRun
+from imagefactory.verifying.subject import Subject, ending
 
 NOT_UP = "the server did not start"
+#: How a container ends that had to be killed.
+KILLED = 137
 
 
 @check("server-starts", needs="server")
@@ -24,6 +27,28 @@ def starts(subject: Subject) -> Verdict:
     if run.fault:
         return failed(_with_log(run.fault, run), seconds=run.start_seconds)
     return passed(f"healthy after {run.start_seconds:.0f} s", seconds=run.start_seconds)
+
+
+@check("server-limits", needs="server")
+def limits(subject: Subject) -> Verdict:
+    """The server needs less than 4 GiB of memory (8 GiB where it is emulated) and of log 4 MiB.
+
+    Fails for a server one of whose processes is killed for taking more memory, and for one that
+    floods its log.
+    """
+    run = _run(subject)
+    faults = []
+    if run.out_of_memory:
+        faults.append(
+            f"a process of it was killed for taking more than {run.memory >> 30} GiB of memory"
+        )
+    if run.log_bytes >= LOG_FLOOD:
+        faults.append(f"it wrote {LOG_FLOOD >> 20} MiB of log or more")
+    if faults:
+        return failed(_with_log("; ".join(faults), run))
+    if run.fault:
+        return unknown(NOT_UP)
+    return passed(f"within {run.memory >> 30} GiB of memory; {run.log_bytes / 1000:.0f} kB of log")
 
 
 @check("server-models", needs="server")
@@ -43,7 +68,7 @@ def models(subject: Subject) -> Verdict:
 
 @check("server-completions", needs="server")
 def completions(subject: Subject) -> Verdict:
-    """Completions have the right text, word for word.
+    """Completions have the right text, word for word: the first, eight at once, and later ones.
 
     Fails for garbage, HTTP errors and answers that do not come in time.
     """
@@ -52,7 +77,7 @@ def completions(subject: Subject) -> Verdict:
 
 @check("server-chat", needs="server")
 def chat(subject: Subject) -> Verdict:
-    """Chat completions, which use the chat template, have the right text, word for word.
+    """Chat completions, which use the chat template, have the right text, also when asked again.
 
     Fails for garbage, HTTP errors and answers that do not come in time.
     """
@@ -61,7 +86,7 @@ def chat(subject: Subject) -> Verdict:
 
 @check("server-stream", needs="server")
 def stream(subject: Subject) -> Verdict:
-    """A streamed chat completion has the right text, word for word.
+    """A streamed chat completion has the right text, word for word, also when asked again.
 
     Fails for garbage, HTTP errors and a stream that breaks off.
     """
@@ -78,7 +103,8 @@ def stops(subject: Subject) -> Verdict:
     if run.fault:
         return unknown(NOT_UP)
     if run.exit_code != 0:
-        why = "killed, it did not end in time" if run.exit_code == 137 else "not a clean end"
+        in_time = "killed, it did not end in time"
+        why = in_time if run.exit_code == KILLED else ending(run.exit_code) or "not a clean end"
         return failed(
             _with_log(f"exit {run.exit_code} after SIGTERM: {why}", run), seconds=run.stop_seconds
         )
@@ -100,7 +126,9 @@ def _answers(run: ServerRun, kind: str) -> Verdict:
     if wrong or not answers:
         said = "; ".join(str(answer) for answer in wrong) or f"no {kind} was asked for"
         return failed(_with_log(said, run), seconds=seconds)
-    return passed("; ".join(str(answer) for answer in answers), seconds=seconds)
+    different = dict.fromkeys(str(answer) for answer in answers if answer.when == FIRST)
+    later = len(answers) - len(different)
+    return passed(f"{'; '.join(different)}; right {later} more times", seconds=seconds)
 
 
 def _with_log(text: str, run: ServerRun) -> str:

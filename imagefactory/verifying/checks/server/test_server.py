@@ -11,6 +11,7 @@ from support.verify_faults import Fault, red
 
 from imagefactory.verifying import tiny_model
 from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.server import LOG_FLOOD
 
 
 def answers_with(image: Good, kind: str, *, text: str, status: int | None = 200) -> None:
@@ -32,6 +33,20 @@ FAULTS = (
             image, fault="the container ended after 3 s", log_tail="PackageNotFoundError"
         ),
         says="PackageNotFoundError",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-limits",
+        name="too much memory",
+        breaks=lambda image: runs(image, out_of_memory=True, memory=4 << 30),
+        says="more than 4 GiB of memory",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-limits",
+        name="a flooded log",
+        breaks=lambda image: runs(image, log_bytes=LOG_FLOOD),
+        says="4 MiB of log",
         torch=CPU,
     ),
     Fault(
@@ -117,5 +132,5 @@ def test_checks_of_a_server_that_did_not_start_are_skips_that_hold_the_image_bac
     results = image.results()
     assert results.pop("server-starts").outcome is Outcome.FAIL
     others = [result for name, result in results.items() if name.startswith("server-")]
-    assert len(others) == 5
+    assert len(others) == 6
     assert all(result.outcome is Outcome.SKIP and result.required for result in others)

@@ -8,15 +8,16 @@ import pytest
 from support.docker import FakeDocker
 
 from imagefactory.errors import CheckFailedError, SetupError
-from imagefactory.system.engine import Engine, RunningContainer
+from imagefactory.system.engine import Engine, Limits, RunningContainer, owner
 from imagefactory.system.engine.docker import Docker
 
 GONE = "Error response from daemon: No such container: c0ffee\n"
+OUT_OF_MEMORY = '[{"Id": "c0ffee", "State": {"OOMKilled": %s}}]'
 STATE = '[{"Id": "c0ffee", "State": {"Running": %s}, "Image": "sha256:%s"}]'
 
 
 def container(docker: FakeDocker) -> RunningContainer:
-    return RunningContainer(Docker(binary=str(docker.program)), id="c0ffee", host_port=1)
+    return RunningContainer(Docker(binary=str(docker.program)), id="c0ffee")
 
 
 def test_a_run_passes_its_options_on_and_keeps_the_streams_apart(
@@ -40,7 +41,8 @@ def test_a_run_passes_its_options_on_and_keeps_the_streams_apart(
     (call,) = docker.calls
     for part in (
         "--rm --name imagefactory-",
-        "--pull never --platform linux/arm64 --interactive --entrypoint bash --network none",
+        "--pull never --platform linux/arm64 --log-driver none --cap-drop ALL",
+        "--interactive --entrypoint bash --network none",
         "--shm-size 1g",
         "--env A=b c",
         "--volume /model:/opt/model:ro",
@@ -63,25 +65,57 @@ def test_a_container_that_does_not_end_in_time_is_removed(
     assert run.split()[3] == removed.split()[-1]
 
 
-def test_a_container_in_the_background_is_published_on_loopback_only(
+def confinement(call: str) -> dict[str, str]:
+    """The options that confine the container of a docker command line, with their values."""
+    words = call.split()
+    return {
+        word: words[number + 1]
+        for number, word in enumerate(words)
+        if word
+        in ("--cap-drop", "--security-opt", "--memory", "--memory-swap", "--pids-limit", "--label")
+    }
+
+
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_every_container_of_an_image_is_confined_and_says_whose_it_is(
+    engine: Engine, docker: FakeDocker, how: str
+) -> None:
+    docker.answer("run", out="c0ffee\n")
+    limits = Limits(memory=1 << 30, processes=99)
+    if how == "run":
+        engine.run("made:1", (), platform="linux/arm64", timeout=60, limits=limits)
+    else:
+        engine.start("made:1", (), platform="linux/arm64", limits=limits)
+    assert confinement(docker.calls[0]) == {
+        "--cap-drop": "ALL",
+        "--security-opt": "no-new-privileges",
+        "--memory": "1073741824",
+        "--memory-swap": "1073741824",
+        "--pids-limit": "99",
+        "--label": f"{owner.LABEL}={owner.mine()}",
+    }
+
+
+def test_a_container_in_the_background_has_no_network_and_a_log_of_bounded_size(
     engine: Engine, docker: FakeDocker
 ) -> None:
-    docker.answer("container run", out="c0ffee\n")
-    docker.answer("container inspect c0ffee", out=STATE % ("true", "1"))
+    docker.answer("run", out="c0ffee\n")
     started = engine.start(
         "made:1",
         ["serve"],
         platform="linux/arm64",
-        publish=8888,
         env={"MODEL": "m"},
         mounts=[(Path("/model"), "/opt/model")],
         shm_size="1g",
     )
-    assert started.id == "c0ffee"
-    call = docker.calls[0]
-    assert f"-p 127.0.0.1:{started.host_port}:8888" in call
+    (call,) = docker.calls
+    assert f"--name {started.id} " in call
+    assert "-p" not in call.split()
+    assert "--publish" not in call
     for part in (
         "--detach",
+        "--network none",
+        "--log-driver local --log-opt max-size=8388608 --log-opt max-file=2",
         "--env MODEL=m",
         "--pull never",
         "--platform linux/arm64",
@@ -94,15 +128,108 @@ def test_a_container_in_the_background_is_published_on_loopback_only(
 def test_a_container_that_does_not_start_is_removed_and_says_why(
     engine: Engine, docker: FakeDocker
 ) -> None:
-    docker.answer("container run", err="runc: exec format error\n", code=127)
+    docker.answer("run", err="runc: exec format error\n", code=127)
     docker.answer("container rm --force --volumes imagefactory-", err=GONE, code=1)
     with pytest.raises(CheckFailedError) as caught:
-        engine.start("made:1", ["serve"], platform="linux/arm64", publish=80)
+        engine.start("made:1", ["serve"], platform="linux/arm64")
     (problem,) = caught.value.problems
     assert problem.code == "container-start"
     assert problem.what.endswith("exec format error")
     assert problem.fix.endswith("run --rm --platform linux/arm64 made:1 serve")
     assert docker.calls[1].startswith("container rm")
+
+
+NO_SPACE = (
+    "docker: Error response from daemon: failed to extract layer: no space left on device\n\n"
+    "Run 'docker run --help' for more information\n"
+)
+NO_DAEMON = "docker: Cannot connect to the Docker daemon at unix:///x. Is it running?\n"
+
+
+@pytest.mark.parametrize("said", [NO_SPACE, NO_DAEMON])
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_what_the_engine_fails_at_is_not_the_image_s_fault(
+    engine: Engine, docker: FakeDocker, how: str, said: str
+) -> None:
+    docker.answer("run", err=said, code=125)
+    docker.answer("container rm")
+    options = {"platform": "linux/arm64", **({"timeout": 60} if how == "run" else {})}
+    with pytest.raises(SetupError) as caught:
+        getattr(engine, how)("made:1", (), **options)
+    (problem,) = caught.value.problems
+    assert problem.code == "engine-failed"
+    assert said.splitlines()[0].removeprefix("docker: ") in problem.what
+    assert docker.calls[1].startswith("container rm")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (125, "a program that ends like this by itself\n"),
+        (125, "docker: Error response from daemon: unable to find user nobody99\n"),
+        (127, "docker: Error response from daemon: exec: no such file\n"),
+        (135, ""),
+    ],
+)
+def test_what_the_image_fails_at_is_the_end_of_a_run(
+    engine: Engine, docker: FakeDocker, code: int, said: str
+) -> None:
+    docker.answer("run", err=said, code=code)
+    assert engine.run("made:1", (), platform="linux/arm64", timeout=60).code == code
+
+
+def test_a_docker_client_that_is_killed_is_not_the_image_s_fault(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("container rm")
+    text = docker.program.read_text()
+    docker.program.write_text(text.replace("case", '[ "$1" != run ] || kill -9 $$\ncase', 1))
+    with pytest.raises(SetupError, match="docker run was ended by SIGKILL"):
+        engine.run("made:1", (), platform="linux/arm64", timeout=60)
+    assert docker.calls[1].startswith("container rm")
+
+
+def test_a_container_that_writes_too_much_is_ended_and_removed(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("container rm")
+    text = docker.program.read_text()
+    docker.program.write_text(text.replace("case", '[ "$1" != run ] || exec yes\ncase', 1))
+    done = engine.run("made:1", (), platform="linux/arm64", timeout=60, most=1000)
+    assert done.cut
+    assert len(done.out) == 1000
+    assert docker.calls[1].startswith("container rm")
+
+
+def listed(*rows: tuple[str, str, str]) -> str:
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def test_only_our_containers_whose_owner_has_ended_are_orphans(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    machine, pid, started, since = owner.mine().rsplit("-", 3)
+    dead = "-".join((machine, pid, str(int(started) - 1), since))  # the PID is used again
+    name = "imagefactory-0123456789ab"
+    docker.answer(
+        "ps --all",
+        out=listed(
+            ("1", name, owner.mine()),
+            ("2", name, dead),
+            ("3", "somebody-s", dead),  # of an image that has our label
+            ("4", name, "nonsense"),
+            ("5", name, f"elsewhere-{pid}-{started}-{since}"),
+            ("6", name, f"elsewhere-{pid}-{started}-1"),
+        ),
+    )
+    assert engine.orphans() == ["2", "6"]
+
+
+def test_what_a_program_in_a_container_says_comes_through_a_socket(docker: FakeDocker) -> None:
+    docker.answer("exec --interactive c0ffee relay", out="hello")
+    with container(docker).attach(["relay"]) as connection:
+        assert connection.recv(100) == b"hello"
+        assert connection.recv(100) == b""
 
 
 @pytest.mark.parametrize("running", ["true", "false"])
@@ -124,7 +251,18 @@ def test_the_seconds_for_a_stop_reach_the_engine(docker: FakeDocker) -> None:
 
 def test_the_logs_are_both_streams_in_their_order(docker: FakeDocker) -> None:
     docker.answer("logs c0ffee", out="first\n", err="second\n")
+    docker.answer("logs --tail 1 c0ffee", err="second\n")
     assert container(docker).logs() == "first\nsecond\n"
+    assert container(docker).logs(last=1) == "second\n"
+    assert container(docker).logs(most=4) == "firs"
+
+
+@pytest.mark.parametrize("killed", ["true", "false"])
+def test_a_container_says_whether_the_memory_limit_ended_a_process(
+    docker: FakeDocker, killed: str
+) -> None:
+    docker.answer("container inspect c0ffee", out=OUT_OF_MEMORY % killed)
+    assert container(docker).ran_out_of_memory() == (killed == "true")
 
 
 def test_removing_a_container_twice_is_no_error(docker: FakeDocker) -> None:
@@ -145,7 +283,17 @@ def test_a_file_is_read_from_a_container_that_is_never_started(
     engine: Engine, docker: FakeDocker
 ) -> None:
     docker.answer("create --name imagefactory-", out="c0ffee\n")
-    docker.answer("cp c0ffee:/x", err="no such file", code=1)
+    docker.answer("cp c0ffee:/x", err="Could not find the file /x in container", code=1)
     docker.answer("container rm")
     assert engine.read_file("made:1", "/x") is None
     assert [call.split()[0] for call in docker.calls] == ["create", "cp", "container"]
+
+
+def test_a_file_that_the_engine_fails_to_read_is_not_a_file_that_is_missing(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("create --name imagefactory-", out="c0ffee\n")
+    docker.answer("cp c0ffee:/x", err="write /x: no space left on device", code=1)
+    docker.answer("container rm")
+    with pytest.raises(SetupError, match="no space left on device"):
+        engine.read_file("made:1", "/x")

@@ -110,7 +110,7 @@ def test_whichever_client_asks_an_image_that_is_gone_is_one_error(
         lambda: engine.history("gone:1"),
         lambda: engine.read_file("gone:1", "/x"),
         lambda: engine.export("gone:1").__enter__(),
-        lambda: engine.start("gone:1", (), platform="linux/arm64", publish=80),
+        lambda: engine.start("gone:1", (), platform="linux/arm64"),
     ):
         with pytest.raises(CheckFailedError) as caught:
             ask()

@@ -1,0 +1,32 @@
+"""Locks between processes of imagefactory: whoever waits says for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+#: Seconds that are waited in silence.
+PATIENCE = 1.0
+
+
+@contextmanager
+def held(path: Path, what: str, *, mode: int = 0o644) -> Iterator[None]:
+    """Hold the lock file ``path``, made with ``mode``; ``what`` is what it protects.
+
+    A process that ends lets its locks go, however it ends.
+    """
+    lock = FileLock(path, mode=mode)
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        from imagefactory.system import ui  # noqa: PLC0415 - rarely used, and not pure
+
+        ui.say(f"waiting for {what}, which another process has locked ({path})")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,40 @@
+"""Locks between processes: who waits for another says so."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from imagefactory.system import locks
+
+
+def test_a_lock_that_is_free_is_taken_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locks.held(tmp_path / "x.lock", "torch.whl"):
+        pass
+    with locks.held(tmp_path / "x.lock", "torch.whl"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_who_waits_says_for_what(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 0.01)
+    path, order = tmp_path / "x.lock", list[str]()
+
+    def second() -> None:
+        with locks.held(path, "torch.whl"):
+            order.append("second")
+
+    waiting = threading.Thread(target=second)
+    with locks.held(path, "torch.whl"):
+        waiting.start()
+        while "waiting" not in capsys.readouterr().err:
+            pass
+        order.append("first")
+    waiting.join(10)
+    assert order == ["first", "second"]
