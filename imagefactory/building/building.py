@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from imagefactory.building import bakefile, disk, layouts
+from imagefactory.building import bakefile, disk, layouts, records
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
@@ -198,12 +199,25 @@ def _round(
                 files.write(event)
                 view.feed(event)
 
-        code = engine.bake(file, names, on_line=read, builder=builder, overrides=without)
+        metadata = _metadata(logs)
+        code = engine.bake(
+            file, names, on_line=read, builder=builder, overrides=without, metadata=metadata
+        )
         for line in progress.stray if code else ():
             files.write(Event(None, line))
     if code == 0:
         timings.add(_took(kinds, progress))
+        for name, digests in records.of_bake(metadata).items():
+            if name in plans:
+                records.add(logs.parent / records.FOLDER, plans[name].build_key, digests)
     return code, progress
+
+
+def _metadata(logs: Path) -> Path:
+    """The file that one bake writes its digests to; what another one wrote there is removed."""
+    path = logs / f".metadata-{os.getpid()}.json"
+    path.unlink(missing_ok=True)
+    return path
 
 
 def _took(kinds: Mapping[str, str], progress: Progress) -> Iterator[Took]:

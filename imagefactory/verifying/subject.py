@@ -13,6 +13,7 @@ from imagefactory.locking.lock import Resolution
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system.engine import ImageInfo
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.server import ServerRun
 
 
@@ -73,6 +74,9 @@ class Subject:
         server: what happened when it served; None if that was not tried (see ``needs="server"``).
         resolution: the locked wheels that it should hold; None if the lock has none for it.
         expected: what it should be, if the caller knows.
+        content: what it was found to contain, without running it; None if it is not known what it
+            should contain.
+        builds: the digests that builds of its build key gave on this machine.
     """
 
     image: ImageInfo
@@ -81,6 +85,8 @@ class Subject:
     server: ServerRun | None
     resolution: Resolution | None
     expected: Expectation | None
+    content: Judged | None = None
+    builds: tuple[str, ...] = ()
 
     @property
     def facts(self) -> Mapping[str, Any]:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from imagefactory.building import records
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock, Resolution
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
+from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import modes, probe, server
 from imagefactory.verifying.check_registry import judge
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import Receipt
 from imagefactory.verifying.subject import Expectation, Probed, Subject
 
+#: Judges what is in the image of a digest.
+Content = Callable[[str], Judged]
 PYTHON = "/opt/venv/bin/python"
 #: Emulated, starting Python takes seconds, importing torch half a minute and a proof minutes.
 PROBE_TIMEOUT = 3600.0
@@ -35,19 +42,25 @@ def verify(
     now: datetime,
     expected: Expectation | None = None,
     patience: server.Patience | None = None,
+    content: Content | None = None,
 ) -> Receipt:
     """Run ``image_ref`` in containers and judge it.
 
     ``expected`` is what the caller knows that the image should be; without it the image's own label
-    says which resolution of ``lock`` it was made from. Saving the receipt is up to the caller.
+    says which resolution of ``lock`` it was made from. ``content`` judges what is in the image of a
+    digest without running it, while the image runs. Saving the receipt is up to the caller.
 
     Raises CheckFailedError if the reference names another image at the end, SetupError if the
     engine fails.
     """
     image = engine.inspect_image(image_ref)
+    judging = in_background(content, image.digest) if content else None
     subject = observe(
         image, engine=engine, lock=lock, settings=settings, expected=expected, patience=patience
     )
+    if judging:
+        with ui.step(f"{image_ref}: comparing its files with the lock"):
+            subject = replace(subject, content=judging.result())
     after = engine.inspect_image(image_ref).digest
     if after != image.digest:
         raise fail(
@@ -96,6 +109,9 @@ def observe(
         server=served,
         resolution=expected.resolution if expected else find_resolution(lock, image),
         expected=expected,
+        builds=records.read(
+            settings.state / records.FOLDER, image.labels.get(f"{LABEL}.build-key", "")
+        ),
     )
 
 

@@ -37,16 +37,18 @@ class Builds(Part):
         progress: Progress = "rawjson",
         cached: bool = True,
         overrides: Sequence[str] = (),
+        metadata: Path | None = None,
     ) -> int:
         """Bake ``targets`` of a bake file and hand each line of output to ``on_line``.
 
         ``builder`` is a buildx builder, the engine's own if it is None. Without ``cached`` nothing
         comes from BuildKit's cache, and its cache mounts begin empty. ``overrides`` are values for
-        ``--set``, such as ``target.output=type=cacheonly``. Returns the exit code; on any way out
-        the bake has ended.
+        ``--set``, such as ``target.output=type=cacheonly``. Buildx writes the digests of the
+        results to the file ``metadata``. Returns the exit code; on any way out the bake has ended.
         """
         words = [*_bake(file, targets, builder, progress), *([] if cached else ["--no-cache"])]
         words += [word for override in overrides for word in ("--set", override)]
+        words += ["--metadata-file", str(metadata)] if metadata else []
         with self._docker.stream(*words, env=_ENVIRONMENT) as process:
             for line in process.stdout or ():
                 on_line(line)

@@ -13,6 +13,7 @@ if they need facts from inside the image, and ``test_<theme>.py``:
 
 #: Themes in the order in which results are shown; others follow by name.
 ORDER = (
+    "image",
     "python",
     "torch",
     "extensions",

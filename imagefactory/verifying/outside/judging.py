@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from imagefactory.verifying.outside.judged import Finding
 from imagefactory.verifying.outside.layers import Entry, Layer
 from imagefactory.verifying.outside.want import FOLDER, ROOT, Want, Wants, differences
 
@@ -13,21 +13,6 @@ from imagefactory.verifying.outside.want import FOLDER, ROOT, Want, Wants, diffe
 Confirm = Callable[[Want, Entry], bool]
 _HOOKS = ("sitecustomize.py", "usercustomize.py")
 _PRELOAD = "etc/ld.so.preload"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something that is not as it has to be.
-
-    ``path`` is in the image, ``origin`` where its file comes from, empty for what nothing explains.
-    """
-
-    path: str
-    what: str
-    origin: str = ""
-
-    def __str__(self) -> str:
-        return f"/{self.path} {self.what}" + (f" ({self.origin})" if self.origin else "")
 
 
 def judge(

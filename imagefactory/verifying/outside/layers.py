@@ -12,7 +12,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -243,7 +243,7 @@ def _unpacked(start: bytes, stream: _Reader) -> _Reader:
 def _read_layer(stream: _Reader) -> Layer:
     entries: dict[str, Entry] = {}
     texts: dict[str, bytes] = {}
-    with tarfile.open(fileobj=_Full(stream), mode="r|", bufsize=CHUNK) as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=_Forward(stream), mode="r:") as archive:  # type: ignore[call-overload]
         for member in archive:
             path = member.name.removeprefix("./").rstrip("/")
             if not path or path == ".":
@@ -261,23 +261,40 @@ def _read_layer(stream: _Reader) -> Layer:
     return Layer(entries=entries, texts=texts)
 
 
-class _Full:
-    """Reads as much as is asked for; tarfile takes a short block for the end."""
+class _Forward:
+    """A stream with the position that tarfile asks for; it only moves forward.
+
+    tarfile's own reader of streams copies what it has read ahead at every header.
+    """
 
     def __init__(self, stream: _Reader) -> None:
-        self._stream, self._left = stream, b""
+        self._stream, self._ahead, self._start, self._position = stream, b"", 0, 0
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, _whence: int = 0) -> int:
+        left = position - self._position
+        if left < 0:
+            raise OSError("a layer is read from its beginning to its end")
+        while left and (data := self.read(min(left, CHUNK))):
+            left -= len(data)
+        return self._position
 
     def read(self, size: int) -> bytes:
-        parts, length = [self._left], len(self._left)
-        while length < size:
-            data = self._stream.read(max(size - length, CHUNK))
-            if not data:
-                break
-            parts.append(data)
-            length += len(data)
-        whole = b"".join(parts)
-        self._left = whole[size:]
-        return whole[:size]
+        if size <= len(self._ahead) - self._start:
+            data = self._ahead[self._start : self._start + size]
+            self._start += size
+        else:
+            parts = [self._ahead[self._start :]]
+            length = len(parts[0])
+            while length < size and (more := self._stream.read(CHUNK)):
+                parts.append(more)
+                length += len(more)
+            whole = b"".join(parts)
+            data, self._ahead, self._start = whole[:size], whole[size:], 0
+        self._position += len(data)
+        return data
 
 
 def _digest(content: IO[bytes], *, keep: bool) -> tuple[str, bytes | None]:
@@ -306,13 +323,20 @@ def _entry(member: tarfile.TarInfo, digest: str) -> Entry:
     )
 
 
+_NAMES = tuple(one.name for one in fields(Entry))
+
+
+def _fields(entry: Entry) -> tuple[object, ...]:
+    return tuple(getattr(entry, name) for name in _NAMES)
+
+
 def _path(cache: Path, name: str) -> Path:
     return cache / f"{name.removeprefix('sha256:')}.v1"
 
 
 def _save(cache: Path, name: str, layer: Layer) -> None:
     row = {
-        "entries": {path: astuple(entry) for path, entry in layer.entries.items()},
+        "entries": {path: _fields(entry) for path, entry in layer.entries.items()},
         "texts": {path: text.decode("latin-1") for path, text in layer.texts.items()},
     }
     cache.mkdir(parents=True, exist_ok=True)

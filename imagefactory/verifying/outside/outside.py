@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from imagefactory.system.engine import Engine
 from imagefactory.verifying.outside import configured, installed, layers, patched, system
 from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import Wheels, sha256
-from imagefactory.verifying.outside.judging import Finding, judge
+from imagefactory.verifying.outside.judged import Finding, Judged
+from imagefactory.verifying.outside.judging import judge
 from imagefactory.verifying.outside.layers import Contents, DamagedError, Entry, Layer
 from imagefactory.verifying.outside.want import Want, Wants
 
@@ -26,40 +27,16 @@ MOST_BYTES, MOST_FILES = 64 << 20, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What an image was found to contain.
-
-    Attributes:
-        error: why nothing was found; empty if something was.
-        damaged: whether the image itself is the reason.
-        config: what is wrong with its configuration.
-        changed: files that differ from what they have to be, or are missing.
-        extra: files that nothing explains.
-        files: the number of its files.
-        wheels: the number of locked wheels that they were compared with.
-        base: whether the base was compared, too.
-        obsolete: patches that were left out, because the wheels have what they change.
-        seconds: how long it took.
-    """
-
-    error: str = ""
-    damaged: bool = False
-    config: tuple[str, ...] = ()
-    changed: tuple[Finding, ...] = ()
-    extra: tuple[Finding, ...] = ()
-    files: int = 0
-    wheels: int = 0
-    base: bool = True
-    obsolete: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """What is known about the base of an image: its files and its configuration."""
 
     layer: Layer
     config: Mapping[str, Any]
+
+
+def judge_with(engine: Engine, plan: CellPlan, settings: Settings) -> Callable[[str], Judged]:
+    """A function that judges the image of a digest, which should be that of ``plan``."""
+    return lambda digest: observe(engine, digest, plan, settings)
 
 
 def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> Judged:
