@@ -44,9 +44,10 @@ def add(folder: Path, build_key: str, digests: Iterable[str]) -> None:
 def read(folder: Path, build_key: str) -> tuple[str, ...]:
     """The digests that builds of ``build_key`` gave here; empty if there was none."""
     try:
-        return tuple(map(str, json.loads(_path(folder, build_key).read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError):
+        rows = json.loads(_path(folder, build_key).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return ()
+    return tuple(map(str, rows)) if isinstance(rows, list) else ()
 
 
 def _path(folder: Path, build_key: str) -> Path:

@@ -46,9 +46,9 @@ class Builds(Part):
         ``--set``, such as ``target.output=type=cacheonly``. Buildx writes the digests of the
         results to the file ``metadata``. Returns the exit code; on any way out the bake has ended.
         """
-        words = [*_bake(file, targets, builder, progress), *([] if cached else ["--no-cache"])]
+        words = _bake(file, targets, builder, progress, metadata)
+        words += [] if cached else ["--no-cache"]
         words += [word for override in overrides for word in ("--set", override)]
-        words += ["--metadata-file", str(metadata)] if metadata else []
         with self._docker.stream(*words, env=_ENVIRONMENT) as process:
             for line in process.stdout or ():
                 on_line(line)
@@ -137,6 +137,13 @@ class Builds(Part):
         self._docker.must("buildx", "prune", "--all", "--force", *chosen)
 
 
-def _bake(file: Path, targets: Sequence[str], builder: str | None, progress: Progress) -> list[str]:
+def _bake(
+    file: Path,
+    targets: Sequence[str],
+    builder: str | None,
+    progress: Progress,
+    metadata: Path | None = None,
+) -> list[str]:
     on = ["--builder", builder] if builder else []
+    on += ["--metadata-file", str(metadata)] if metadata else []
     return ["buildx", "bake", *on, "--file", str(file), f"--progress={progress}", *targets]

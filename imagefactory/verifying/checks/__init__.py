@@ -13,7 +13,6 @@ if they need facts from inside the image, and ``test_<theme>.py``:
 
 #: Themes in the order in which results are shown; others follow by name.
 ORDER = (
-    "image",
     "python",
     "torch",
     "extensions",
@@ -23,5 +22,6 @@ ORDER = (
     "patches",
     "entrypoint",
     "labels",
+    "image",
     "server",
 )

@@ -60,11 +60,11 @@ def _extra(tree: Layer, wants: Wants, *, base_known: bool) -> Iterator[Finding]:
         for path, entry in tree.entries.items()
         if path not in wants.paths and not _is_plain_folder(path, entry, wants)
     ]
-    tops = Counter(_top(path, wants) for path in unexplained)
+    if not base_known:
+        unexplained = [path for path in unexplained if _runs(path)]
+    tops = Counter(_top(path, wants) if base_known else path for path in unexplained)
     for path in sorted(tops):
         entry = tree.entries.get(path)
-        if not base_known and not _runs(path):
-            continue
         if path in wants.absent:
             yield Finding(path=path, what=wants.absent[path])
         elif path in wants.folders and entry is not None:

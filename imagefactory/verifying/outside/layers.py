@@ -14,9 +14,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-CHUNK = 1 << 20
+from imagefactory.verifying.outside.streams import CHUNK, Forward, Hashed, Reader, unpacked
+
 #: Manifests, configurations and indexes are JSON of a few kilobytes.
 MOST_JSON = 8 << 20
 #: The largest text that is kept: the RECORD of a wheel with 50,000 files.
@@ -35,7 +36,6 @@ _KINDS = {
     tarfile.BLKTYPE: "device",
     tarfile.FIFOTYPE: "pipe",
 }
-_ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 #: Layers that are kept; a gb10 image has some 30.
 KEPT = 400
 
@@ -130,14 +130,14 @@ def _read_blob(
     if known is not None:
         layers[name] = known
         return
-    hashed = _Hashed(content)
+    hashed = Hashed(content)
     start = hashed.read(4)
     if start[:1] == b"{" and size <= MOST_JSON:
         data = start + hashed.rest()
         if hashed.digest == name:
             documents[name] = json.loads(data)
         return
-    layer = _read_layer(_unpacked(start, hashed))
+    layer = _read_layer(unpacked(start, hashed))
     hashed.rest()
     if hashed.digest != name:
         raise DamagedError(f"a layer has the digest {hashed.digest}, and is listed as {name}")
@@ -152,7 +152,7 @@ def _assembled(digest: str, documents: Mapping[str, Any], layers: Mapping[str, L
         config = documents[manifest["config"]["digest"]]
         wanted = [str(part["digest"]) for part in manifest["layers"]]
         return Contents(config=config, layers=tuple(layers[name] for name in wanted))
-    except (KeyError, TypeError, IndexError, AttributeError):
+    except (KeyError, TypeError, IndexError, AttributeError, StopIteration):
         raise DamagedError(f"the engine's copy of {digest} lacks a part") from None
 
 
@@ -177,73 +177,10 @@ def _manifest(digest: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-class _Reader(Protocol):
-    def read(self, size: int = ..., /) -> bytes: ...
-
-
-class _Hashed:
-    """A stream that hashes what is read from it."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._sha256 = hashlib.sha256()
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._stream.read(CHUNK if size < 0 else size)
-        self._sha256.update(data)
-        return data
-
-    def rest(self) -> bytes:
-        """All that is left."""
-        return b"".join(iter(self.read, b""))
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._sha256.hexdigest()}"
-
-
-class _Joined:
-    """Bytes that were read already, and the stream that they came from."""
-
-    def __init__(self, start: bytes, stream: _Reader) -> None:
-        self._start, self._stream = start, stream
-
-    def read(self, size: int = -1, /) -> bytes:
-        if self._start:
-            data, self._start = self._start, b""
-            return data
-        return self._stream.read(size)
-
-
-class _Gunzipped:
-    """The content of a gzip stream."""
-
-    def __init__(self, stream: _Reader) -> None:
-        self._stream, self._left = stream, b""
-        self._unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-
-    def read(self, size: int = -1, /) -> bytes:
-        while not self._unpacker.eof:
-            packed = self._unpacker.unconsumed_tail or self._stream.read(CHUNK)
-            data = self._unpacker.decompress(packed, CHUNK if size < 0 else size)
-            if data or not packed:
-                return data
-        return b""
-
-
-def _unpacked(start: bytes, stream: _Reader) -> _Reader:
-    joined = _Joined(start, stream)
-    if start == _ZSTD:
-        import zstandard  # noqa: PLC0415 - only when a layer is read
-
-        return zstandard.ZstdDecompressor().stream_reader(joined)  # type: ignore[arg-type]
-    return _Gunzipped(joined) if start[:2] == _GZIP else joined
-
-
-def _read_layer(stream: _Reader) -> Layer:
+def _read_layer(stream: Reader) -> Layer:
     entries: dict[str, Entry] = {}
     texts: dict[str, bytes] = {}
-    with tarfile.open(fileobj=_Forward(stream), mode="r:") as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=Forward(stream), mode="r:") as archive:  # type: ignore[call-overload]
         for member in archive:
             path = member.name.removeprefix("./").rstrip("/")
             if not path or path == ".":
@@ -259,42 +196,6 @@ def _read_layer(stream: _Reader) -> Layer:
     while stream.read(CHUNK):  # what follows the archive's end is part of the blob
         pass
     return Layer(entries=entries, texts=texts)
-
-
-class _Forward:
-    """A stream with the position that tarfile asks for; it only moves forward.
-
-    tarfile's own reader of streams copies what it has read ahead at every header.
-    """
-
-    def __init__(self, stream: _Reader) -> None:
-        self._stream, self._ahead, self._start, self._position = stream, b"", 0, 0
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, position: int, _whence: int = 0) -> int:
-        left = position - self._position
-        if left < 0:
-            raise OSError("a layer is read from its beginning to its end")
-        while left and (data := self.read(min(left, CHUNK))):
-            left -= len(data)
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        if size <= len(self._ahead) - self._start:
-            data = self._ahead[self._start : self._start + size]
-            self._start += size
-        else:
-            parts = [self._ahead[self._start :]]
-            length = len(parts[0])
-            while length < size and (more := self._stream.read(CHUNK)):
-                parts.append(more)
-                length += len(more)
-            whole = b"".join(parts)
-            data, self._ahead, self._start = whole[:size], whole[size:], 0
-        self._position += len(data)
-        return data
 
 
 def _digest(content: IO[bytes], *, keep: bool) -> tuple[str, bytes | None]:
