@@ -376,6 +376,9 @@ class Saving(Engine):
         super().__init__()
         self.image = image
 
+    def blob_folder(self, digest: str) -> None:
+        del digest
+
     @contextmanager
     def saved(self, ref: str) -> Iterator[IO[bytes]]:
         del ref

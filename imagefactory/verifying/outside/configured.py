@@ -15,7 +15,9 @@ FIXED: Mapping[str, Any] = {
     "WorkingDir": "/root",
     "ExposedPorts": {"8888/tcp": {}},
 }
-_JUDGED = frozenset({*FIXED, "Env", "Labels"})
+#: What BuildKit always sets; it means something on Windows only.
+_MEANINGLESS = "ArgsEscaped"
+_JUDGED = frozenset({*FIXED, "Env", "Labels", _MEANINGLESS})
 #: Variables of an unknown base that change which code runs.
 _DANGEROUS = ("LD_", "PYTHON", "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_", "VLLM_", "IMAGEFACTORY_")
 _ABSENT = "not set"

@@ -190,7 +190,8 @@ def _record(
                 return f"has a wrong hash or size for {row[0]}"
         return ""
 
-    want = Want(origin=f"wheel {wheel.name}", reading=fault)
+    modes = tuple({PROGRAM if known[path].executable else FILE})
+    want = Want(origin=f"wheel {wheel.name}", modes=modes, reading=fault)
     wants.replace(path, want)
 
 

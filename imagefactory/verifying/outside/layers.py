@@ -12,11 +12,18 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
 
-from imagefactory.verifying.outside.streams import CHUNK, Forward, Hashed, Reader, unpacked
+from imagefactory.verifying.outside.streams import (
+    CHUNK,
+    Forward,
+    Hashed,
+    Reader,
+    unpacked,
+)
 
 #: Manifests, configurations and indexes are JSON of a few kilobytes.
 MOST_JSON = 8 << 20
@@ -36,8 +43,14 @@ _KINDS = {
     tarfile.BLKTYPE: "device",
     tarfile.FIFOTYPE: "pipe",
 }
+#: Layers that are read at a time.
+AT_ONCE = 2
 #: Layers that are kept; a gb10 image has some 30.
 KEPT = 400
+
+
+#: What reading a damaged archive ends with.
+_UNREADABLE = (tarfile.TarError, ValueError, EOFError, OSError, zlib.error)
 
 
 class DamagedError(Exception):
@@ -96,7 +109,35 @@ def read_stream(stream: IO[bytes], digest: str, cache: Path) -> Contents:
                     continue
                 name = f"sha256:{member.name.rpartition('/')[2]}"
                 _read_blob(name, content, member.size, cache, documents, layers)
-    except (tarfile.TarError, ValueError, EOFError, OSError) as error:
+    except _UNREADABLE as error:
+        raise DamagedError(f"the engine's copy of the image cannot be read: {error}") from None
+    return _assembled(digest, documents, layers)
+
+
+def read_folder(folder: Path, digest: str, cache: Path) -> Contents | None:
+    """The image ``digest`` from a folder of blobs, each of them named by its SHA-256.
+
+    None if one of them is not there. Raises DamagedError.
+    """
+    documents: dict[str, Any] = {}
+    layers: dict[str, Layer] = {}
+
+    def add(name: str) -> None:
+        path = folder / name.removeprefix("sha256:")
+        with path.open("rb") as content:
+            _read_blob(name, content, path.stat().st_size, cache, documents, layers)
+
+    try:
+        add(digest)
+        for row in documents[digest].get("manifests", ()):
+            add(str(row["digest"]))
+        manifest = _manifest(digest, documents)
+        parts = [manifest["config"], *manifest["layers"]]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(add, {str(part["digest"]) for part in parts}))
+    except FileNotFoundError:
+        return None
+    except (*_UNREADABLE, KeyError, TypeError, IndexError, AttributeError, StopIteration) as error:
         raise DamagedError(f"the engine's copy of the image cannot be read: {error}") from None
     return _assembled(digest, documents, layers)
 
@@ -112,7 +153,7 @@ def read_layout(folder: Path, cache: Path) -> Contents:
                 size = path.stat().st_size
                 _read_blob(f"sha256:{path.name}", content, size, cache, documents, layers)
         digest = str(index["manifests"][0]["digest"])
-    except (tarfile.TarError, ValueError, EOFError, OSError, KeyError, IndexError) as error:
+    except (*_UNREADABLE, KeyError, IndexError) as error:
         raise DamagedError(f"{folder} is not an OCI layout that can be read: {error}") from None
     return _assembled(digest, documents, layers)
 
@@ -180,7 +221,8 @@ def _manifest(digest: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
 def _read_layer(stream: Reader) -> Layer:
     entries: dict[str, Entry] = {}
     texts: dict[str, bytes] = {}
-    with tarfile.open(fileobj=Forward(stream), mode="r:") as archive:  # type: ignore[call-overload]
+    forward = Forward(stream)
+    with tarfile.open(fileobj=forward, mode="r:") as archive:  # type: ignore[call-overload]
         for member in archive:
             path = member.name.removeprefix("./").rstrip("/")
             if not path or path == ".":
@@ -193,8 +235,9 @@ def _read_layer(stream: Reader) -> Layer:
             if text is not None:
                 texts[path] = text
             archive.members = []
-    while stream.read(CHUNK):  # what follows the archive's end is part of the blob
-        pass
+    # tarfile takes a header that it does not understand for the end; an engine might not
+    if not forward.ended():
+        raise DamagedError("a layer has a part that tar cannot read")
     return Layer(entries=entries, texts=texts)
 
 

@@ -52,28 +52,47 @@ class _Joined:
 
 
 class _Gunzipped:
-    """The content of a gzip stream."""
+    """The content of a gzip stream, which may consist of several."""
 
     def __init__(self, stream: Reader) -> None:
-        self._stream = stream
+        self._stream, self._packed = stream, b""
         self._unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
     def read(self, size: int = -1, /) -> bytes:
-        while not self._unpacker.eof:
-            packed = self._unpacker.unconsumed_tail or self._stream.read(CHUNK)
-            data = self._unpacker.decompress(packed, CHUNK if size < 0 else size)
-            if data or not packed:
+        while True:
+            self._packed = self._packed or self._stream.read(CHUNK)
+            if not self._packed:
+                return b""
+            if self._unpacker.eof:
+                self._unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            data = self._unpacker.decompress(self._packed, CHUNK if size < 0 else size)
+            self._packed = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+            if data:
                 return data
-        return b""
+
+
+class _Unzstd:
+    """The content of a zstd stream, which may consist of several frames."""
+
+    def __init__(self, stream: Reader) -> None:
+        import zstandard  # noqa: PLC0415 - only when a layer is read
+
+        self._error = zstandard.ZstdError
+        made = zstandard.ZstdDecompressor()
+        self._reader = made.stream_reader(stream, read_across_frames=True)  # type: ignore[arg-type]
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            return self._reader.read(CHUNK if size < 0 else size)
+        except self._error as error:
+            raise ValueError(str(error)) from None
 
 
 def unpacked(start: bytes, stream: Reader) -> Reader:
     """The content of a blob that begins with ``start`` and goes on with ``stream``."""
     joined = _Joined(start, stream)
     if start == _ZSTD:
-        import zstandard  # noqa: PLC0415 - only when a layer is read
-
-        return zstandard.ZstdDecompressor().stream_reader(joined)  # type: ignore[arg-type]
+        return _Unzstd(joined)
     return _Gunzipped(joined) if start[:2] == _GZIP else joined
 
 
@@ -85,6 +104,16 @@ class Forward:
 
     def __init__(self, stream: Reader) -> None:
         self._stream, self._ahead, self._start, self._position = stream, b"", 0, 0
+        self._last = b""
+
+    def ended(self) -> bool:
+        """Whether what was read last, and all that follows, is empty; reads it."""
+        rest = self._last
+        while rest:
+            if rest.strip(b"\0"):
+                return False
+            rest = self.read(CHUNK)
+        return True
 
     def tell(self) -> int:
         return self._position
@@ -110,4 +139,5 @@ class Forward:
             whole = b"".join(parts)
             data, self._ahead, self._start = whole[:size], whole[size:], 0
         self._position += len(data)
+        self._last = data
         return data

@@ -31,6 +31,7 @@ executable = /usr/bin/python{version}
 command = /usr/bin/python3 -m venv --without-pip /{venv}
 """
 _MOST_WORDS = 20_000
+_LOCK = (0o666, 0o644)
 #: The fields of a patch in the manifest, and their types.
 _PATCH = {
     "name": str,
@@ -53,6 +54,9 @@ def environment(wants: Wants, python: Python, base: Layer) -> None:
         wants.add(f"{bin_folder}/{name}", Want(origin=_ORIGIN, kind="link", links=(target,)))
     wants.add(f"{VENV}/lib64", Want(origin=_ORIGIN, kind="link", links=("lib",)))
     wants.allow(f"{VENV}/include/python{version}")
+    # uv locks what it installs into
+    lock = Want(origin=_ORIGIN, modes=_LOCK, hashes=frozenset({sha256(b"")}), required=False)
+    wants.add(f"{VENV}/.lock", lock)
     wants.allow(python.site)
     expected = _SETTINGS.format(version=version, venv=VENV)
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from support.whole_images import LIBRARY, PATH, SITE, Node, Saving, WholeImage, names
+import zstandard
+from support.whole_images import (
+    LIBRARY,
+    PATH,
+    SITE,
+    Node,
+    Saving,
+    WholeImage,
+    archive,
+    names,
+    sha256,
+)
 
 from imagefactory.verifying.outside import configured, layers, outside, patched
 from imagefactory.verifying.outside.inventory import Wheels
@@ -462,6 +475,53 @@ def test_what_the_engine_cannot_save_is_damage_and_no_traceback(
 ) -> None:
     with pytest.raises(DamagedError):
         layers.read_stream(io.BytesIO(data), "sha256:1", image.folder / "layers")
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, bytes], ids=str)
+def test_layers_are_read_as_they_are_packed_in_whatever_number_of_parts(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    data = archive({"a": Node(data=b"1" * 3000), "b": Node(link="a")})
+    found = layers.read_layout(
+        layout(tmp_path, pack(data[:700]) + pack(data[700:])), tmp_path / "c"
+    )
+    entries = found.layers[0].entries
+    assert (entries["a"].size, entries["b"].link) == (3000, "a")
+
+
+def test_nothing_hides_behind_a_header_that_tar_does_not_understand(tmp_path: Path) -> None:
+    data = bytearray(archive({"a": Node(data=b""), "evil.pth": Node(data=b"")}))
+    data[512 + 148] = ord("x")  # in the checksum of the second header
+    with pytest.raises(DamagedError, match="tar cannot read"):
+        layers.read_layout(layout(tmp_path, bytes(data)), tmp_path / "c")
+
+
+def layout(folder: Path, layer: bytes) -> Path:
+    """An OCI layout with one layer."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(data: bytes) -> dict[str, str]:
+        (blobs / sha256(data)).write_bytes(data)
+        return {"digest": f"sha256:{sha256(data)}"}
+
+    image = {"config": blob(b"{}"), "layers": [blob(layer)]}
+    row = blob(json.dumps(image).encode())
+    (folder / "index.json").write_text(json.dumps({"manifests": [row]}))
+    return folder
+
+
+def test_the_engine_s_own_files_are_read_where_they_can_be(image: WholeImage) -> None:
+    stream, digest = image.saved()
+    with tarfile.open(fileobj=io.BytesIO(stream)) as saved:
+        for member in saved:
+            content = saved.extractfile(member)
+            assert content is not None
+            (image.folder / member.name.rpartition("/")[2]).write_bytes(content.read())
+    cache = image.folder / "direct"
+    found = layers.read_folder(image.folder, digest, cache)
+    assert found == layers.read_stream(io.BytesIO(stream), digest, image.folder / "saved")
+    assert layers.read_folder(image.folder, "sha256:none", cache) is None
 
 
 def test_a_damaged_image_is_reported_and_not_raised(
