@@ -20,7 +20,6 @@ _MEANINGLESS = "ArgsEscaped"
 _JUDGED = frozenset({*FIXED, "Env", "Labels", _MEANINGLESS})
 #: Variables of an unknown base that change which code runs.
 _DANGEROUS = ("LD_", "PYTHON", "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_", "VLLM_", "IMAGEFACTORY_")
-_ABSENT = "not set"
 
 
 def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any] | None) -> list[str]:
@@ -31,12 +30,12 @@ def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any] | 
     """
     found = config.get("config") or {}
     said = [
-        f"{name} is {_shown(found.get(name))}, not {_shown(value)}"
+        f"{name} {_contrast(found.get(name), value)}"
         for name, value in FIXED.items()
         if found.get(name) != value
     ]
     said += [
-        f"{name} is {_shown(value)}, which no image of the factory sets"
+        f"{name} is {value!r}, which no image of the factory sets"
         for name, value in sorted(found.items())
         if name not in _JUDGED and value
     ]
@@ -48,7 +47,7 @@ def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any] | 
     wanted = {**before, **plan.labels}
     labels = found.get("Labels") or {}
     said += [
-        f"the label {name} is {_shown(labels.get(name))}, not {_shown(wanted.get(name))}"
+        f"the label {name} {_contrast(labels.get(name), wanted.get(name))}"
         for name in sorted({*labels, *wanted})
         if labels.get(name) != wanted.get(name) and (base is not None or name in plan.labels)
     ]
@@ -66,9 +65,10 @@ def _variables(env: Any, plan: CellPlan, base: Mapping[str, Any] | None) -> Iter
     for name in sorted({*found, *wanted}):
         known = base is not None or name in wanted or name.startswith(_DANGEROUS)
         if known and found.get(name) != wanted.get(name):
-            now, was = _shown(found.get(name)), _shown(wanted.get(name))
-            yield f"the variable {name} is {now}, not {was}"
+            yield f"the variable {name} {_contrast(found.get(name), wanted.get(name))}"
 
 
-def _shown(value: object) -> str:
-    return _ABSENT if value is None else repr(value)
+def _contrast(found: object, wanted: object) -> str:
+    if wanted is None:
+        return f"is {found!r}, and should not be set"
+    return f"is {'not set' if found is None else repr(found)}, not {wanted!r}"

@@ -27,7 +27,7 @@ FAULTS = (
     Fault(
         check="image-config",
         name="a variable",
-        breaks=lambda image: found(image, config=("the variable LD_PRELOAD is '/x', not not set",)),
+        breaks=lambda image: found(image, config=("LD_PRELOAD is '/x'",)),
         says="LD_PRELOAD",
     ),
     Fault(
