@@ -261,7 +261,8 @@ def _verify_all(
     watcher: Watcher,
 ) -> tuple[Receipt, ...]:
     """Verify images one after the other, and save a receipt for each."""
-    from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy
+    from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy and requests
+    from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
 
     leftovers.sweep(engine, workspace.settings.cache)
     lock = opening.read_lock(workspace)
@@ -274,6 +275,11 @@ def _verify_all(
             settings=workspace.settings,
             now=datetime.now(UTC),
             expected=verifying.expectation(expected[tag]) if tag in expected else None,
+            content=(
+                outside.judge_with(engine, expected[tag], workspace.settings)
+                if tag in expected
+                else None
+            ),
         )
         receipt.save(workspace.settings.receipts, made)
         watcher.verified(made)

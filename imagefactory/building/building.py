@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
-from imagefactory.building import bakefile, disk, layouts
+from imagefactory.building import bakefile, disk, layouts, records
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.bases import Resend
 from imagefactory.building.contexts import Contexts
@@ -206,14 +207,31 @@ def _round(
                 files.write(event)
                 view.feed(event)
 
+        metadata = _metadata(logs)
         code = engine.bake(
-            file, names, on_line=read, builder=builder, overrides=without, secrets=secrets
+            file,
+            names,
+            on_line=read,
+            builder=builder,
+            overrides=without,
+            secrets=secrets,
+            metadata=metadata,
         )
         for line in progress.stray if code else ():
             files.write(Event(None, line))
     if code == 0:
         timings.add(_took(kinds, progress))
+        for name, digests in records.of_bake(metadata).items():
+            if name in plans:
+                records.add(logs.parent / records.FOLDER, plans[name].build_key, digests)
     return code, progress
+
+
+def _metadata(logs: Path) -> Path:
+    """The file that one bake writes its digests to; what another one wrote there is removed."""
+    path = logs / f".metadata-{os.getpid()}.json"
+    path.unlink(missing_ok=True)
+    return path
 
 
 def _took(kinds: Mapping[str, str], progress: Progress) -> Iterator[Took]:

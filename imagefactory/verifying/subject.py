@@ -15,6 +15,7 @@ from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.processes import signal_name
 from imagefactory.system.text import shorten
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.server import ServerRun
 
 #: Characters of a program's last line that are shown.
@@ -99,6 +100,9 @@ class Subject:
         server: what happened when it served; None if that was not tried (see ``needs="server"``).
         resolution: the locked wheels that it should hold; None if the lock has none for it.
         expected: what it should be, if the caller knows.
+        content: what it was found to contain, without running it; None if it is not known what it
+            should contain.
+        builds: the digests that builds of its build key gave on this machine.
     """
 
     image: ImageInfo
@@ -107,6 +111,8 @@ class Subject:
     server: ServerRun | None
     resolution: Resolution | None
     expected: Expectation | None
+    content: Judged | None = None
+    builds: tuple[str, ...] = ()
 
     @property
     def facts(self) -> Mapping[str, Any]:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from imagefactory import __version__
-from imagefactory.building import disk
+from imagefactory.building import disk, records
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock, Resolution
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
+from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo, owner
 from imagefactory.verifying import leftovers, modes, probe, reports, server
 from imagefactory.verifying.check_registry import judge
 from imagefactory.verifying.client import PYTHON
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
 from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
 
+#: Judges what is in the image of a digest.
+Content = Callable[[str], Judged]
 #: -I: neither the working directory, nor variables, nor the user's folder bend the interpreter;
 #: -S: nor does what is in site-packages; -B: nothing is compiled before the probes have looked.
 PROBE_OPTIONS = ("-I", "-S", "-B", "-")
@@ -52,20 +57,26 @@ def verify(
     now: datetime,
     expected: Expectation | None = None,
     patience: server.Patience | None = None,
+    content: Content | None = None,
 ) -> Receipt:
     """Run ``image_ref`` in containers and judge it.
 
     ``expected`` is what the caller knows that the image should be; without it the image's own label
-    says which resolution of ``lock`` it was made from. Saving the receipt is up to the caller.
+    says which resolution of ``lock`` it was made from. ``content`` judges what is in the image of a
+    digest without running it, while the image runs. Saving the receipt is up to the caller.
 
     Raises CheckFailedError if the reference names another image at the end, SetupError if the
     engine fails or its disk has no room.
     """
     image = engine.inspect_image(image_ref)
     _mind_the_disk(engine, image)
+    judging = in_background(content, image.digest) if content else None
     subject = observe(
         image, engine=engine, lock=lock, settings=settings, expected=expected, patience=patience
     )
+    if judging:
+        with ui.step(f"{image_ref}: comparing its files with the lock"):
+            subject = replace(subject, content=judging.result())
     after = engine.inspect_image(image_ref).digest
     if after != image.digest:
         raise fail(
@@ -117,6 +128,9 @@ def observe(
         server=served,
         resolution=expected.resolution if expected else find_resolution(lock, image),
         expected=expected,
+        builds=records.read(
+            settings.state / records.FOLDER, image.labels.get(f"{LABEL}.build-key", "")
+        ),
     )
 
 

@@ -202,7 +202,7 @@ def _works(address: str, config: Path, choose: random.Random) -> dict[str, Calla
 
     def pushed(*_: object, **__: object) -> shell.Completed:
         code = choose.choice((1, 1, 125))
-        return shell.Completed(argv=("docker",), code=code, out="", err=choose.choice(SAID))
+        return shell.Completed(argv=(), code=code, out="", err=choose.choice(SAID))
 
     def push() -> None:
         with mock.patch.object(shell, "run", pushed):

@@ -18,6 +18,7 @@ from imagefactory.verifying import checks, probe, tiny_model
 from imagefactory.verifying.check_registry import judge
 from imagefactory.verifying.client import Answer
 from imagefactory.verifying.modes import JSON_OPTION
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import CheckResult
 from imagefactory.verifying.server import MODEL_NAME, ServerRun
 from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
@@ -26,6 +27,8 @@ CUDA = TorchBuild(version="2.11.0+cu130", cuda="13.0")
 CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
 PATCH = "vllm/mtp-exclusion"
 FILE = "vllm/modelopt.py"
+#: What is found in a good image.
+CONTENT = Judged(files=40_000, wheels=3, seconds=9.0)
 METADATA = "vllm-0.32.0+cpu.dist-info/METADATA"
 
 
@@ -250,6 +253,8 @@ class Good:
         self.runs = runs()
         self.server: ServerRun | None = None if self.torch.cuda else server_run()
         self.expected: Expectation | None = expectation(resolution(self.torch))
+        self.content: Judged | None = CONTENT
+        self.builds: tuple[str, ...] = (image_info().digest,)
 
     @property
     def reported(self) -> dict[str, Any]:
@@ -277,6 +282,8 @@ class Good:
             server=self.server,
             resolution=self.resolution,
             expected=self.expected,
+            content=self.content,
+            builds=self.builds,
         )
 
     def results(self) -> dict[str, CheckResult]:

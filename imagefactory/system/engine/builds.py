@@ -39,16 +39,19 @@ class Builds(Part):
         cached: bool = True,
         overrides: Sequence[str] = (),
         secrets: Mapping[str, str] | None = None,
+        metadata: Path | None = None,
     ) -> int:
         """Bake ``targets`` of a bake file and hand each line of output to ``on_line``.
 
         ``builder`` is a buildx builder, the engine's own if it is None. Without ``cached`` nothing
         comes from BuildKit's cache, and its cache mounts begin empty. ``overrides`` are values for
         ``--set``, such as ``target.output=type=cacheonly``. ``secrets`` are variables that secrets
-        of the file refer to. Returns the exit code; on any way out
-        the bake has ended. Raises SetupError ``engine-failed`` if a signal killed the client.
+        of the file refer to. Buildx writes the digests of the results to the file ``metadata``.
+        Returns the exit code; on any way out the bake has ended. Raises SetupError
+        ``engine-failed`` if a signal killed the client.
         """
-        words = [*_bake(file, targets, builder, progress), *([] if cached else ["--no-cache"])]
+        words = _bake(file, targets, builder, progress, metadata)
+        words += [] if cached else ["--no-cache"]
         words += [word for override in overrides for word in ("--set", override)]
         with self._docker.stream(*words, env={**_ENVIRONMENT, **(secrets or {})}) as process:
             for line in process.stdout or ():
@@ -140,6 +143,13 @@ class Builds(Part):
         self._docker.must("buildx", "prune", "--all", "--force", *chosen)
 
 
-def _bake(file: Path, targets: Sequence[str], builder: str | None, progress: Progress) -> list[str]:
+def _bake(
+    file: Path,
+    targets: Sequence[str],
+    builder: str | None,
+    progress: Progress,
+    metadata: Path | None = None,
+) -> list[str]:
     on = ["--builder", builder] if builder else []
+    on += ["--metadata-file", str(metadata)] if metadata else []
     return ["buildx", "bake", *on, "--file", str(file), f"--progress={progress}", *targets]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -124,6 +125,18 @@ class Engine(Images, Containers, Builds):
     def data_root(self) -> str:
         """Folder on the engine's machine that holds its images."""
         return self._docker.call("info", "--format", "{{.DockerRootDir}}").out.strip() or "/"
+
+    def blob_folder(self, digest: str) -> Path | None:
+        """The folder of this machine with the engine's blobs, named by their SHA-256.
+
+        None if the blob ``digest`` cannot be read there: the engine is on another machine, say, or
+        its files belong to somebody else.
+        """
+        for root in (Path(self.data_root, "containerd", "daemon"), Path("/var/lib/containerd")):
+            folder = root / "io.containerd.content.v1.content" / "blobs" / "sha256"
+            if os.access(folder / digest.removeprefix("sha256:"), os.R_OK):
+                return folder
+        return None
 
     def emulates(self, platform: Platform) -> bool:
         """Whether the kernel runs programs of ``platform``: its own, or through binfmt_misc."""

@@ -22,5 +22,6 @@ ORDER = (
     "patches",
     "entrypoint",
     "labels",
+    "image",
     "server",
 )

@@ -83,6 +83,8 @@ def observed(image: ImageTree) -> Subject:
         server=good.server,
         resolution=good.resolution,
         expected=good.expected,
+        content=good.content,
+        builds=good.builds,
     )
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from support import ROOT
 from support.verify_fake_server import QUICK, FakeEngine
-from support.verify_fakes import CPU, CUDA, Good, expectation, image_info, resolution
+from support.verify_fakes import CONTENT, CPU, CUDA, Good, expectation, image_info, resolution
 
-from imagefactory.building import disk
+from imagefactory.building import disk, records
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
@@ -28,6 +28,7 @@ from imagefactory.system.engine import ImageInfo
 from imagefactory.system.shell import Completed
 from imagefactory.verifying import junit, probe, verifying
 from imagefactory.verifying.client import PYTHON
+from imagefactory.verifying.outside.judged import Finding, Judged
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
 
 ENTRYPOINT = ROOT / "templates" / "entrypoint"
@@ -123,7 +124,10 @@ def cuda() -> Iterator[StationEngine]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return from_environment({"HOME": str(tmp_path)})
+    """Of a machine on which the image was built."""
+    made = from_environment({"HOME": str(tmp_path)})
+    records.add(made.state / records.FOLDER, "key", ["sha256:" + "ab" * 32])
+    return made
 
 
 LOCK = Lock(created="", tools=(), resolutions=(resolution(CUDA), resolution(CPU)))
@@ -132,6 +136,7 @@ LOCK = Lock(created="", tools=(), resolutions=(resolution(CUDA), resolution(CPU)
 def verify(
     engine: StationEngine, settings: Settings, lock: Lock | None = LOCK, **options: Any
 ) -> Receipt:
+    options.setdefault("content", lambda _: CONTENT)
     return verifying.verify(
         "imagefactory/vllm:test",
         engine=engine,
@@ -366,6 +371,36 @@ def test_what_the_caller_knows_is_compared_with_the_labels(
     assert verify(cuda, settings, None, expected=known).passed
     receipt = verify(cuda, settings, None, expected=replace(known, build_key="newer"))
     assert outcomes(receipt, Outcome.FAIL) == {"labels-true"}
+
+
+def test_the_content_of_the_very_digest_is_judged(cuda: StationEngine, settings: Settings) -> None:
+    asked: list[str] = []
+
+    def content(digest: str) -> Judged:
+        asked.append(digest)
+        return replace(CONTENT, extra=(Finding(path="evil.pth", what="is explained by nothing"),))
+
+    receipt = verify(cuda, settings, content=content)
+    assert asked == [receipt.digest]
+    assert outcomes(receipt, Outcome.FAIL) == {"image-unexplained"}
+    assert not receipt.passed
+
+
+def test_without_a_cell_of_the_matrix_the_content_is_unknown_and_nothing_passes(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    receipt = verify(cuda, settings, content=None)
+    assert not receipt.passed
+    assert {"image-config", "image-files", "image-unexplained"} <= outcomes(receipt, Outcome.SKIP)
+
+
+def test_an_image_that_no_build_of_this_machine_gave_is_foreign(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.digests = ["sha256:" + "cd" * 32]
+    receipt = verify(cuda, settings)
+    assert outcomes(receipt, Outcome.FAIL) == {"image-origin"}
+    assert "foreign: " in next(c.detail for c in receipt.checks if c.name == "image-origin")
 
 
 def test_an_image_that_changes_while_it_is_verified_gets_no_receipt(

@@ -184,7 +184,7 @@ def test_a_docker_client_that_is_killed_is_not_the_image_s_fault(
     docker.answer("container rm")
     text = docker.program.read_text()
     docker.program.write_text(text.replace("case", '[ "$1" != run ] || kill -9 $$\ncase', 1))
-    with pytest.raises(SetupError, match="docker run was ended by SIGKILL"):
+    with pytest.raises(SetupError, match="docker run: Docker's client was killed by SIGKILL"):
         engine.run("made:1", (), platform="linux/arm64", timeout=60)
     assert docker.calls[1].startswith("container rm")
 

@@ -188,4 +188,4 @@ def test_a_killed_client_is_a_failure_of_the_engine(
     with pytest.raises(SetupError) as caught:
         works[work]()
     (problem,) = caught.value.problems
-    assert (problem.code, "killed by signal 9" in problem.what) == ("engine-failed", True)
+    assert (problem.code, "killed by SIGKILL" in problem.what) == ("engine-failed", True)

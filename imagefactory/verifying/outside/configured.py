@@ -1,0 +1,74 @@
+"""Judges the configuration of an image: environment, entrypoint, user and whatever else runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from imagefactory.planning import image_config
+from imagefactory.planning.cell_plan import CellPlan
+
+#: What a Dockerfile of the factory sets; docs/images.md has it too.
+FIXED: Mapping[str, Any] = {
+    "Entrypoint": ["/opt/imagefactory/entrypoint"],
+    "Cmd": ["serve"],
+    "WorkingDir": "/root",
+    "ExposedPorts": {"8888/tcp": {}},
+}
+#: What BuildKit always sets; it means something on Windows only.
+_MEANINGLESS = "ArgsEscaped"
+_JUDGED = frozenset({*FIXED, "Env", "Labels", _MEANINGLESS})
+#: Variables of an unknown base that change which code runs.
+_DANGEROUS = ("LD_", "PYTHON", "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_", "VLLM_", "IMAGEFACTORY_")
+
+
+def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any] | None) -> list[str]:
+    """How ``config``, that of an image, differs from what ``plan`` makes of ``base``.
+
+    ``base`` is the configuration of the base; None if it is not known, whose variables are then
+    accepted unless they change which code runs.
+    """
+    found = config.get("config") or {}
+    said = [
+        f"{name} {_contrast(found.get(name), value)}"
+        for name, value in FIXED.items()
+        if found.get(name) != value
+    ]
+    said += [
+        f"{name} is {value!r}, which no image of the factory sets"
+        for name, value in sorted(found.items())
+        if name not in _JUDGED and value
+    ]
+    platform = f"{config.get('os')}/{config.get('architecture')}"
+    if platform != plan.cell.platform:
+        said.append(f"the platform is {platform}, not {plan.cell.platform}")
+    said += _variables(found.get("Env") or (), plan, base)
+    before = ((base or {}).get("config") or {}).get("Labels") or {}
+    wanted = {**before, **plan.labels}
+    labels = found.get("Labels") or {}
+    said += [
+        f"the label {name} {_contrast(labels.get(name), wanted.get(name))}"
+        for name in sorted({*labels, *wanted})
+        if labels.get(name) != wanted.get(name) and (base is not None or name in plan.labels)
+    ]
+    return said
+
+
+def _variables(env: Any, plan: CellPlan, base: Mapping[str, Any] | None) -> Iterator[str]:
+    pairs = [str(row).partition("=") for row in env]
+    names = [name for name, _, _ in pairs]
+    yield from (f"{name} is set twice" for name in sorted({n for n in names if names.count(n) > 1}))
+    before = ((base or {}).get("config") or {}).get("Env") or ()
+    wanted = {name: value for name, _, value in (str(row).partition("=") for row in before)}
+    wanted |= image_config.environment(plan.cell, plan.toolchain, plan.base.locked)
+    found = {name: value for name, _, value in pairs}
+    for name in sorted({*found, *wanted}):
+        known = base is not None or name in wanted or name.startswith(_DANGEROUS)
+        if known and found.get(name) != wanted.get(name):
+            yield f"the variable {name} {_contrast(found.get(name), wanted.get(name))}"
+
+
+def _contrast(found: object, wanted: object) -> str:
+    if wanted is None:
+        return f"is {found!r}, and should not be set"
+    return f"is {'not set' if found is None else repr(found)}, not {wanted!r}"

@@ -1,0 +1,49 @@
+"""What an image was found to contain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as it has to be.
+
+    ``path`` is in the image, ``origin`` where its file comes from, empty for what nothing explains.
+    """
+
+    path: str
+    what: str
+    origin: str = ""
+
+    def __str__(self) -> str:
+        return f"/{self.path} {self.what}" + (f" ({self.origin})" if self.origin else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What an image was found to contain.
+
+    Attributes:
+        error: why nothing was found; empty if something was.
+        damaged: whether the image itself is the reason.
+        config: what is wrong with its configuration.
+        changed: files that differ from what they have to be, or are missing.
+        extra: files that nothing explains.
+        files: the number of its files.
+        wheels: the number of locked wheels that they were compared with.
+        base: whether the base was compared, too.
+        obsolete: patches that were left out, because the wheels have what they change.
+        seconds: how long it took.
+    """
+
+    error: str = ""
+    damaged: bool = False
+    config: tuple[str, ...] = ()
+    changed: tuple[Finding, ...] = ()
+    extra: tuple[Finding, ...] = ()
+    files: int = 0
+    wheels: int = 0
+    base: bool = True
+    obsolete: tuple[str, ...] = ()
+    seconds: float = 0.0

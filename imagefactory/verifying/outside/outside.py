@@ -1,0 +1,141 @@
+"""Reads an image through the engine, and judges its content without running it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from imagefactory.building import bases
+from imagefactory.errors import SetupError
+from imagefactory.planning import context, image_config
+from imagefactory.planning.cell_plan import ROOT, CellPlan
+from imagefactory.settings import Settings
+from imagefactory.system.engine import Engine
+from imagefactory.verifying.outside import configured, installed, layers, patched, system
+from imagefactory.verifying.outside.installed import Python
+from imagefactory.verifying.outside.inventory import Wheels, sha256
+from imagefactory.verifying.outside.judged import Finding, Judged
+from imagefactory.verifying.outside.judging import judge
+from imagefactory.verifying.outside.layers import Contents, DamagedError, Entry, Layer
+from imagefactory.verifying.outside.want import Want, Wants
+
+#: The largest file, and the number of files, of which a wheel is asked whether RECORD is right.
+MOST_BYTES, MOST_FILES = 64 << 20, 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What is known about the base of an image: its files and its configuration."""
+
+    layer: Layer
+    config: Mapping[str, Any]
+
+
+def judge_with(engine: Engine, plan: CellPlan, settings: Settings) -> Callable[[str], Judged]:
+    """A function that judges the image of a digest, which should be that of ``plan``."""
+    return lambda digest: observe(engine, digest, plan, settings)
+
+
+def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> Judged:
+    """Judge the image ``digest``, which should be that of ``plan``."""
+    began = time.monotonic()
+    try:
+        contents = _read(engine, digest, settings.cache / "layers")
+        found = examine(contents, plan, base_of(plan, settings), Wheels(settings))
+    except DamagedError as error:
+        found = Judged(error=str(error), damaged=True)
+    except SetupError as error:
+        found = Judged(error=error.problems[0].what)
+    return replace(found, seconds=time.monotonic() - began)
+
+
+def _read(engine: Engine, digest: str, cache: Path) -> Contents:
+    """The image, from the engine's own files if they can be read, which saves a copy."""
+    folder = engine.blob_folder(digest)
+    contents = layers.read_folder(folder, digest, cache) if folder else None
+    if contents is None:
+        with engine.saved(digest) as stream:
+            contents = layers.read_stream(stream, digest, cache)
+    return contents
+
+
+def base_of(plan: CellPlan, settings: Settings) -> Base | None:
+    """The base of ``plan``, assembled from its packages; None for an image of a registry.
+
+    Raises SetupError for packages that are not available.
+    """
+    named = bases.contexts(plan.base, "base", settings)
+    if ROOT not in named:
+        return None
+    folder = Path(named[ROOT].removeprefix("oci-layout://").rpartition("@")[0])
+    contents = layers.read_layout(folder, settings.cache / "layers")
+    return Base(layer=layers.merged(contents.layers), config=contents.config)
+
+
+def examine(contents: Contents, plan: CellPlan, base: Base | None, source: Wheels) -> Judged:
+    """Judge what an image contains. Raises SetupError if a locked wheel is not available."""
+    tree = layers.merged(contents.layers)
+    found = source.inventories(
+        [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
+    )
+    obsolete = system.obsolete(tree)
+    install = context.layers_of(plan.resolution)
+    top = next((one.wheels for one in install if one.name == _patched_layer(plan)), ())
+    series = patched.apply(plan.series, plan.cell.flavor.build, top, found, source, obsolete)
+    wants, python = Wants(), _python(plan)
+    if base:
+        _add_base(wants, base.layer)
+    system.environment(wants, python, base.layer if base else tree)
+    gone = [installed.install(wants, one.wheels, found, python, tree) for one in install]
+    if plan.toolchain:
+        installed.compilers(wants, plan.toolchain, found, python)
+    for name, (digest, size) in series.files.items():
+        want = Want(origin="a patch", hashes=frozenset({digest}), size=size)
+        wants.replace(f"{python.site}/{name}", want)
+    system.metadata(wants, plan, series, gone, tree)
+    changed, extra = judge(tree, wants, _Confirm(source, plan), base_known=base is not None)
+    faults = [Finding(path=python.site, what=fault) for fault in series.faults]
+    return Judged(
+        config=tuple(configured.faults(contents.config, plan, base.config if base else None)),
+        changed=(*faults, *changed),
+        extra=tuple(extra),
+        files=len(tree.entries),
+        wheels=len(found),
+        base=base is not None,
+        obsolete=tuple(sorted(obsolete)),
+    )
+
+
+def _patched_layer(plan: CellPlan) -> str:
+    """The install layer that patches change."""
+    return context.layers_of(plan.resolution)[-1].name
+
+
+def _python(plan: CellPlan) -> Python:
+    home = image_config.CUDA_HOME if plan.toolchain else None
+    return Python(version=plan.cell.python, cuda_home=home)
+
+
+def _add_base(wants: Wants, base: Layer) -> None:
+    for path, entry in base.entries.items():
+        if entry.kind == "folder":
+            wants.folders.add(path)
+        wants.add(path, Want(origin="the base", kind=entry.kind, entry=entry))
+
+
+class _Confirm:
+    """Asks a wheel for a file: RECORD of a few wheels is wrong about their own files."""
+
+    def __init__(self, source: Wheels, plan: CellPlan) -> None:
+        toolchain = plan.toolchain.wheels if plan.toolchain else ()
+        self._wheels = {wheel.sha256: wheel for wheel in (*plan.resolution.wheels, *toolchain)}
+        self._source, self._left = source, MOST_FILES
+
+    def __call__(self, want: Want, entry: Entry) -> bool:
+        if entry.size != want.size or entry.size > MOST_BYTES or not self._left:
+            return False
+        self._left -= 1
+        return sha256(self._source.content(self._wheels[want.wheel], want.member)) == entry.sha256

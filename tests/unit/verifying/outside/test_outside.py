@@ -1,0 +1,570 @@
+"""Spoilt images, each of which passed every probe once, and what is found in them from outside."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import zstandard
+from support.whole_images import (
+    LIBRARY,
+    PATH,
+    SITE,
+    Node,
+    Saving,
+    WholeImage,
+    archive,
+    names,
+    sha256,
+)
+
+from imagefactory.verifying.outside import configured, layers, outside, patched
+from imagefactory.verifying.outside.inventory import Wheels
+from imagefactory.verifying.outside.layers import DamagedError
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> WholeImage:
+    return WholeImage(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def image(master: WholeImage, monkeypatch: pytest.MonkeyPatch) -> WholeImage:
+    """An image to spoil, whose wheels and patch stay as they are."""
+    monkeypatch.setattr(patched, "apply", lambda *args: _patched(master, args[-1]))
+    return master.copy()
+
+
+@lru_cache
+def _patched(master: WholeImage, obsolete: frozenset[str]) -> patched.Patched:
+    plan, source = master.plan, Wheels(master.settings)
+    found = source.inventories(plan.resolution.wheels)
+    vllm = [wheel for wheel in plan.resolution.wheels if wheel.name == "vllm"]
+    return APPLY(plan.series, None, vllm, found, source, obsolete)
+
+
+APPLY = patched.apply
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> WholeImage:
+    """An image whose wheels and patch may be changed, too."""
+    return WholeImage(tmp_path)
+
+
+def put(path: str, data: bytes = b"x", mode: int = 0o644) -> Callable[[WholeImage], None]:
+    return lambda image: image.tree.update({path: Node(data=data, mode=mode)})
+
+
+def link(path: str, target: str) -> Callable[[WholeImage], None]:
+    return lambda image: image.tree.update({path: Node(link=target)})
+
+
+def edit(path: str, change: Callable[[bytes], bytes]) -> Callable[[WholeImage], None]:
+    return lambda image: image.edit(path, change(image.data(path)))
+
+
+def chmod(path: str, mode: int) -> Callable[[WholeImage], None]:
+    return lambda image: image.tree.update({path: replace(image.tree[path], mode=mode)})
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) * 6 // 10]
+
+
+def more(data: bytes) -> bytes:
+    return data + b"\nimport os\n"
+
+
+def same(before: bytes, after: bytes) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        assert before in data
+        return data.replace(before, after)
+
+    return change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spoilt:
+    """A way to spoil an image, and what has to be said about it."""
+
+    name: str
+    spoil: Callable[[WholeImage], object]
+    says: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+MANIFEST, SCRIPT = "opt/imagefactory/manifest.json", "opt/venv/bin/vllm"
+CHANGED = (
+    Spoilt(
+        name="a module of a dependency was edited at the same size",
+        spoil=edit(f"{SITE}/numpy/__init__.py", same(b"core", b"evil")),
+        says=f"/{SITE}/numpy/__init__.py has other content (sha256",
+    ),
+    Spoilt(
+        name="a bit was flipped in vLLM's library",
+        spoil=edit(f"{SITE}/vllm/_C.abi3.so", flip),
+        says="vllm/_C.abi3.so has other content",
+    ),
+    Spoilt(
+        name="a bit was flipped in torch's library",
+        spoil=edit(f"{SITE}/torch/lib/libtorch.so.2", flip),
+        says="(wheel torch)",
+    ),
+    Spoilt(
+        name="a library that this machine would not load was cut",
+        spoil=edit(f"{SITE}/vllm/_C_AVX2.abi3.so", cut),
+        says="vllm/_C_AVX2.abi3.so has other content: 1231 bytes, not 2052 (wheel vllm)",
+    ),
+    Spoilt(
+        name="code was appended",
+        spoil=edit(f"{SITE}/vllm/entrypoints/cli/main.py", more),
+        says="vllm/entrypoints/cli/main.py has other content: 27 bytes, not 16",
+    ),
+    Spoilt(
+        name="a file of a wheel was removed",
+        spoil=lambda image: image.tree.pop(f"{SITE}/vllm/_C.abi3.so"),
+        says="vllm/_C.abi3.so is missing (wheel vllm)",
+    ),
+    Spoilt(
+        name="a file of a wheel was whited out by a layer above",
+        spoil=put("etc/.wh.passwd", b""),
+        says="/etc/passwd is missing (the base)",
+    ),
+    Spoilt(
+        name="a folder of a wheel became a link to another one",
+        spoil=lambda image: (
+            [image.tree.pop(path) for path in list(image.tree) if f"{SITE}/numpy/" in path],
+            image.tree.update({f"{SITE}/numpy": Node(link="/srv/numpy")}),
+        ),
+        says="numpy/core.so is missing",
+    ),
+    Spoilt(
+        name="a patch was undone",
+        spoil=put(f"{SITE}/vllm/modelopt.py", b"one\ntwo\n"),
+        says="vllm/modelopt.py has other content: 8 bytes, not 9 (a patch)",
+    ),
+    Spoilt(
+        name="a patched file was edited",
+        spoil=put(f"{SITE}/vllm/modelopt.py", b"one\nzwai\n"),
+        says="vllm/modelopt.py has other content",
+    ),
+    Spoilt(
+        name="what a patch creates is missing",
+        spoil=lambda image: image.tree.pop(f"{SITE}/vllm-0.22.1+cpu.dist-info/METADATA"),
+        says="vllm-0.22.1+cpu.dist-info/METADATA is missing",
+    ),
+    Spoilt(
+        name="a program of the base was replaced",
+        spoil=put("usr/bin/python3.13", LIBRARY[::-1], 0o755),
+        says="/usr/bin/python3.13 has other content (the base)",
+    ),
+    Spoilt(
+        name="a program of the base lost its mode",
+        spoil=put("usr/bin/su", LIBRARY, 0o755),
+        says="/usr/bin/su mode is 755, not 4755",
+    ),
+    Spoilt(
+        name="a program of the base became a link",
+        spoil=link("usr/bin/python3", "/opt/evil"),
+        says="/usr/bin/python3 link is /opt/evil, not python3.13",
+    ),
+    Spoilt(
+        name="the environment's Python is another one",
+        spoil=link("opt/venv/bin/python3", "/opt/evil"),
+        says="/opt/venv/bin/python3 is a link to /opt/evil, not to /usr/bin/python3",
+    ),
+    Spoilt(
+        name="the environment sees the system's packages",
+        spoil=edit("opt/venv/pyvenv.cfg", same(b"= false", b"= true")),
+        says="/opt/venv/pyvenv.cfg is not that of a plain virtual environment",
+    ),
+    Spoilt(
+        name="a library is linked elsewhere",
+        spoil=link(f"{SITE}/torch/lib/libtorch.so", "/srv/libtorch.so"),
+        says="libtorch.so is a link to /srv/libtorch.so, not to libtorch.so.2",
+    ),
+    Spoilt(
+        name="a library is setuid",
+        spoil=chmod(f"{SITE}/numpy/core.so", 0o4755),
+        says="numpy/core.so has the mode 4755, not 755",
+    ),
+    Spoilt(
+        name="a module belongs to somebody else",
+        spoil=lambda image: image.tree.update(
+            {f"{SITE}/vllm/__init__.py": Node(data=b"", owner=1000)}
+        ),
+        says="vllm/__init__.py belongs to 1000:0",
+    ),
+    Spoilt(
+        name="a console script does more",
+        spoil=edit(SCRIPT, same(b"import sys", b"import sys, evil")),
+        says="/opt/venv/bin/vllm has other content",
+    ),
+    Spoilt(
+        name="a wheel's script does more",
+        spoil=edit("opt/venv/bin/np", more),
+        says="/opt/venv/bin/np has other content (wheel numpy)",
+    ),
+    Spoilt(
+        name="a script cannot be run",
+        spoil=chmod(SCRIPT, 0o644),
+        says="/opt/venv/bin/vllm has the mode 644, not 755",
+    ),
+    Spoilt(
+        name="RECORD agrees with an edited file",
+        spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", same(b"2000", b"2001")),
+        says="RECORD has a wrong hash or size for numpy/core.so",
+    ),
+    Spoilt(
+        name="RECORD lists a file more",
+        spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", lambda data: data + b"numpy/evil.py,,\n"),
+        says="RECORD and the files of the wheel differ: " + f"{SITE}/numpy/evil.py",
+    ),
+    Spoilt(
+        name="the entrypoint does more",
+        spoil=edit("opt/imagefactory/entrypoint", more),
+        says="/opt/imagefactory/entrypoint has other content",
+    ),
+    Spoilt(
+        name="a proof always passes",
+        spoil=put("opt/imagefactory/proofs/vllm/one/proof.py", b"\n"),
+        says="proofs/vllm/one/proof.py has other content",
+    ),
+    Spoilt(
+        name="the manifest is of another cell",
+        spoil=edit(MANIFEST, same(b'"a-cell"', b'"b-cell"')),
+        says="manifest.json says something else about cell than the plan",
+    ),
+    Spoilt(
+        name="the manifest says that a patch is obsolete",
+        spoil=edit(MANIFEST, same(b'"needed"', b'"obsolete"')),
+        says="modelopt.py has other content",
+    ),
+    Spoilt(
+        name="the manifest has other hashes for a patch",
+        spoil=edit(MANIFEST, same(b'"vllm/modelopt.py": "', b'"vllm/modelopt.py": "0')),
+        says="manifest.json has other hashes for the files of vllm/one",
+    ),
+    Spoilt(
+        name="the list of what was left out names a file that is there",
+        spoil=edit(
+            "opt/imagefactory/dropped.json", same(b"torch/test/test_torch.py", b"vllm/_C.abi3.so")
+        ),
+        says="dropped.json lists vllm/_C.abi3.so, which is in the image",
+    ),
+)
+EXTRA = (
+    Spoilt(
+        name="a .pth file",
+        spoil=put(f"{SITE}/evil.pth"),
+        says="evil.pth is explained by nothing, and runs whenever Python starts",
+    ),
+    Spoilt(
+        name="a sitecustomize",
+        spoil=put(f"{SITE}/sitecustomize.py"),
+        says="sitecustomize.py is explained by nothing, and runs whenever Python starts",
+    ),
+    Spoilt(
+        name="a module without a wheel",
+        spoil=put(f"{SITE}/evil/__init__.py"),
+        says=f"/{SITE}/evil is explained by nothing",
+    ),
+    Spoilt(
+        name="a module in the folder of a wheel",
+        spoil=put(f"{SITE}/numpy/evil.py"),
+        says="numpy/evil.py is explained by nothing",
+    ),
+    Spoilt(
+        name="a module beside the virtual environment's own",
+        spoil=put("usr/lib/python3/dist-packages/evil.py"),
+        says="/usr/lib/python3 is explained by nothing",
+    ),
+    Spoilt(
+        name="a preloaded library",
+        spoil=put("etc/ld.so.preload"),
+        says="/etc/ld.so.preload is explained by nothing, and is loaded into every program",
+    ),
+    Spoilt(
+        name="an entrypoint behind which the real one is hidden",
+        spoil=put("opt/imagefactory/real-entrypoint"),
+        says="/opt/imagefactory/real-entrypoint is explained by nothing",
+    ),
+    Spoilt(
+        name="compiled Python that replaces a module",
+        spoil=put(f"{SITE}/vllm/__pycache__/__init__.cpython-313.pyc"),
+        says="vllm/__pycache__ is explained by nothing",
+    ),
+    Spoilt(
+        name="a static library that the build leaves out",
+        spoil=put(f"{SITE}/torch/lib/libstatic.a"),
+        says="libstatic.a is never used, and is left out by the build",
+    ),
+    Spoilt(
+        name="a folder that everybody may write to",
+        spoil=lambda image: image.tree.update({f"{SITE}/torch": Node(mode=0o777)}),
+        says=f"/{SITE}/torch has the mode 777 and belongs to 0:0",
+    ),
+    Spoilt(
+        name="a file written through the link lib64",
+        spoil=put("opt/venv/lib64/python3.13/site-packages/vllm/__init__.py"),
+        says="/opt/venv/lib64/python3.13 is explained by nothing",
+    ),
+)
+
+
+@pytest.mark.parametrize("spoilt", CHANGED, ids=str)
+def test_a_file_that_differs_from_its_source_is_named(image: WholeImage, spoilt: Spoilt) -> None:
+    spoilt.spoil(image)
+    assert spoilt.says in names(image.judged().changed)
+
+
+@pytest.mark.parametrize("spoilt", EXTRA, ids=str)
+def test_a_file_that_nothing_explains_is_named(image: WholeImage, spoilt: Spoilt) -> None:
+    spoilt.spoil(image)
+    assert spoilt.says in names(image.judged().extra)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("Entrypoint", ["/shim"], "Entrypoint is ['/shim'], not ['/opt/imagefactory/entrypoint']"),
+        ("Cmd", ["bash"], "Cmd is ['bash'], not ['serve']"),
+        ("WorkingDir", "/tmp", "WorkingDir is '/tmp', not '/root'"),
+        ("User", "1000", "User is '1000', which no image of the factory sets"),
+        ("Volumes", {"/opt": {}}, "Volumes is"),
+        ("Healthcheck", {"Test": ["CMD", "x"]}, "Healthcheck is"),
+        ("OnBuild", ["RUN x"], "OnBuild is"),
+        ("ExposedPorts", {}, "ExposedPorts is {}"),
+    ],
+)
+def test_a_setting_that_no_build_makes_is_named(
+    image: WholeImage, name: str, value: object, says: str
+) -> None:
+    image.config["config"][name] = value
+    assert says in names(image.judged().config)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("LD_PRELOAD=/evil.so", "LD_PRELOAD is '/evil.so', and should not be set"),
+        ("PYTHONPATH=/evil", "PYTHONPATH is '/evil', and should not be set"),
+        ("EVIL=", "EVIL is '', and should not be set"),
+        ("VIRTUAL_ENV=/opt/venv", "VIRTUAL_ENV is set twice"),
+    ],
+)
+def test_a_variable_that_the_cell_does_not_have_is_named(
+    image: WholeImage, row: str, says: str
+) -> None:
+    image.config["config"]["Env"].append(row)
+    assert says in names(image.judged().config)
+
+
+def test_other_serve_arguments_than_the_flavor_s_are_named(image: WholeImage) -> None:
+    env = image.config["config"]["Env"]
+    (row,) = [row for row in env if row.startswith("IMAGEFACTORY_SERVE_ARGS=")]
+    env[env.index(row)] = 'IMAGEFACTORY_SERVE_ARGS=["--dtype","nonsense"]'
+    assert "IMAGEFACTORY_SERVE_ARGS is" in names(image.judged().config)
+
+
+def test_labels_that_are_added_or_changed_are_named(image: WholeImage) -> None:
+    image.config["config"]["Labels"]["evil"] = "1"
+    image.config["config"]["Labels"]["io.imagefactory.cell"] = "another"
+    found = names(image.judged().config)
+    assert "the label evil is '1', and should not be set" in found
+    assert "the label io.imagefactory.cell is 'another'" in found
+
+
+def test_an_image_for_another_platform_is_named(image: WholeImage) -> None:
+    image.config["architecture"] = "amd64"
+    assert "the platform is linux/amd64, not linux/arm64" in names(image.judged().config)
+
+
+def test_variables_of_an_unknown_base_count_only_if_they_change_which_code_runs(
+    image: WholeImage,
+) -> None:
+    image.config["config"]["Env"] += ["NVIDIA_VERSION=1", "LD_LIBRARY_PATH=/evil"]
+    (fault,) = configured.faults(image.config, image.plan, None)
+    assert "LD_LIBRARY_PATH" in fault
+
+
+def test_nothing_is_found_in_a_good_image(image: WholeImage) -> None:
+    found = image.judged()
+    assert (found.config, found.changed, found.extra) == ((), (), ())
+    assert (found.wheels, found.base) == (3, True)
+
+
+def test_folders_of_tests_may_be_left_out_as_a_whole_only(image: WholeImage) -> None:
+    path = f"{SITE}/numpy/tests/test_core.py"
+    record = f"{SITE}/numpy-2.0.dist-info/RECORD"
+    del image.tree[path]
+    rows = image.data(record).splitlines(keepends=True)
+    image.edit(record, b"".join(row for row in rows if b"numpy/tests/" not in row))
+    assert "numpy/tests" not in names(image.judged().changed)
+
+
+def test_a_patch_that_the_wheel_has_already_is_left_out_and_named(image: WholeImage) -> None:
+    image.tree[f"{SITE}/vllm/modelopt.py"] = Node(data=b"one\ntwo\n")
+    del image.tree[f"{SITE}/vllm-0.22.1+cpu.dist-info/METADATA"]
+    manifest = json.loads(image.data(MANIFEST))
+    manifest["patches"][0] |= {"state": "obsolete", "files": {}, "created": []}
+    image.edit(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    found = image.judged()
+    assert (found.changed, found.extra) == ((), ())
+    assert found.obsolete == ("vllm/one",)
+
+
+def test_a_patch_that_does_not_apply_to_the_locked_wheel_is_named(own: WholeImage) -> None:
+    variant = own.plan.series[0].variant
+    assert variant is not None
+    text = variant.diff.read_text()
+    variant.diff.write_text(text.replace("-two", "-three"))
+    assert "patch vllm/one does not apply" in names(own.judged().changed)
+
+
+def test_an_image_is_read_through_the_engine_and_its_layers_only_once(
+    own: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    engine, digest = Saving(own), own.saved()[1]
+    first = outside.observe(engine, digest, own.plan, own.settings)
+    assert (first.error, first.changed, first.extra, first.base) == ("", (), (), False)
+
+    def unexpected(*_: object) -> None:
+        raise AssertionError("a layer was read again")
+
+    monkeypatch.setattr(layers, "_read_layer", unexpected)
+    again = outside.observe(engine, digest, own.plan, own.settings)
+    assert replace(again, seconds=0) == replace(first, seconds=0)
+
+
+def test_of_an_unknown_base_only_what_changes_other_code_is_unexplained(image: WholeImage) -> None:
+    image.tree |= {"usr/share/doc": Node(data=b"x"), "usr/lib/python3/evil.pth": Node(data=b"x")}
+    stream, digest = image.saved()
+    contents = layers.read_stream(io.BytesIO(stream), digest, image.folder / "layers")
+    found = outside.examine(contents, image.plan, None, Wheels(image.settings))
+    assert names(found.extra).count("explained by nothing") == 1
+    assert "evil.pth" in names(found.extra)
+
+
+def test_a_blob_with_another_digest_is_damage(own: WholeImage) -> None:
+    stream, digest = own.saved()
+    damaged = stream.replace(LIBRARY[:600], LIBRARY[1:601], 1)
+    with pytest.raises(DamagedError, match="is listed as"):
+        layers.read_stream(io.BytesIO(damaged), digest, own.folder / "layers")
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 2000, b"\x28\xb5\x2f\xfd rubbish"])
+def test_what_the_engine_cannot_save_is_damage_and_no_traceback(
+    image: WholeImage, data: bytes
+) -> None:
+    with pytest.raises(DamagedError):
+        layers.read_stream(io.BytesIO(data), "sha256:1", image.folder / "layers")
+
+
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, zstandard.compress, bytes], ids=["gzip", "zstd", "plain"]
+)
+def test_layers_are_read_as_they_are_packed_in_whatever_number_of_parts(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    data = archive({"a": Node(data=b"1" * 3000), "b": Node(link="a")})
+    found = layers.read_layout(
+        layout(tmp_path, pack(data[:700]) + pack(data[700:])), tmp_path / "c"
+    )
+    entries = found.layers[0].entries
+    assert (entries["a"].size, entries["b"].link) == (3000, "a")
+
+
+def test_nothing_hides_behind_a_header_that_tar_does_not_understand(tmp_path: Path) -> None:
+    data = bytearray(archive({"a": Node(data=b""), "evil.pth": Node(data=b"")}))
+    data[512 + 148] = ord("x")  # in the checksum of the second header
+    with pytest.raises(DamagedError, match="tar cannot read"):
+        layers.read_layout(layout(tmp_path, bytes(data)), tmp_path / "c")
+
+
+def layout(folder: Path, layer: bytes) -> Path:
+    """An OCI layout with one layer."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(data: bytes) -> dict[str, str]:
+        (blobs / sha256(data)).write_bytes(data)
+        return {"digest": f"sha256:{sha256(data)}"}
+
+    image = {"config": blob(b"{}"), "layers": [blob(layer)]}
+    row = blob(json.dumps(image).encode())
+    (folder / "index.json").write_text(json.dumps({"manifests": [row]}))
+    return folder
+
+
+def test_the_engine_s_own_files_are_read_where_they_can_be(image: WholeImage) -> None:
+    stream, digest = image.saved()
+    with tarfile.open(fileobj=io.BytesIO(stream)) as saved:
+        for member in saved:
+            content = saved.extractfile(member)
+            assert content is not None
+            (image.folder / member.name.rpartition("/")[2]).write_bytes(content.read())
+    cache = image.folder / "direct"
+    found = layers.read_folder(image.folder, digest, cache)
+    assert found == layers.read_stream(io.BytesIO(stream), digest, image.folder / "saved")
+    assert layers.read_folder(image.folder, "sha256:none", cache) is None
+
+
+def test_a_damaged_image_is_reported_and_not_raised(
+    image: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    found = outside.observe(Saving(image), "sha256:other", image.plan, image.settings)
+    assert found.damaged
+    assert "lacks a part" in found.error
+
+
+def test_a_wheel_that_is_nowhere_leaves_the_image_unjudged(
+    own: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    for path in (own.folder / "wheels").iterdir():
+        path.unlink()
+    settings = replace(own.settings, indexes=())
+    found = outside.observe(Saving(own), own.saved()[1], own.plan, settings)
+    assert "not found on any index" in found.error
+    assert not found.damaged
+
+
+def test_a_wheel_whose_record_is_wrong_is_asked_for_the_file_itself(
+    image: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Wheels(image.settings)
+    found = source.inventories(image.plan.resolution.wheels)
+    vllm = next(one for one in found.values() if one.name == "vllm")
+    name = "vllm/_C.abi3.so"
+    wrong = replace(vllm, files={**vllm.files, name: replace(vllm.files[name], sha256="0" * 64)})
+    monkeypatch.setattr(
+        Wheels,
+        "inventories",
+        lambda *_: {sha: wrong if one.name == "vllm" else one for sha, one in found.items()},
+    )
+    assert "_C.abi3.so has other" not in names(image.judged().changed)
+
+
+def test_the_base_s_own_variables_are_expected(image: WholeImage) -> None:
+    base = {"config": {"Env": [PATH, "OF_THE_BASE=1"]}}
+    assert "OF_THE_BASE is not set, not '1'" in names(
+        configured.faults(image.config, image.plan, base)
+    )
