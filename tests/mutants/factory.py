@@ -20,9 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from mutants import Mutant
 from support import ROOT
 from support.mutation import Change, changes
+
+from mutants import Mutant
 
 #: The share of mutants that tests must kill.
 GOAL = 0.85

@@ -219,7 +219,7 @@ def test_a_patch_that_is_in_the_wheel_already_is_not_applied_again(
         (record,) = json.loads((tmp_path / "out/site.json").read_text())
         assert (record["name"], record["state"]) == ("p", state)
         sha = hashlib.sha256(b"one\ntwo\nthree\n").hexdigest()
-        files = {name: sha for name in ("a.py", "b.py")} if "compiled" in row else {}
+        files = dict.fromkeys(("a.py", "b.py"), sha) if "compiled" in row else {}
         assert record["files"] == (files or ({"a.py": sha} if row.get("diff") else {}))
 
 

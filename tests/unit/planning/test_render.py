@@ -36,8 +36,7 @@ def unquote(text: str) -> str:
 
 
 @given(
-    HOSTILE_PRINTABLE
-    | st.text(alphabet=st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")))
+    HOSTILE_PRINTABLE | st.text(alphabet=st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")))
 )
 def test_a_quoted_value_reads_back_as_itself(value: str) -> None:
     assert unquote(render.quote(value)) == value
