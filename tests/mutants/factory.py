@@ -17,11 +17,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 
 from support import ROOT
-from support.mutation import Change, changes
+from support.mutation import Change, changed, changes
 
 from mutants import Mutant
 
@@ -133,37 +134,31 @@ def _calls(copy: Path, name: str) -> Calls:
     return found
 
 
+@cache
 def _sources() -> bytes:
-    global _HASH  # noqa: PLW0603
-    if not _HASH:
-        paths = sorted((ROOT / "imagefactory").rglob("*.py"))
-        paths += sorted((ROOT / "tests" / "support").glob("*.py"))
-        _HASH = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).digest()
-    return _HASH
-
-
-_HASH = b""
+    paths = sorted((ROOT / "imagefactory").rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).digest()
 
 
 def _is_killed(copy: Path, path: Path, change: Change, calls: Calls) -> bool:
-    """Whether a test goes red; first those that call the function, then those of the module."""
+    """Whether a test goes red of those that call the function, or any of the module's."""
     name = str(path.relative_to(ROOT))
     calling = [test for test, files in calls.items() if change.function in files.get(name, ())]
-    others = [test for test, files in calls.items() if name in files and test not in calling]
+    if not calling:  # what is outside of functions is run by whatever imports the module
+        calling = [test for test, files in calls.items() if name in files]
     if path.parent.name == "inbuild":  # runs as a program, where no call is seen
-        others += [test for test in calls if f"inbuild/test_{path.stem}" in test]
+        calling += [test for test in calls if f"inbuild/test_{path.stem}" in test]
+    # the module's own tests are the likeliest to go red
+    calling.sort(key=lambda test: (path.stem not in test, path.parent.name not in test))
     target = copy / name
-    target.write_text(change.source, encoding="utf-8")
+    target.write_text(changed(path, change.number), encoding="utf-8")
     later = time.time() + random.random() * 1e6  # noqa: S311 - no two changes have the same date
     os.utime(target, (later, later))  # Python compares dates and sizes with what it has compiled
     try:
-        for tests in (calling, others):
-            if tests and _run(copy, ["-x", *tests]) != 0:
-                return True
+        return bool(calling) and _run(copy, ["-x", *dict.fromkeys(calling)]) != 0
     finally:
         target.write_bytes(path.read_bytes())
         os.utime(target, (later + 1, later + 1))
-    return False
 
 
 def _run(copy: Path, arguments: list[str], env: Mapping[str, str] = {}) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import copy
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,27 +33,38 @@ class Change:
         line: where it is, from 1.
         function: the first line of the function that it is in, decorators included; 0 outside.
         text: what it changes, as ``before -> after``.
-        source: the whole module with the change.
+        number: which change of the module it is, from 0.
     """
 
     line: int
     function: int
     text: str
-    source: str
+    number: int
 
 
 def changes(path: Path) -> Iterator[Change]:
     """Every change of the module at ``path``, in the order of its lines."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for number, (line, function, text) in enumerate(_steps(_tree(path))):
+        yield Change(line=line, function=function, text=text, number=number)
+
+
+def changed(path: Path, number: int) -> str:
+    """The module at ``path`` with one of its changes."""
+    tree = _tree(path)
+    next(itertools.islice(_steps(tree), number, None))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _steps(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
+    """Change ``tree`` in one way after the other: line, function and what is changed now."""
     for function, node in _nodes(tree, 0):
-        before = copy.deepcopy(node)
+        line = getattr(node, "lineno", getattr(getattr(node, "iter", None), "lineno", 1))
         for text in _mutate(node):
-            yield Change(
-                line=getattr(node, "lineno", getattr(getattr(node, "iter", None), "lineno", 1)),
-                function=function,
-                text=text or f"{_short(before)} -> {_short(node)}",
-                source=ast.unparse(ast.fix_missing_locations(tree)),
-            )
+            yield line, function, text
 
 
 def _nodes(node: ast.AST, function: int) -> Iterator[tuple[int, ast.AST]]:
@@ -90,14 +101,19 @@ def _is_text(node: ast.AST) -> bool:
 def _mutate(node: ast.AST) -> Iterator[str]:
     """Change ``node`` in place in one way after the other; it is what it was at the end.
 
-    Yields what the change is, or "" if the node before and after shows it.
+    Yields what the change is.
     """
     if isinstance(node, ast.If | ast.While | ast.IfExp) and not _is_swapped(node.test):
-        yield from _set(node, "test", ast.UnaryOp(ast.Not(), node.test))
+        text = f"{_short(node.test)} -> not"
+        yield from _set(node, "test", ast.UnaryOp(ast.Not(), node.test), text)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield from _set(node, "ops", [_SWAPPED[type(node.ops[0])]()])
+        other = _SWAPPED[type(node.ops[0])]
+        text = f"{_short(node)} -> {other.__name__}"
+        yield from _set(node, "ops", [other()], text)
     elif isinstance(node, ast.BoolOp):
-        yield from _set(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+        operator = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        text = f"{_short(node)} -> {type(operator).__name__}"
+        yield from _set(node, "op", operator, text)
         yield from _without_one(node, "values", least=2)
     elif isinstance(node, ast.comprehension):
         yield from _without_one(node, "ifs", least=1)
@@ -120,11 +136,11 @@ def _is_swapped(test: ast.expr) -> bool:
 def _constant(node: ast.Constant) -> Iterator[str]:
     value = node.value
     if isinstance(value, bool):
-        yield from _set(node, "value", not value)
+        yield from _set(node, "value", not value, f"{value} -> {not value}")
     elif isinstance(value, int):
-        yield from _set(node, "value", value + 1)
+        yield from _set(node, "value", value + 1, f"{value} -> {value + 1}")
     elif isinstance(value, str) and value and " " not in value:  # a text with spaces is for people
-        yield from _set(node, "value", f"{value}_")
+        yield from _set(node, "value", f"{value}_", f"{value!r} -> {value + '_'!r}")
 
 
 def _without_statement(node: ast.AST) -> Iterator[str]:
@@ -154,7 +170,7 @@ def _without_item(node: ast.Dict) -> Iterator[str]:
     node.keys, node.values = keys, values
 
 
-def _set(node: ast.AST, part: str, value: object, text: str = "") -> Iterator[str]:
+def _set(node: ast.AST, part: str, value: object, text: str) -> Iterator[str]:
     before = getattr(node, part)
     setattr(node, part, value)
     yield text
