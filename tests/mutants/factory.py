@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -63,23 +64,34 @@ def campaign(folder: Path) -> Iterator[Mutant]:
             free.put(one)
         files = [name for tests in TESTS for name in _test_files(ROOT / tests)]
 
-        def with_copy(act, *given):  # type: ignore[no-untyped-def]
-            copy = free.get()
-            try:
-                return act(copy, *given)
-            finally:
-                free.put(copy)
-
         calls: Calls = {}
-        for found in pool.map(lambda name: with_copy(_calls, name), files):
+
+        def look_at(name: str) -> Calls:
+            with _taken(free) as copy:
+                return _calls(copy, name)
+
+        def judge(one: tuple[str, Path, Change]) -> bool:
+            with _taken(free) as copy:
+                return _is_killed(copy, one[1], one[2], calls)
+
+        for found in pool.map(look_at, files):
             calls |= found
         drawn = list(_drawn(count, seed))
-        killed = pool.map(lambda one: with_copy(_is_killed, *one[1:], calls), drawn)
+        killed = pool.map(judge, drawn)
         for (room, path, change), dead in zip(drawn, killed, strict=True):
             text = f"{path.relative_to(ROOT)}:{change.line}: {change.text}"
             yield Mutant(
                 subject=room, change=text, killed=dead, harmless=HARMLESS.get(change.text, "")
             )
+
+
+@contextmanager
+def _taken(free: SimpleQueue[Path]) -> Iterator[Path]:
+    copy = free.get()
+    try:
+        yield copy
+    finally:
+        free.put(copy)
 
 
 def _drawn(count: int, seed: int) -> Iterator[tuple[str, Path, Change]]:

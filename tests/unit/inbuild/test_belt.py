@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,14 @@ def test_files_are_compared_by_content_not_by_size_and_date(
 ) -> None:
     layers(stack, first=CUDA)
     (stack / "1/root" / SITE / "torch/lib.so").write_text("MACHINE CODE")
-    unpack = belt.unpack
 
-    def dated(root: Path, target: Target) -> None:
-        unpack(root, target)
-        for path in [*root.rglob("*"), *stack.rglob("*")]:
+    def restore(fresh: Path, found: Sequence[belt.Layer], out: Path) -> None:
+        for path in [*fresh.rglob("*"), *stack.rglob("*")]:
             os.utime(path, (1, 1))
+        before(fresh, found, out)
 
-    monkeypatch.setattr(belt, "unpack", dated)
+    before = belt.restore
+    monkeypatch.setattr(belt, "restore", restore)
     record(stack)
     assert overlay(stack) == {"torch/lib.so": "machine code"}
 

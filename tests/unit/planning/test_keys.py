@@ -96,7 +96,8 @@ def test_an_input_that_is_not_in_an_image_exists() -> None:
 
 @pytest.mark.parametrize("name", ["toolchain", "uv_version"])
 def test_an_image_without_compilers_or_with_another_unpacker_is_another(name: str) -> None:
-    assert key(**{name: None}) != key()
+    other: dict[str, Any] = {name: None}
+    assert key(**other) != key()
 
 
 @pytest.mark.parametrize("folder", ["inbuild", "templates"])
