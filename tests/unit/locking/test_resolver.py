@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.index import serve, wheel, write_pages
 from support.machine import settings
+from support.plans import planned
 
 from imagefactory.errors import CheckFailedError
 from imagefactory.locking import resolve
@@ -99,3 +100,16 @@ def test_a_dropped_requirement_is_left_out_and_a_replaced_one_is_replaced(
     older = Override(requirement="two==1.0", drop=False, reason="r", location=HERE)
     found = resolve.resolve(request("one", overrides=(older,)), using, refresh=True)
     assert versions(found) == {"one": "1.0", "two": "1.0"}
+
+
+def test_locked_versions_are_kept_except_those_to_upgrade(tmp_path: Path, using: Settings) -> None:
+    before = tuple(resolve.resolve(request("one"), using))
+    previous = replace(planned().resolution, wheels=before)
+    for folder, name in (("first", "one"), ("second", "two")):
+        wheel(tmp_path / folder, name, "2.0", requires=("two",) if name == "one" else ())
+    write_pages(tmp_path / "first", tmp_path / "www1")
+    write_pages(tmp_path / "second", tmp_path / "www2")
+    kept = resolve.resolve(request("one"), using, previous=previous, refresh=True)
+    assert versions(kept) == {"one": "1.0", "two": "1.0"}
+    some = resolve.resolve(request("one"), using, previous=previous, upgrade_packages=("two",))
+    assert versions(some) == {"one": "1.0", "two": "2.0"}
