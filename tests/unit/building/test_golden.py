@@ -151,10 +151,15 @@ def written(folder: Path, plan: CellPlan, native: BaseImage) -> dict[str, str]:
     bake = bakefile.write_cells(contexts, [plan], {native.base.name: native}, options)
     paths = {"docker-bake.json": bake}
     paths |= {f"{path.parent.name}.Dockerfile": path for path in bake.parent.glob("*/Dockerfile")}
-    return {
-        name: path.read_text().replace(str(folder), "FOLDER").replace(plan.build_key, NO_KEY)
-        for name, path in sorted(paths.items())
-    }
+    # both depend on the code of programs that run in a build
+    keys = [plan.build_key, plan.base.digest if plan.base.locked.suite else NO_KEY]
+    found = {}
+    for name, path in sorted(paths.items()):
+        text = path.read_text().replace(str(folder), "FOLDER")
+        for key in keys:
+            text = text.replace(key, NO_KEY)
+        found[name] = text
+    return found
 
 
 @pytest.mark.parametrize(("name", "make"), [("gb10", gb10), ("cpu", cpu)])

@@ -54,7 +54,7 @@ ENV A=b CUDA_HOME=/opt/cuda IMAGEFACTORY_CHANNEL=cu130 IMAGEFACTORY_SERVE_ARGS="
     PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VIRTUAL_ENV=/opt/venv \
     TRITON_CACHE_DIR=/root/.cache/triton TRITON_PTXAS_BLACKWELL_PATH=/opt/cuda/bin/ptxas \
     TRITON_PTXAS_PATH=/opt/cuda/bin/ptxas
-LABEL io.imagefactory.base-digest=sha256:3f9c65c917f7d7c58defe913b1d76ec740a787f4526c73f30b13adc7d841d29d \
+LABEL io.imagefactory.base-digest=0000000000000000000000000000000000000000000000000000000000000000 \
     io.imagefactory.base-suite=trixie io.imagefactory.cell=gb10-vllm0-22-1-torch2-11-0-cu130-py313-arm64 \
     io.imagefactory.build-key=0000000000000000000000000000000000000000000000000000000000000000 \
     io.imagefactory.channel=cu130 io.imagefactory.flavor=gb10 io.imagefactory.minimum-driver=580.95 \
