@@ -6,7 +6,6 @@ import hashlib
 import json
 import zipfile
 from email.parser import HeaderParser
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import requests
@@ -29,9 +28,9 @@ def requires(name: str, version: str, settings: Settings) -> list[str] | None:
                 with zipfile.ZipFile(path) as archive:
                     return _lines(archive.read(_member(archive)).decode())
     for index in settings.indexes:
-        for file in indexes.pages(index, [name])[name].files:
+        for file in indexes.pages(index, [name], settings)[name].files:
             if _is(file.filename, name, version):
-                return _cached(index, file, settings.cache / "metadata")
+                return _cached(index, file, settings)
     return None
 
 
@@ -43,14 +42,15 @@ def _is(filename: str, name: str, version: str) -> bool:
     return found == canonicalize_name(name) and release == Version(version)
 
 
-def _cached(index: str, file: DistributionPackage, folder: Path) -> list[str] | None:
+def _cached(index: str, file: DistributionPackage, settings: Settings) -> list[str] | None:
     key = file.digests.get("sha256") or hashlib.sha256(file.url.encode()).hexdigest()
+    folder = settings.cache / "metadata"
     path = folder / f"{key}.json"
     try:
         lines: list[str] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         try:
-            lines = _lines(_fetch(index, file))
+            lines = _lines(_fetch(index, file, settings))
         except (requests.RequestException, RemoteIOError, KeyError):
             return None
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,15 +58,15 @@ def _cached(index: str, file: DistributionPackage, folder: Path) -> list[str] | 
     return lines
 
 
-def _fetch(index: str, file: DistributionPackage) -> str:
+def _fetch(index: str, file: DistributionPackage, settings: Settings) -> str:
     """The METADATA file: from the index if it has PEP 658 metadata, else by ranged reads."""
     from pypi_simple import NoMetadataError, PyPISimple  # noqa: PLC0415 - takes 100 ms
 
     try:
-        with PyPISimple(index) as client:
+        with PyPISimple(index, auth=settings.account_for(index)) as client:
             return client.get_package_metadata(file, verify=bool(file.metadata_digests))
     except (NoMetadataError, requests.RequestException):
-        with RemoteZip(file.url) as archive:
+        with RemoteZip(file.url, auth=settings.account_for(file.url)) as archive:
             data: bytes = archive.read(_member(archive))
         return data.decode()
 

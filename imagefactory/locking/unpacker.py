@@ -63,7 +63,7 @@ def _offered(settings: Settings) -> tuple[list[_Offer], dict[str, str]]:
     """The wheels of all indexes, then of all folders, and which indexes failed with what."""
     found, down = list[_Offer](), dict[str, str]()
     for index in settings.indexes:
-        page = indexes.pages(index, [NAME])[NAME]
+        page = indexes.pages(index, [NAME], settings)[NAME]
         if page.problem:
             down[index] = page.problem
         for file in page.files:
@@ -134,7 +134,7 @@ def _locked(platform: Platform, offer: _Offer, settings: Settings) -> Unpacker:
         size=offer.size
         if offer.size is not None
         else web.size_of(offer.url, settings.account_for(offer.url)),
-        index=web.without_account(offer.index),
+        index=offer.index,
     )
     return Unpacker(platform=platform, wheel=wheel)
 
@@ -142,9 +142,7 @@ def _locked(platform: Platform, offer: _Offer, settings: Settings) -> Unpacker:
 def _not_found(down: dict[str, str]) -> FactoryError:
     fix = "add an index with UV_INDEX or a folder with PIP_FIND_LINKS that has it"
     if down:
-        failed = ", ".join(
-            f"{web.without_account(index)} did not answer ({why})" for index, why in down.items()
-        )
+        failed = ", ".join(f"{index} did not answer ({why})" for index, why in down.items())
         return fail(SetupError, "index-unreachable", f"no {NAME} was found: {failed}", fix=fix)
     what = f"no version of {NAME} has a wheel for each of {', '.join(Platform)}"
     return fail(CheckFailedError, "lock-no-wheel", what, fix=fix)

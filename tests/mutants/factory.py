@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from support import ROOT
-from support.mutation import Change, changed, changes
+from support.code_changes import Change, changed, changes
 
 from mutants import Mutant
 
