@@ -7,19 +7,19 @@ ARG UV_DEFAULT_INDEX UV_INDEX
 ENV FACTORY_PYTHON=3.13 FACTORY_PLATFORM=x86_64-manylinux_2_40
 COPY factory/archives.py factory/simple_index.py factory/install.py factory/layer.py factory/trim.py /factory/
 FROM install AS layer-torch
-RUN --mount=type=cache,id=imagefactory-archives,dst=/archives --mount=type=secret,id=ca \
+RUN --mount=type=cache,id=imagefactory-archives,dst=/archives --mount=type=secret,id=ca --mount=type=secret,id=indexes \
     --mount=src=layers/torch,dst=/list.txt python3 -m factory.layer torch
 FROM install AS layer-dependencies
-RUN --mount=type=cache,id=imagefactory-archives,dst=/archives --mount=type=secret,id=ca \
+RUN --mount=type=cache,id=imagefactory-archives,dst=/archives --mount=type=secret,id=ca --mount=type=secret,id=indexes \
     --mount=src=layers/dependencies,dst=/list.txt python3 -m factory.layer dependencies
 FROM install AS layer-vllm
-RUN --mount=type=cache,id=imagefactory-archives,dst=/archives --mount=type=secret,id=ca \
+RUN --mount=type=cache,id=imagefactory-archives,dst=/archives --mount=type=secret,id=ca --mount=type=secret,id=indexes \
     --mount=src=layers/vllm,dst=/list.txt python3 -m factory.layer vllm
 
 # The belt (the lock is the braces): torch once more, by its locked hash, over all layers.
 FROM install AS belt
 RUN --mount=type=tmpfs,dst=/tmp --mount=type=cache,id=imagefactory-archives,dst=/archives --mount=type=secret,id=ca \
-    --mount=src=requirements/torch.txt,dst=/list.txt --mount=src=factory,dst=/factory \
+    --mount=type=secret,id=indexes --mount=src=requirements/torch.txt,dst=/list.txt --mount=src=factory,dst=/factory \
     --mount=from=layer-torch,src=/out,dst=/in/1 --mount=from=layer-dependencies,src=/out,dst=/in/2 \
     --mount=from=layer-vllm,src=/out,dst=/in/3 python3 -m factory.belt 2.11.0+cpu
 # Patches, applied where vLLM was installed; only the changed files are kept.
