@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
-.PHONY: faults test-faults mutants
+.PHONY: faults test-faults mutants test-mutants
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -63,8 +63,12 @@ test-faults: $(BIN)/imagefactory ## attack the factory, in short
 faults: $(BIN)/imagefactory ## attack the factory with COUNT faults of each kind, made from SEED
 	@$(FAULTS) --seed $(or $(SEED),0) --count $(or $(COUNT),1000) $(NAMES)
 
+# COUNT mutants of each room of the factory are drawn with SEED
 mutants: $(BIN)/imagefactory ## mutate patches and code; what survives is untested
-	@PYTHONPATH=tests $(BIN)/python -m mutants $(NAMES)
+	@COUNT=$(or $(COUNT),40) PYTHONPATH=tests $(BIN)/python -m mutants $(NAMES)
+
+test-mutants: $(BIN)/imagefactory ## mutate the factory's code, in short
+	@COUNT=$(or $(COUNT),3) PYTHONPATH=tests $(BIN)/python -m mutants factory
 
 # three at a time: tests that only read and compile upstream's sources, those that make wheels,
 # and those that use the one image; much of what they do runs on one core

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,39 @@ def test_the_belt_restores_what_a_later_layer_swapped(stack: Path) -> None:
     (stack / "2/root" / SITE / "torch/lib.so").unlink()
     record(stack)
     assert overlay(stack) == {"torch/version.py": CUDA}
+
+
+def test_files_are_compared_by_content_not_by_size_and_date(
+    stack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers(stack, first=CUDA)
+    (stack / "1/root" / SITE / "torch/lib.so").write_text("MACHINE CODE")
+
+    def restore(fresh: Path, found: Sequence[belt.Layer], out: Path) -> None:
+        for path in [*fresh.rglob("*"), *stack.rglob("*")]:
+            os.utime(path, (1, 1))
+        before(fresh, found, out)
+
+    before = belt.restore
+    monkeypatch.setattr(belt, "restore", restore)
+    record(stack)
+    assert overlay(stack) == {"torch/lib.so": "machine code"}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_topmost_file_counts_whichever_layer_is_right(stack: Path, number: int) -> None:
+    layers(stack, first=CUDA, second=CUDA)
+    (stack / str(number) / "root" / SITE / "torch/lib.so").write_text("other code")
+    record(stack)
+    assert overlay(stack) == ({"torch/lib.so": "machine code"} if number == 2 else {})
+
+
+def test_what_python_compiled_and_the_installers_record_are_no_strangers(stack: Path) -> None:
+    layers(stack, first=CUDA)
+    write(stack / "1/root" / SITE / "torch/__pycache__/version.cpython-313.pyc", "compiled")
+    write(stack / "1/root" / SITE / "torch.dist-info/RECORD", "another installer's")
+    record(stack)
+    assert overlay(stack) == {}
 
 
 def test_the_belt_restores_what_no_layer_has_but_not_what_was_removed_on_purpose(

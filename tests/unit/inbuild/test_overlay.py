@@ -135,6 +135,94 @@ def test_a_proof_that_crashes_is_never_taken_for_a_success(tmp_path: Path, tree:
     assert done.state == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "state"),
+    [
+        (0, None, "obsolete"),
+        (1, 0, "needed"),
+        (1, 1, "broken"),
+        (1, 3, "broken"),
+        (3, 0, "unknown"),
+        (3, 1, "broken"),
+        (3, 3, "unknown"),
+    ],
+)
+def test_only_a_proof_that_turns_from_red_to_green_shows_that_a_patch_is_needed(
+    tmp_path: Path, tree: Path, before: int, after: int | None, state: str
+) -> None:
+    codes = iter([before, after])
+    seen: list[str] = []
+
+    def prover(_: Path, where: Path) -> tuple[int, str]:
+        seen.append((where / "a.py").read_text())
+        code = next(codes)
+        assert code is not None
+        return code, f"exit {code}"
+
+    (done,) = overlay.apply_series(tree, [step(tmp_path, "p", "a.py", "zwei")], prover)
+    assert done.state == state
+    assert ["zwei" in text for text in seen] == ([False] if after is None else [False, True])
+    kept = state in ("needed", "unknown")
+    assert ("zwei" in (tree / "a.py").read_text()) == kept
+    assert (done.files != {}) == kept
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(0, 0), (1, 1), (2, 3), (3, 3), (7, 3), (-9, 3), (120, 3)]
+)
+def test_a_proof_has_three_verdicts_and_anything_else_is_inconclusive(
+    tmp_path: Path, tree: Path, monkeypatch: pytest.MonkeyPatch, code: int, verdict: int
+) -> None:
+    done = subprocess.CompletedProcess([], code, "first\n\nlast\n \n", "a warning\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    assert overlay.prove(tmp_path / "proof.py", tree) == (verdict, "last")
+    done.stdout = " \n"
+    assert overlay.prove(tmp_path / "proof.py", tree) == (verdict, "a warning")
+    done.stderr = ""
+    assert overlay.prove(tmp_path / "proof.py", tree) == (verdict, f"exit {code}")
+
+
+def test_a_proof_that_does_not_end_is_inconclusive(
+    tmp_path: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired([], timeout)
+
+    monkeypatch.setattr(subprocess, "run", endless)
+    code, saw = overlay.prove(tmp_path / "proof.py", tree)
+    assert (code, str(overlay.PROOF_SECONDS) in saw) == (overlay.INCONCLUSIVE, True)
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        ({"exempt": "not here"}, "n/a"),
+        ({"compiled": ["a*.py", "b.py"]}, "compiled in"),
+        ({"compiled": ["a.py", "no*.so"]}, "broken"),
+        ({"in_wheel": "yes", "proof": "two.py", "diff": None}, "in the wheel"),
+        ({"in_wheel": "yes", "proof": "zwei.py", "diff": None}, "broken"),
+        ({"in_wheel": "yes", "proof": "two.py", "diff": "zwei.diff"}, "in the wheel"),
+    ],
+)
+def test_a_patch_that_is_in_the_wheel_already_is_not_applied_again(
+    tmp_path: Path, tree: Path, row: dict[str, object], state: str
+) -> None:
+    for word in ("two", "zwei"):
+        step(tmp_path, word, "a.py", word)
+    (tmp_path / "series.json").write_text(json.dumps([{"name": "p", **row}]))
+    before, out = content(tree), tmp_path / "out" / "site"
+    ended = overlay.main(tree, tmp_path, out)
+    assert (ended, out.exists()) == ((1, False) if state == "broken" else (0, True))
+    assert content(tree) == before
+    if state != "broken":
+        assert list(out.iterdir()) == []
+        (record,) = json.loads((tmp_path / "out/site.json").read_text())
+        assert (record["name"], record["state"]) == ("p", state)
+        sha = hashlib.sha256(b"one\ntwo\nthree\n").hexdigest()
+        files = dict.fromkeys(("a.py", "b.py"), sha) if "compiled" in row else {}
+        assert record["files"] == (files or ({"a.py": sha} if row.get("diff") else {}))
+
+
 def test_a_proof_imports_the_proofkit_that_is_beside_the_program(
     tmp_path: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +266,13 @@ def test_a_tree_inside_another_repository_is_patched_all_the_same(
     tmp_path: Path, tree: Path
 ) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (done,) = overlay.apply_series(tree, [step(tmp_path, "p", "a.py", "zwei")])
+    diff = "diff --git a/a.py b/a.py\n" + DIFF.format(file="a.py", word="zwei")
+    given = step(tmp_path, "p", "a.py", "zwei", diff=diff)
+    # git applies a diff without that first line everywhere, and skips this one in silence
+    plain = ["git", "apply", "--check", "--verbose", str(given[1])]
+    skipped = subprocess.run(plain, cwd=tree, capture_output=True, text=True, check=True)
+    assert "Skipped patch" in skipped.stderr
+    (done,) = overlay.apply_series(tree, [given])
     assert done.state == "needed"
     assert "zwei" in (tree / "a.py").read_text()
 

@@ -13,7 +13,7 @@ from support.patches import PATCH, make
 from imagefactory.errors import InputError
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog
-from imagefactory.patching.patch import Origin
+from imagefactory.patching.patch import Origin, State
 
 
 def codes(root: Path) -> dict[str, str | None]:
@@ -78,6 +78,43 @@ def test_the_error_for_an_unknown_patch_lists_the_available_ones(tmp_path: Path)
         )
     (problem,) = caught.value.problems
     assert (problem.code, problem.fix) == ("patch-unknown", "available: vllm/other")
+
+
+@pytest.mark.parametrize(
+    ("listed", "text", "code", "fix"),
+    [
+        ("vllm/gone", PATCH, "patch-unknown", "available: vllm/one"),
+        ("vllm/one", PATCH + "draft: true\n", "patch-draft", "remove `draft`"),
+        ("vllm/one", PATCH.replace("installed", "source"), "patch-stage", "binaries: compiled"),
+        ("other/one", PATCH, "patch-no-version", "give the cell that axis"),
+    ],
+)
+def test_a_patch_that_a_cell_cannot_have_is_refused_at_its_flavor(
+    tmp_path: Path, listed: str, text: str, code: str, fix: str
+) -> None:
+    make(tmp_path, "other/one" if listed == "other/one" else "vllm/one", text)
+    cell = matrix.load(write_matrix(tmp_path, "[vllm/one]", f"[{listed}]")).cells[0]
+    with pytest.raises(InputError) as caught:
+        catalog.series(catalog.load(tmp_path / "patches"), cell)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == (code, str(cell.flavor.location))
+    assert fix in problem.fix
+
+
+def test_of_several_patches_every_refused_one_is_reported(tmp_path: Path) -> None:
+    make(tmp_path, "vllm/one", PATCH + "draft: true\n")
+    make(tmp_path, "vllm/two")
+    path = write_matrix(tmp_path, "[vllm/one]", "[vllm/one, vllm/two, vllm/gone]")
+    with pytest.raises(InputError) as caught:
+        catalog.series(catalog.load(tmp_path / "patches"), matrix.load(path).cells[0])
+    assert [one.code for one in caught.value.problems] == ["patch-draft", "patch-unknown"]
+
+
+def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
+    stops = {state.value for state in State if state.stops_build}
+    assert stops == {"conflict", "broken"}
+    goes_on = {state.value for state in State} - stops
+    assert goes_on == {"needed", "obsolete", "n/a", "unknown"}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,12 @@ from imagefactory.planning import render
 CONTROLS = "\n\r\x00\x0b\x0c\x1b\x7f\x85\u2028\u2029"
 
 
+#: Text that is likely to end a value, a word or an instruction where it is written.
+HOSTILE = st.text(st.sampled_from("a \t\"'\\$`#;&|<>(){}[]*?!~=%\n\r\u2028"), max_size=8)
+#: The same without what `quote` refuses.
+HOSTILE_PRINTABLE = st.text(st.sampled_from("a \"'\\$`#;&|<>(){}[]*?!~=%"), max_size=8)
+
+
 def unquote(text: str) -> str:
     """Parse an ENV or LABEL value as Docker does."""
     if not text.startswith('"'):
@@ -29,7 +35,9 @@ def unquote(text: str) -> str:
     return "".join(out)
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))))
+@given(
+    HOSTILE_PRINTABLE | st.text(alphabet=st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")))
+)
 def test_a_quoted_value_reads_back_as_itself(value: str) -> None:
     assert unquote(render.quote(value)) == value
 
@@ -43,7 +51,7 @@ def test_a_value_with_a_control_character_is_rejected(
     assert caught.value.problems[0].code == "render-unsafe-value"
 
 
-@given(st.text())
+@given(HOSTILE | st.text())
 def test_a_word_is_one_shell_word_or_rejected(value: str) -> None:
     try:
         text = render.word(value)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.machine import settings
 from support.matrices import GOOD
 from support.patches import make
+from support.plans import inputs_with
+from support.project import project_lock, stock_patches
 
+from imagefactory.errors import InputError, Problem
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog
-from imagefactory.planning import vllm_choices, vllm_settings
+from imagefactory.planning import planning, vllm_choices, vllm_settings
 
 FILES = {
     "vllm/envs.py": (
@@ -171,3 +176,27 @@ def test_options_and_their_values_are_read_in_both_spellings() -> None:
         ("--a-b", "1"),
         ("--c", "d=e"),
     ]
+
+
+def test_a_releases_settings_are_read_once_and_every_unknown_one_stops_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = replace(inputs_with(project_lock(), settings(tmp_path)), patches=stock_patches())
+    cells = inputs.matrix.cells
+    asked: list[tuple[str, str]] = []
+
+    def of_cell(cell: Cell, *_: object) -> object:
+        asked.append((cell.flavor.name, cell.vllm))
+        return None if cell.flavor.name == "cpu" else object()
+
+    def unknown(cell: Cell, *_: object) -> list[Problem]:
+        return [Problem(code="x", what=cell.name, fix="y")]
+
+    monkeypatch.setattr(vllm_settings, "settings_of", lambda _: ["X"])
+    monkeypatch.setattr(vllm_settings, "of_cell", of_cell)
+    monkeypatch.setattr(vllm_settings, "unknown_settings", unknown)
+    with pytest.raises(InputError) as caught:
+        planning.plan([*cells, *cells], planning.bases(cells, (), inputs.lock), inputs)
+    assert len(asked) == len({*asked}) > 1
+    found = {one.what for one in caught.value.problems}
+    assert found == {cell.name for cell in cells if cell.flavor.name != "cpu"}

@@ -168,6 +168,22 @@ def test_nothing_is_installed_while_a_wheel_is_compiled(lock: Lock) -> None:
     assert "apt" not in text
 
 
+def test_the_compiler_is_asked_for_the_cells_extensions_and_architectures(lock: Lock) -> None:
+    made = plan_of(lock, cell())
+    asked = {
+        "source": "/src",
+        "cuda": "/opt/cuda",
+        "archs": cell().flavor.env["TORCH_CUDA_ARCH_LIST"],
+        "sources": {"VLLM_CUTLASS_SRC_DIR": "/sources/VLLM_CUTLASS_SRC_DIR"},
+    }
+    assert json.loads(made.files["extensions.json"]) == {**asked, "extensions": ["_C"]}
+    files = {part.name: {"file": part.file, "inside": part.inside} for part in made.parts}
+    assert json.loads(made.files["sources.json"]) == files
+    trial = plan_of(lock, cell(), Trial(units=("a.cu",), targets=("sm_121a",), count="E2M1"))
+    units = {"units": ["a.cu"], "targets": ["sm_121a"], "count": "E2M1"}
+    assert json.loads(trial.files["units.json"]) == {**asked, **units}
+
+
 def test_a_trial_adds_its_units_to_the_same_plan(lock: Lock) -> None:
     made = plan_of(lock, cell(), Trial(units=("csrc/*.cu",), targets=("sm_121a",), count="E2M1"))
     job = json.loads(made.files["units.json"])

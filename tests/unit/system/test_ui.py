@@ -143,5 +143,11 @@ def test_text_is_safe_to_print_and_unchanged_if_it_was(value: str) -> None:
 @given(st.text(), st.integers(1, 30))
 def test_shortened_text_keeps_its_begin_and_its_end(value: str, length: int) -> None:
     made = text.shorten(value, length)
-    assert len(made) <= length or made == value
-    assert made == value or "…" in made
+    if len(value) <= length:
+        assert made == value
+    else:
+        begin, _, end = made.partition("…")
+        assert len(made) <= length
+        assert "…" in made
+        assert value.startswith(begin)
+        assert value.endswith(end.rpartition("…")[2])

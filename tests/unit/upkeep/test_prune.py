@@ -61,7 +61,7 @@ def test_images_that_are_outdated_or_have_no_cell_are_removed_and_current_ones_k
         f"{REPOSITORY}:gb10": "outdated: its inputs have changed",
         f"{REPOSITORY}:gone": "no cell of the matrix has this name",
     }
-    assert [item.name for item in plan.kept] == [f"{REPOSITORY}:cpu"]
+    assert [(item.name, item.why) for item in plan.kept] == [(f"{REPOSITORY}:cpu", "up to date")]
 
 
 def test_with_all_current_images_are_removed_too() -> None:

@@ -1,0 +1,33 @@
+"""Receipts: which checks count, and for which image."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from imagefactory.verifying import receipt
+from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+
+GOOD = CheckResult(name="good", outcome=Outcome.PASS, required=True, detail="seen", seconds=1)
+ONE = Receipt(
+    digest="sha256:1", tag="t", cell="c", build_key="k", verified_at="now", checks=(GOOD,)
+)
+
+
+@pytest.mark.parametrize(("outcome", "required"), [*itertools.product(Outcome, [True, False])])
+def test_only_a_required_check_that_did_not_pass_is_a_problem(
+    outcome: Outcome, required: bool
+) -> None:
+    other = replace(GOOD, name="other", outcome=outcome, required=required, detail="why")
+    made = replace(ONE, checks=(GOOD, other))
+    bad = required and outcome is not Outcome.PASS
+    assert made.passed is not bad
+    found = receipt.problems([ONE, made])
+    assert [(one.where, one.what) for one in found] == ([("t", "other: why")] if bad else [])
+
+
+def test_without_a_required_check_nothing_has_passed() -> None:
+    assert not replace(ONE, checks=()).passed
+    assert not replace(ONE, checks=(replace(GOOD, required=False),)).passed
