@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from imagefactory.inbuild import proofkit
-from imagefactory.patching.patch import Stage
+from imagefactory.patching.patch import Kind, Stage
 from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
@@ -18,6 +18,18 @@ class VariantEntry(Strict):
 
     versions: Annotated[Text, Field(description="PEP 440 specifier")]
     diff: Annotated[Text, Field(description="file beside patch.yaml")]
+    moved: Annotated[
+        dict[Text, Text],
+        Field(description="paths that the proof knows, and where upstream moved the files"),
+    ] = {}
+
+
+class KindEntry(Strict):
+    """Versions on which the patch is of another kind."""
+
+    versions: Text
+    kind: Kind
+    reason: Text
 
 
 class ExemptionEntry(Strict):
@@ -31,7 +43,7 @@ class ProofEntry(Strict):
     """The check that fails on the pristine tree and passes on the patched one."""
 
     run: Text
-    kind: Literal["static", "behaviour", "host", "nvcc"]
+    kind: Literal["static", "behaviour", "host", "nvcc", "installed"]
     needs: list[proofkit.Need] = []
 
 
@@ -40,6 +52,8 @@ class PatchFile(Strict):
 
     draft: bool = False
     summary: Text
+    kind: Kind = Kind.FIX
+    kinds: list[KindEntry] = []
     purpose: Text
     symptom: Text
     evidence: list[Text]

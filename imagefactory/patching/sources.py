@@ -94,12 +94,14 @@ class SourceTree:
         root: folder laid out as the sdist, or as ``site-packages``; vLLM's Python files have the
             same paths in both.
         sha256: of the file that it was unpacked from: equal hashes mean equal trees.
+        released: whether they are those of a release, not of somebody's wheel or a commit.
     """
 
     project: str
     version: str
     root: Path
     sha256: str
+    released: bool = True
 
 
 def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -> list[str]:
@@ -203,7 +205,7 @@ def _of_file(project: str, version: str, file: Path, sha256: str, settings: Sett
         if not root.is_dir():
             with file.open("rb") as data:
                 _write_texts(data, file.name, root, TEXT)
-    return SourceTree(project=project, version=version, root=root, sha256=sha256)
+    return SourceTree(project=project, version=version, root=root, sha256=sha256, released=False)
 
 
 def _folder(project: str, settings: Settings) -> Path:

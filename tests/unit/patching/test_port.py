@@ -197,7 +197,19 @@ CONFLICT = b"<<<<<<< new\n%s||||||| old\n%s=======\n%s>>>>>>> patch\n"
     ("ours", "base", "theirs", "after"),
     [
         (b"O\n", b"B\n", b"B\nown\n", b"O\nown\n"),
-        (b"", b"B\n", b"B\n\nown\n", b"\nown\n"),
+        # upstream removed the lines around the patch's: they would end up anywhere
+        (b"", b"B\n", b"B\n\nown\n", None),
+        (b"return x\n", b"B\nC\n", b"B\nown\nC\n", None),
+        # a closing parenthesis that upstream's change has as well is the patch's own, too
+        (b"B\nlog(\n)\n", b"B\n", b"B\nown(\n)\n", b"B\nlog(\n)\nown(\n)\n"),
+        (b"list\nlog(\n)\n", b"plain\n", b"list\nown(\n)\n", b"list\nlog(\n)\nown(\n)\n"),
+        # upstream has the patch's change, next to one of its own
+        (b"O\nown\n", b"B\n", b"B\nown\n", b"O\nown\n"),
+        (b"list\nmore\n", b"plain\n", b"list\n", b"list\nmore\n"),
+        # upstream has a part of it: no two statements may become one, or one two
+        (b"O\nown\n", b"B\n", b"B\nown\nand own\n", None),
+        # lines from different places do not belong together
+        (b"O\nP\n", b"B\nC\n", b"one\nB\nC\ntwo\n", None),
         (b"list\nmore\n", b"plain\n", b"list\n\nown\n", b"list\nmore\n\nown\n"),
         (b"B\nO\n", b"B\nC\n", b"own\n", None),
         (b"O\n", b"B\n", b"own\n", None),
