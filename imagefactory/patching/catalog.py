@@ -16,6 +16,7 @@ from imagefactory.matrix.cell import Cell
 from imagefactory.patching import diffs
 from imagefactory.patching.patch import (
     Exemption,
+    Kind,
     KindOn,
     Origin,
     Patch,
@@ -186,7 +187,7 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
     kinds = tuple(
         KindOn(
             versions=_specifier(k.versions, ("kinds", i, "versions"), positions, problems),
-            kind=k.kind,
+            kind=Kind(k.kind),
             reason=k.reason,
         )
         for i, k in enumerate(entry.kinds)
@@ -201,7 +202,7 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
         shown=shown,
         draft=entry.draft,
         summary=entry.summary.strip(),
-        kind=entry.kind,
+        kind=Kind(entry.kind),
         kinds=kinds,
         stage=entry.where,
         after=tuple(entry.after),

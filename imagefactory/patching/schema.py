@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from imagefactory.inbuild import proofkit
-from imagefactory.patching.patch import Kind, Stage
+from imagefactory.patching.patch import Stage
 from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
+KindName = Literal["fix", "feature", "preference", "latent"]
 
 
 class VariantEntry(Strict):
@@ -28,7 +29,7 @@ class KindEntry(Strict):
     """Versions on which the patch is of another kind."""
 
     versions: Text
-    kind: Kind
+    kind: KindName
     reason: Text
 
 
@@ -52,7 +53,7 @@ class PatchFile(Strict):
 
     draft: bool = False
     summary: Text
-    kind: Kind = Kind.FIX
+    kind: KindName = "fix"
     kinds: list[KindEntry] = []
     purpose: Text
     symptom: Text

@@ -105,9 +105,10 @@ class SourceTree:
 
 
 def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -> list[str]:
-    """Releases with sources, oldest first: those matching ``specifier``, else the newest per minor.
+    """Releases with sources, oldest first: those matching ``specifier``, or all.
 
-    If no index answers, these are the releases in the cache. Raises SetupError if there are none.
+    All are those that are no pre-releases and not older than the oldest that is measured. If no
+    index answers, only releases in the cache are known. Raises SetupError if there are none.
     """
     oldest = DISTRIBUTIONS[project].oldest
     names = {Version(file.version or "0") for file in _files(project, settings)} or _cached(
@@ -122,10 +123,7 @@ def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -
         )
     if specifier is not None:
         return [str(v) for v in sorted(names) if specifier.contains(v, prereleases=True)]
-    newest: dict[tuple[int, int], Version] = {}
-    for version in sorted(v for v in names if v >= Version(oldest) and not v.is_prerelease):
-        newest[version.major, version.minor] = version
-    return [str(v) for v in newest.values()]
+    return [str(v) for v in sorted(names) if v >= Version(oldest) and not v.is_prerelease]
 
 
 def pinned(project: str, trees: Sequence[SourceTree]) -> list[str]:

@@ -181,13 +181,10 @@ def test_a_prover_that_cannot_judge_leaves_the_patch_unknown_but_finds_its_confl
     good = step(tmp_path, "good", "a.py", "zwei")
     bad = step(tmp_path, "bad", "b.py", "zwei", diff=fuzzy)
     found = overlay.apply_series(tree, [good, bad, ("none", None, good[2])], prover)
+    failed, why = "patch failed: b.py:1", "patch does not apply"
     assert [(one.state, one.detail) for one in found] == [
         ("unknown", "no good"),
-        (
-            "conflict",
-            "error: while searching for:\nerror: patch failed: b.py:1\n"
-            "error: b.py: patch does not apply",
-        ),
+        ("conflict", f"error: while searching for:\nerror: {failed}\nerror: b.py: {why}"),
         ("unknown", "no variant for this version; no good"),
     ]
 
