@@ -228,7 +228,7 @@ def test_a_release_with_the_same_content_is_not_proven_again(
     trees = [sources.fetch("vllm", version, using) for version in ("0.22.1", "0.22.2")]
     (trees[1].root / "x.py").write_text(TREES["0.22.1"])
     (trees[1].root / "y.py").write_text("not read\n")
-    first, second = status.measure([patch], trees, Bench(using))
+    first, second = (status.measure([patch], [tree], Bench(using))[0] for tree in trees)
     assert (tmp_path / "ran").read_text().count("ran") == 2
     assert (second.state, second.version) == (first.state, "0.22.2")
     assert second.evidence.endswith("same as on 0.22.1")
