@@ -71,8 +71,7 @@ def own_lines(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[byt
     removed = [line for line in base if line not in theirs]
     if not removed:
         runs = _added_runs(base, theirs)
-        shared = {line for line in _words(ours) if line not in _words(base)}
-        if len(runs) != 1 or shared & set(_words(runs[0])):
+        if len(runs) != 1 or _has_part(ours, base, runs[0]):
             return []
         return _with_blank_line(runs[0], theirs)
     # upstream removed the same lines and added some of the same: the patch only adds the rest
@@ -86,6 +85,14 @@ def own_lines(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[byt
             new.add(index)
     blank = {index - 1 for index in new if index and not theirs[index - 1].strip()}
     return [theirs[index] for index in sorted(new | blank)]
+
+
+def _has_part(ours: Sequence[bytes], base: Sequence[bytes], run: Sequence[bytes]) -> bool:
+    """Whether upstream seems to have added a part of ``run``: its first line, or most of them."""
+    upstream = set(_words(ours)) - set(_words(base))
+    mine = _words(run)
+    shared = [line for line in mine if line in upstream]
+    return bool(mine) and (mine[0] in upstream or 2 * len(shared) > len(mine))
 
 
 def _with_blank_line(run: Sequence[bytes], theirs: Sequence[bytes]) -> list[bytes]:
