@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import Version
+
 from imagefactory import opening, workspace
 from imagefactory.errors import FactoryError
 from imagefactory.patching import catalog, sources
@@ -119,9 +121,8 @@ def main() -> None:
     for patch in patches:
         if not patch.variants:
             continue
-        trees = [
-            sources.fetch("vllm", v, settings) for v in sources.releases("vllm", None, settings)
-        ]
+        newest = {Version(v).release[:2]: v for v in sources.releases("vllm", None, settings)}
+        trees = [sources.fetch("vllm", v, settings) for v in newest.values()]
         releases = sources.pinned(patch.project, trees) or [tree.version for tree in trees]
         for variant in patch.variants:
             try:

@@ -1,4 +1,4 @@
-"""The ``imagefactory patch`` commands that measure patches: status, check."""
+"""The ``imagefactory patch`` commands that list and measure patches: list, status, check."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from imagefactory.system import ui
 app = typer.Typer(add_completion=False)
 COLOURS = {
     State.NEEDED: "green",
+    State.DECLARED: "green",
     State.OBSOLETE: "cyan",
     State.NOT_APPLICABLE: "dim",
     State.UNKNOWN: "yellow",
@@ -52,7 +53,8 @@ def status_command(
 ) -> None:
     """Measure every patch on every release.
 
-    A patch is needed, obsolete, conflict, broken, not applicable (n/a) or unknown (?).
+    A patch is needed, declared (sources do not show whether it is needed), obsolete, conflict,
+    broken, not applicable (n/a) or unknown (?). It is a fix, unless the table says otherwise.
     """
     workspace = workspace_of(file)
     settings = workspace.settings
@@ -61,18 +63,51 @@ def status_command(
         "vllm": _specifier("--vllm", vllm),
         "flashinfer": _specifier("--flashinfer", flashinfer),
     }
-    trees = _trees(sorted({patch.project for patch in patches}), specifiers, settings)
+    trees, failed = _trees(sorted({patch.project for patch in patches}), specifiers, settings)
     with ui.step(f"measuring {len(patches)} patches on {len(trees)} releases"):
-        rows = status.measure(patches, trees, opening.bench(workspace, patches, fresh=prove))
+        bench = opening.bench(workspace, patches, fresh=prove)
+        rows = status.measure(patches, trees, bench, ui.say)
+    rows = status.by_patch([*rows, *status.without_sources(patches, failed)])
     if markdown:
         markdown.write_text(status.markdown(rows, patches), encoding="utf-8")
+    by_name = {patch.name: patch for patch in patches}
     if json:
-        origins = {patch.name: patch.origin for patch in patches}
-        ui.emit_json([{**row.as_dict(), "origin": origins[row.patch]} for row in rows])
+        ui.emit_json([_row(row, by_name[row.patch]) for row in rows])
         return
+    rows = status.shown(rows)
     for project in sorted({row.project for row in rows}):
-        _matrix(project, [row for row in rows if row.project == project])
-    _stories(rows, {patch.name: patch for patch in patches})
+        _matrix(project, [row for row in rows if row.project == project], by_name)
+    _stories(rows, by_name)
+
+
+def _row(row: Measured, patch: Patch) -> dict[str, str]:
+    return {**row.as_dict(), "kind": patch.kind_on(row.version), "origin": patch.origin}
+
+
+@app.command("list", epilog="Example: imagefactory patch list --json")
+def list_command(file: File = HERE, json: Json = False) -> None:
+    """List the patches: what each is for, and the releases that it has a diff for."""
+    patches = catalog.load(*workspace_of(file).patches).values()
+    rows = [
+        {
+            "patch": patch.name,
+            "kind": "draft" if patch.draft else patch.kind.value,
+            "versions": "; ".join(_range(variant.versions) for variant in patch.variants),
+            "origin": patch.origin.value,
+            "summary": patch.summary,
+        }
+        for patch in patches
+    ]
+    if json:
+        ui.emit_json(rows)
+        return
+    columns = ["patch", "kind", "versions", "origin", "summary"]
+    ui.table("patches", columns, [[row[column] for column in columns] for row in rows])
+
+
+def _range(versions: SpecifierSet) -> str:
+    """A specifier with its lower bound first."""
+    return ",".join(sorted(map(str, versions), key=lambda text: (text[:1] == "<", text)))
 
 
 def _specifier(option: str, text: str | None) -> SpecifierSet | None:
@@ -86,30 +121,45 @@ def _specifier(option: str, text: str | None) -> SpecifierSet | None:
 
 def _trees(
     projects: Sequence[str], specifiers: dict[str, SpecifierSet | None], settings: Settings
-) -> list[SourceTree]:
-    """The source trees to measure on; a project that vLLM pins is measured at those versions."""
+) -> tuple[list[SourceTree], dict[tuple[str, str], str]]:
+    """The source trees to measure on, and why those of some releases are missing.
+
+    A project that vLLM pins is measured at those versions.
+    """
     found: list[SourceTree] = []
+    failed: dict[tuple[str, str], str] = {}
     for project in sorted(projects, key=lambda name: name != "vllm"):
         versions = [] if specifiers.get(project) else sources.pinned(project, found)
         versions = versions or sources.releases(project, specifiers.get(project), settings)
-        found += [sources.fetch(project, version, settings) for version in versions]
-    return found
+        trees, missing = status.fetch(
+            [(project, version) for version in versions],
+            lambda name, version: sources.fetch(name, version, settings),
+        )
+        found, failed = [*found, *trees], {**failed, **missing}
+    for (project, version), why in failed.items():
+        ui.warn(f"{project} {version} is not measured: {why}")
+    return found, failed
 
 
-def _matrix(project: str, rows: Sequence[Measured]) -> None:
+def _matrix(project: str, rows: Sequence[Measured], known: Mapping[str, Patch]) -> None:
     """Show patches by release, in as many tables as the terminal's width requires."""
     versions = sorted({row.version for row in rows}, key=Version)
     patches = list(dict.fromkeys(row.patch for row in rows))
     states = {(row.patch, row.version): row.state for row in rows}
     width = max(len(name) for name in patches) - len(project)
-    fit = max((ui.out.width - width - 4) // 11, 1)
+    fit = max((ui.out.width - width - 16) // 11, 1)
     for start in range(0, len(versions), fit):
         shown = versions[start : start + fit]
         lines = [
-            [name.partition("/")[2], *(_cell(states[name, version]) for version in shown)]
+            [
+                name.partition("/")[2],
+                known[name].kind.value,
+                *(_cell(states[name, version]) for version in shown),
+            ]
             for name in patches
         ]
-        ui.table(f"{project}: patches by release" if not start else "", ["patch", *shown], lines)
+        title = f"{project}: patches by release" if not start else ""
+        ui.table(title, ["patch", "kind", *shown], lines)
 
 
 def _cell(state: State) -> ui.Part:
@@ -123,8 +173,17 @@ def _stories(rows: Sequence[Measured], patches: Mapping[str, Patch]) -> None:
     for name in dict.fromkeys(row.patch for row in rows):
         own, patch = [row for row in rows if row.patch == name], patches[name]
         origin = [patch.origin.value] if mixed else []
-        lines.append([name, status.history(own), patch.proof.kind, _age(own), *origin])
-    columns = ["patch", "measured", "proof", "oldest result", *(["from"] if mixed else [])]
+        lines.append(
+            [
+                name,
+                status.history(own, patch),
+                patch.kind.value,
+                patch.proof.kind,
+                _age(own),
+                *origin,
+            ]
+        )
+    columns = ["patch", "measured", "kind", "proof", "oldest result", *(["from"] if mixed else [])]
     ui.table("summary", columns, lines)
     for row in rows:
         if row.state.stops_build or row.state is State.UNKNOWN:

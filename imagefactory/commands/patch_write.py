@@ -45,15 +45,13 @@ def port_command(
         if every
         else [catalog.find(found, name or "")]
     )
-    targets = (
-        {p.project: port.target(p.project, to, workspace.settings) for p in wanted}
-        if to == "latest"
-        else {}
-    )
+    projects = list(dict.fromkeys(patch.project for patch in wanted))
+    targets = port.targets(projects, to, workspace.settings)
+    wanted = [patch for patch in wanted if patch.project in targets]
     bench = opening.bench(workspace, wanted)
     done = []
     for patch in wanted:
-        version = targets.get(patch.project) or port.target(patch.project, to, workspace.settings)
+        version = targets[patch.project]
         with ui.step(f"porting {patch.name} to {version}"):
             done.append(port.port(patch, version, workspace.own_patches, bench, workspace.settings))
     _show(done, json=json)
@@ -70,10 +68,15 @@ def _show(done: list[Ported], *, json: bool) -> None:
         ui.table("port", ["patch", "to", "outcome", "from", "details"], rows)
     left = [one for one in done if not one.done]
     if left:
-        texts = [f"{one.patch} on {one.version}: {one.did}" for one in left]
         fix = "see docs/patches.md"
         raise CheckFailedError(
-            Problem(code="port-unfinished", what=what, fix=fix) for what in texts
+            Problem(
+                code="port-unfinished",
+                what=f"{one.patch} on {one.version}: {one.did}",
+                fix=fix,
+                detail=one.detail,
+            )
+            for one in left
         )
 
 
@@ -147,8 +150,19 @@ def import_command(
     workspace = workspace_of(file)
     done = importing.import_diffs(path, workspace.own_patches, workspace.settings, name=name, on=on)
     if json:
-        ui.emit_json({"patch": done.patch, "version": done.version, "left": list(done.left)})
-        return
-    ui.say(f"wrote the draft patches/{done.patch}, which applies to {done.version}")
+        row = {"patch": done.patch, "version": done.version, "left": list(done.left)}
+        tree = str(done.work.tree) if done.work else ""
+        ui.emit_json({**row, "skipped": list(done.skipped), "work_tree": tree})
+    elif not done.work:
+        ui.say(f"wrote the draft patches/{done.patch}, which applies to {done.version}")
+    if done.skipped:
+        ui.warn(f"left out, because no image contains it: {', '.join(done.skipped)}")
     for left in done.left:
         ui.warn(f"{left} is not a diff and was not imported: review it by hand")
+    if done.work:
+        raise fail(
+            CheckFailedError,
+            "import-unfinished",
+            f"the diff applies to no release; most of it applies to {done.version}",
+            fix=f"edit {done.work.tree}, then: imagefactory patch continue {done.patch}",
+        )

@@ -86,6 +86,12 @@ def touched(diff: Path) -> list[str]:
     return list(names)
 
 
+def sources_of(diff: Path) -> list[str]:
+    """The files that a diff changes or removes: those that must exist."""
+    names = re.findall(r"^--- a/([^\t\n]+)", diff.read_text(encoding="utf-8"), re.MULTILINE)
+    return list(dict.fromkeys(names))
+
+
 def prove(script: Path, tree: Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Run a proof; its exit code (anything but 0, 1 and 3 counts as inconclusive) and last line.
 
@@ -154,11 +160,7 @@ def apply_one(
     done = git_apply(tree, diff)
     if done.returncode != 0:
         snapshot.restore()
-        return Applied(
-            name,
-            "conflict",
-            "\n".join(line for line in done.stderr.splitlines() if line.startswith("error")),
-        )
+        return _does_not_apply(tree, name, diff, done.stderr, (before, saw))
     offsets = [line for line in done.stderr.splitlines() if "offset" in line]
     reverse = git_apply(tree, diff, "--reverse", "--check")
     after, now = prover(proof, tree)
@@ -173,6 +175,17 @@ def apply_one(
     state = "needed" if (before, after) == (SYMPTOM, RIGHT) else "unknown"
     created = [n for n in names if snapshot.before[n] is None and (tree / n).is_file()]
     return Applied(name, state, saw, offsets, dict.fromkeys(names, ""), created)
+
+
+def _does_not_apply(
+    tree: Path, name: str, diff: Path, said: str, proof: tuple[int, str]
+) -> Applied:
+    """A conflict, unless its files are gone and the proof does not say that it is needed."""
+    gone = [n for n in sources_of(diff) if not (tree / n).is_file()]
+    if gone and proof[0] == INCONCLUSIVE:
+        return Applied(name, "unknown", f"there is no {', '.join(gone)}; {proof[1]}")
+    errors = "\n".join(line for line in said.splitlines() if line.startswith("error"))
+    return Applied(name, "conflict", errors)
 
 
 def apply_series(

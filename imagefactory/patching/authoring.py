@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,11 +58,14 @@ def in_project(patch: Patch, patches: Path) -> Patch:
     )
 
 
-def add_variant(patch: Patch, version: str, text: str) -> Path:
+def add_variant(
+    patch: Patch, version: str, text: str, moved: Mapping[str, str] | None = None
+) -> Path:
     """Make ``text`` the patch's diff for the release range of ``version``; returns its file.
 
     If an adjacent variant has the same diff, its range is extended. A variant with another diff
     that covered the release no longer does. The rest of ``patch.yaml`` is kept byte for byte.
+    ``moved`` maps old paths of files to those of ``version``.
     """
     yaml = _yaml()
     file = patch.folder / "patch.yaml"
@@ -75,8 +78,16 @@ def add_variant(patch: Patch, version: str, text: str) -> Path:
         rows += [(part, variant.diff.name) for part in without(variant.versions, low, high)]
     rows.append(((low, high), diff.name))
     kept = _joined(rows)
+    moves = {variant.diff.name: variant.moved for variant in patch.variants}
+    if moved:
+        moves[diff.name] = moved
     data["variants"] = [
-        {"versions": _quoted(_range_text(bounds)), "diff": name} for bounds, name in kept
+        {
+            "versions": _quoted(_range_text(bounds)),
+            "diff": name,
+            **({"moved": dict(moves[name])} if moves.get(name) else {}),
+        }
+        for bounds, name in kept
     ]
     if not same:
         diff.write_text(text, encoding="utf-8")

@@ -14,7 +14,17 @@ from imagefactory.errors import InputError, Problem, fail
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import diffs
-from imagefactory.patching.patch import Exemption, Origin, Patch, Proof, Stage, Step, Variant
+from imagefactory.patching.patch import (
+    Exemption,
+    Kind,
+    KindOn,
+    Origin,
+    Patch,
+    Proof,
+    Stage,
+    Step,
+    Variant,
+)
 from imagefactory.patching.schema import PatchFile
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Loc, Positions
@@ -163,6 +173,7 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
             versions=_specifier(v.versions, ("variants", i, "versions"), positions, problems),
             diff=file.parent / v.diff,
             location=positions.locate(("variants", i)),
+            moved=v.moved,
         )
         for i, v in enumerate(entry.variants)
     )
@@ -173,6 +184,14 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
         )
         for i, e in enumerate(entry.not_applicable)
     )
+    kinds = tuple(
+        KindOn(
+            versions=_specifier(k.versions, ("kinds", i, "versions"), positions, problems),
+            kind=Kind(k.kind),
+            reason=k.reason,
+        )
+        for i, k in enumerate(entry.kinds)
+    )
     proof = Proof(
         script=file.parent / entry.proof.run, kind=entry.proof.kind, needs=tuple(entry.proof.needs)
     )
@@ -182,7 +201,9 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
         folder=file.parent,
         shown=shown,
         draft=entry.draft,
-        summary=entry.summary,
+        summary=entry.summary.strip(),
+        kind=Kind(entry.kind),
+        kinds=kinds,
         stage=entry.where,
         after=tuple(entry.after),
         variants=variants,

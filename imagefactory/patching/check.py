@@ -32,12 +32,15 @@ def check(
     Raises SetupError if the sources are not available.
     """
     rows: dict[str, Measured] = {}
+    foreign = set()
     for project, own in _by_project(steps).items():
         tree = sources.of_cell(project, cell, lock, settings)
         rows |= {row.patch: row for row in bench.series(tree, own)}
+        if not tree.released:
+            foreign.add(project)
     ordered = tuple(rows[step.patch.name] for step in steps)
     found = [
-        _problem(cell, step, row)
+        _problem(cell, step, row, foreign=step.patch.project in foreign)
         for step, row in zip(steps, ordered, strict=True)
         if row.state.stops_build
     ]
@@ -51,9 +54,15 @@ def _by_project(steps: Sequence[Step]) -> Mapping[str, list[Step]]:
     return found
 
 
-def _problem(cell: Cell, step: Step, row: Measured) -> Problem:
+def _problem(cell: Cell, step: Step, row: Measured, *, foreign: bool) -> Problem:
+    """``foreign`` sources are those of no release, to which no patch can be ported."""
     patch, variant = step.patch, step.variant
-    if row.state is State.BROKEN:
+    if foreign:
+        fix = (
+            f"the sources are of no release, so it cannot be ported: remove {patch.name} from "
+            f"flavor {cell.flavor.name}"
+        )
+    elif row.state is State.BROKEN:
         fix = (
             f"it applies but no longer works: fix {patch.shown}, or remove it from "
             f"flavor {cell.flavor.name}"

@@ -43,6 +43,36 @@ def _of_file(file: PatchedFile, root: Path) -> Iterator[str]:
             yield from _hunk_and_file(hunk, text, wanted)
 
 
+def moved(diff: str, root: Path) -> dict[str, str]:
+    """The files of ``diff`` that are not below ``root``, and where most of their lines are.
+
+    That is a file of the same name, if it has a third of the lines that the hunks expect, or else
+    any other that has most of them.
+    """
+    found = {}
+    for file in PatchSet(diff):
+        if file.is_added_file or (root / file.path).is_file():
+            continue
+        lines = {line.value.strip() for hunk in file for line in hunk if not line.is_added} - {""}
+        suffix = Path(file.path).suffix
+        for pattern, share in ((Path(file.path).name, 1 / 3), (f"*{suffix}", 2 / 3)):
+            ranked = [
+                (_share(lines, path), str(path.relative_to(root)))
+                for path in sorted(root.rglob(pattern))
+                if path.is_file()
+            ]
+            best = max(ranked, default=(0.0, ""))
+            if best[0] >= share:
+                found[file.path] = best[1]
+                break
+    return found
+
+
+def _share(lines: set[str], path: Path) -> float:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return len(lines & {line.strip() for line in text.splitlines()}) / max(len(lines), 1)
+
+
 def _same_name(path: Path, root: Path) -> list[str]:
     return sorted(str(found.relative_to(root)) for found in root.rglob(path.name))[:3]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +12,16 @@ from packaging.specifiers import SpecifierSet
 
 from imagefactory.errors import InputError, Problem, fail
 from imagefactory.inbuild import overlay
-from imagefactory.patching import authoring, conflicts, diffs, sources
+from imagefactory.patching import authoring, conflicts, diffs, partial, sources, worktree
 from imagefactory.patching.measure import copy_of
 from imagefactory.patching.merge import diff_of
 from imagefactory.patching.sources import SourceTree
+from imagefactory.patching.worktree import WorkTree
 from imagefactory.settings import Settings
 
 SUFFIXES = (".diff", ".patch")
+#: The first component of paths that no image contains.
+NOT_SHIPPED = frozenset({"docs", "tests", "benchmarks", "examples", ".github", ".buildkite"})
 #: The first component of a path in a diff, and the project that it belongs to.
 PROJECTS = {
     "vllm": "vllm",
@@ -32,15 +35,27 @@ PROJECTS = {
 #: The prefix of paths in diffs that were made in an installed tree.
 _INSTALLED = re.compile(r"^(?:.*/)?(?:site|dist)-packages/")
 _HEADER = re.compile(r"^(--- |\+\+\+ )([^\t\n]+)", re.MULTILINE)
+#: The first line of each file in a diff; what git writes before it is dropped or ignored.
+_FILE = re.compile(r"^--- [^\n]+\n(?=\+\+\+ )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A new draft: its name, the release that it applies to, and the files not imported."""
+    """A new draft, or the work tree for one.
+
+    Attributes:
+        patch: its name.
+        version: the release that it applies to, or that most of it applies to.
+        left: the files that are not diffs and were not imported.
+        skipped: the files that diffs change and no image contains, such as tests.
+        work: the work tree to finish; None if the draft was written.
+    """
 
     patch: str
     version: str
     left: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    work: WorkTree | None = None
 
 
 def import_diffs(
@@ -48,28 +63,69 @@ def import_diffs(
 ) -> Imported:
     """Create a draft from the diffs at ``path``, on the newest release to which all of them apply.
 
-    With ``on``, only that release is tried. Raises InputError for diffs that are malformed, belong
-    to no known project, or do not apply.
+    If there is none, open a work tree on the release to which most of them applies, with conflict
+    markers for the rest. With ``on``, only that release is tried. Raises InputError for diffs that
+    are malformed or belong to no known project.
     """
     files, left = _files(path)
     # read as bytes: reading as text would silently convert line endings
     texts = {file: normal(file.read_bytes().decode("utf-8", "surrogateescape")) for file in files}
     with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
-        plain = [_written(Path(folder), number, text) for number, text in enumerate(texts.values())]
         problems = [
-            p
-            for file, diff in zip(files, plain, strict=True)
-            for p in diffs.problems(diff, str(file))
+            problem
+            for number, (file, text) in enumerate(texts.items())
+            for problem in diffs.problems(_written(Path(folder), number, text), str(file))
         ]
         if problems:
             raise InputError(problems)
+        texts, skipped = _shipped(texts, path)
+        files = list(texts)
+        plain = [_written(Path(folder), number, text) for number, text in enumerate(texts.values())]
         project = _project(texts)
         full = _full_name(name, project, path, patches)
-        tree, text = _newest_match(plain, files, project, on, settings)
-    authoring.write_draft(
-        patches / full, tree.version, text, summary=_subject(files), notes=_notes(path, left)
-    )
-    return Imported(patch=full, version=tree.version, left=left)
+        notes = _notes(path, left, skipped)
+        tree, text = _newest_match(plain, project, on, settings)
+        if not text:
+            merged = partial.merged([diff.read_text(encoding="utf-8") for diff in plain], tree)
+            work = worktree.begin(settings, full, tree, kind="new", files=merged, notes=notes)
+            return Imported(patch=full, version=tree.version, left=left, skipped=skipped, work=work)
+    authoring.write_draft(patches / full, tree.version, text, summary=_subject(files), notes=notes)
+    return Imported(patch=full, version=tree.version, left=left, skipped=skipped)
+
+
+def _shipped(texts: Mapping[Path, str], path: Path) -> tuple[dict[Path, str], tuple[str, ...]]:
+    """The diffs without the files that no image contains, and those.
+
+    Raises InputError if nothing is left.
+    """
+    kept, skipped = {}, dict[str, None]()
+    for file, text in texts.items():
+        rest, names = without_unshipped(text)
+        skipped |= dict.fromkeys(names)
+        if rest.strip():
+            kept[file] = rest
+    if not kept:
+        what = f"the diffs change only {', '.join(skipped)}, which no image contains"
+        fix = "nothing of it makes a patch"
+        raise fail(InputError, "import-empty", what, where=str(path), fix=fix)
+    return kept, tuple(skipped)
+
+
+def without_unshipped(text: str) -> tuple[str, list[str]]:
+    """A diff in normal form without the files that no image contains, and the names of those."""
+    starts = [match.start() for match in _FILE.finditer(text)]
+    if not starts:
+        return text, []
+    kept, names = [text[: starts[0]]], []
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        part = text[start:end]
+        paths = [match[2].strip() for match in _HEADER.finditer(part)][:2]
+        inside = next((path[2:] for path in reversed(paths) if path != "/dev/null"), "")
+        if inside.partition("/")[0] in NOT_SHIPPED:
+            names.append(inside)
+        else:
+            kept.append(part)
+    return "".join(kept) if len(kept) > 1 else "", names
 
 
 def _full_name(name: str | None, project: str, path: Path, patches: Path) -> str:
@@ -161,16 +217,14 @@ def _written(folder: Path, number: int, text: str) -> Path:
 
 
 def _newest_match(
-    plain: Sequence[Path], files: Sequence[Path], project: str, on: str | None, settings: Settings
+    plain: Sequence[Path], project: str, on: str | None, settings: Settings
 ) -> tuple[SourceTree, str]:
-    """The newest release to which all diffs apply in order, and their combined diff."""
+    """The newest release to which all diffs apply in order, and their combined diff.
+
+    If there is none, the newest of those to which most hunks apply, and an empty text.
+    """
     wanted = SpecifierSet(f"=={on}") if on else None
     releases = sources.releases(project, wanted, settings)
-    for version in reversed(releases):
-        tree = sources.fetch(project, version, settings)
-        text = _applied(plain, tree)
-        if text:
-            return tree, text
     if not releases:
         raise fail(
             InputError,
@@ -178,21 +232,29 @@ def _newest_match(
             f"there is no {project} {on}",
             fix="imagefactory patch status lists the releases",
         )
-    newest = sources.fetch(project, releases[-1], settings)
-    fix = (
-        "pass the release that it was made for with --on; if it was made for none of them, "
-        "merge it manually: imagefactory patch new"
-    )
-    raise InputError(
-        Problem(
-            code="import-nowhere",
-            where=str(file),
-            what=f"{file.name} applies to no release of {project} ({releases[0]} - {releases[-1]})",
-            fix=fix,
-            detail=conflicts.explain(diff.read_text(encoding="utf-8"), newest.root),
+    texts = [diff.read_text(encoding="utf-8") for diff in plain]
+    best: tuple[int, SourceTree] | None = None
+    for version in reversed(releases):
+        tree = sources.fetch(project, version, settings)
+        text = _applied(plain, tree)
+        if text:
+            return tree, text
+        fitting = partial.fitting(texts, tree)
+        if best is None or fitting > best[0]:
+            best = fitting, tree
+    if best is None or not best[0]:
+        newest = sources.fetch(project, releases[-1], settings)
+        span = f"{releases[0]} - {releases[-1]}"
+        raise InputError(
+            Problem(
+                code="import-nowhere",
+                what=f"no hunk applies to any release of {project} ({span})",
+                fix="pass the release that it was made for with --on, or start over: "
+                "imagefactory patch new",
+                detail="\n".join(conflicts.explain(text, newest.root) for text in texts),
+            )
         )
-        for file, diff in zip(files, plain, strict=True)
-    )
+    return best[1], ""
 
 
 def _applied(plain: Sequence[Path], tree: SourceTree) -> str:
@@ -216,6 +278,8 @@ def _subject(files: Sequence[Path]) -> str:
     return ""
 
 
-def _notes(path: Path, left: Sequence[str]) -> str:
+def _notes(path: Path, left: Sequence[str], skipped: Sequence[str]) -> str:
     notes = f"Imported from {path.name}; not measured yet."
+    if skipped:
+        notes += f" Left out, because no image contains it: {', '.join(skipped)}."
     return f"{notes} Not imported, please review: {', '.join(left)}." if left else notes

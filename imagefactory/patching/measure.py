@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from imagefactory.inbuild import overlay, proofkit
-from imagefactory.patching import conflicts
+from imagefactory.patching import conflicts, tracing
 from imagefactory.patching.patch import Patch, State, Step
+from imagefactory.patching.reads import Read, Reads
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
 
@@ -61,6 +62,7 @@ class Bench:
         self, settings: Settings, *, cuda: Path | None = None, fresh: bool = False
     ) -> None:
         self._cache = settings.cache / "proofs"
+        self._reads = Reads(self._cache / "by-content", fresh=fresh)
         self._env: Mapping[str, str] = {proofkit.CUDA: str(cuda)} if cuda else {}
         self._tools = (
             f"{sys.version_info[:2]} {cuda.parents[1].name if cuda else 'no toolchain'}".encode()
@@ -73,12 +75,66 @@ class Bench:
         rows = iter(self._states(tree, wanted))
         return [_declared(step, tree) if step.exempt else next(rows) for step in steps]
 
+    def each(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
+        """The state of every patch by itself.
+
+        A patch is not measured again on a release in which all that its proof reads is the same as
+        in another one. If ``fresh``, that holds for releases that this bench has not measured.
+        """
+        rows: dict[str, Measured] = {}
+        for step in steps:
+            if step.exempt:
+                rows[step.patch.name] = _declared(step, tree)
+            elif found := self._known(tree, step):
+                rows[step.patch.name] = found
+        rest = [step for step in steps if step.patch.name not in rows]
+        if rest:
+            with copy_of(tree.root) as copy:
+                for step in rest:
+                    rows[step.patch.name] = self._alone(tree, step, copy)
+        return [rows[step.patch.name] for step in steps]
+
+    def _known(self, tree: SourceTree, step: Step) -> Measured | None:
+        """What was measured on this release, or on another one with the same content."""
+        rows = None if self._fresh else _read(self._file(tree, [step]))
+        if rows:
+            return rows[0]
+        found = self._reads.find(self._question(step), tree.root)
+        if not found:
+            return None
+        source = f"{step.patch.proof.kind} proof on {tree.sha256[:12]}"
+        row = Measured(
+            **{
+                **found,
+                "version": tree.version,
+                "state": State(found["state"]),
+                "evidence": f"{source}, same as on {found['version']}",
+            }  # type: ignore[arg-type]  # all others are strings
+        )
+        _write(self._file(tree, [step]), [row])
+        return row
+
+    def _alone(self, tree: SourceTree, step: Step, copy: Path) -> Measured:
+        """Measure one patch on a copy of ``tree``, which is as before afterwards."""
+        with tempfile.TemporaryDirectory(prefix="imagefactory-trace-") as name:
+            (row,) = self._measure(tree, [step], copy, Path(name))
+            reads = _traced(Path(name))
+        names = overlay.touched(step.variant.diff) if step.variant else []
+        for path in names:
+            (copy / path).unlink(missing_ok=True)
+            if (tree.root / path).is_file():
+                (copy / path).parent.mkdir(parents=True, exist_ok=True)
+                _link(str(tree.root / path), str(copy / path))
+        if row.state is not State.UNKNOWN:  # may be conclusive once a tool is installed
+            _write(self._file(tree, [step]), [row])
+            if reads is not None:
+                more = [(path, False) for path in names]
+                self._reads.add(self._question(step), tree.root, [*reads, *more], row.as_dict())
+        return row
+
     def _states(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
         """The longest cached prefix of the series, and the rest measured on top of it."""
-        files = [
-            self._cache / f"{self._key(tree, steps[:number])}.json"
-            for number in range(1, len(steps) + 1)
-        ]
+        files = [self._file(tree, steps[:number]) for number in range(1, len(steps) + 1)]
         known: list[Measured] = []
         if not self._fresh:
             known = next(
@@ -95,45 +151,119 @@ class Bench:
         self, tree: SourceTree, steps: Sequence[Step], known: Sequence[Measured]
     ) -> list[Measured]:
         """Measure the steps after those that are ``known``."""
-        when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         with copy_of(tree.root) as copy:
             for step, row in zip(steps, known, strict=False):
-                if step.variant and row.state is State.NEEDED:
+                if step.variant and row.state.applied:
                     overlay.git_apply(copy, step.variant.diff)
-            steps = steps[len(known) :]
-            done = overlay.apply_series(copy, [_row(step) for step in steps], self._prover(steps))
+            return self._measure(tree, steps[len(known) :], copy)
+
+    def _measure(
+        self, tree: SourceTree, steps: Sequence[Step], copy: Path, traces: Path | None = None
+    ) -> list[Measured]:
+        """Measure ``steps`` on a copy of ``tree``; ``traces`` gets what the proofs read."""
+        when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        prover = self._prover(steps, traces)
+        done = overlay.apply_series(copy, [_row(step) for step in steps], prover)
         return [
-            Measured(
-                project=step.patch.project,
-                patch=step.patch.name,
-                version=tree.version,
-                state=State(one.state),
-                reason=one.detail,
-                evidence=f"{step.patch.proof.kind} proof on {tree.sha256[:12]}",
-                measured_at=when,
-                detail=_detail(step, State(one.state), tree),
-            )
+            _judged(step, State(one.state), one.detail, tree, when)
             for step, one in zip(steps, done, strict=True)
         ]
 
-    def _prover(self, steps: Sequence[Step]) -> overlay.Prover:
+    def _prover(self, steps: Sequence[Step], traces: Path | None) -> overlay.Prover:
         """Runs proofs, except for those that need a tool that this machine does not have."""
-        needs = {step.patch.proof.script: step.patch.proof.needs for step in steps}
+        of = {step.patch.proof.script: step for step in steps}
 
         def prove(script: Path, tree: Path) -> tuple[int, str]:
-            if lacking := proofkit.missing(needs[script], {**os.environ, **self._env}):
+            step = of[script]
+            if lacking := proofkit.missing(step.patch.proof.needs, {**os.environ, **self._env}):
                 return overlay.INCONCLUSIVE, f"inconclusive: {lacking}"
-            return overlay.prove(script, tree, self._env)
+            moved = step.variant.moved if step.variant else {}
+            with at_old_paths(tree, moved):
+                if traces is None:
+                    return overlay.prove(script, tree, self._env)
+                out = traces / f"{len(list(traces.iterdir()))}.trace"
+                more = {tracing.PROOF: str(script.resolve()), tracing.TRACE: str(out)}
+                return overlay.prove(Path(tracing.__file__), tree, {**self._env, **more})
 
         return prove
 
-    def _key(self, tree: SourceTree, steps: Sequence[Step]) -> str:
+    def _file(self, tree: SourceTree, steps: Sequence[Step]) -> Path:
+        return self._cache / f"{self._key([tree.sha256.encode()], steps)}.json"
+
+    def _question(self, step: Step) -> str:
+        return self._key([_sha(Path(tracing.__file__))], [step])
+
+    def _key(self, parts: list[bytes], steps: Sequence[Step]) -> str:
         programs = (overlay.__file__, proofkit.__file__)
-        parts = [tree.sha256.encode(), self._tools, *(_sha(Path(file)) for file in programs)]
+        parts = [*parts, self._tools, *(_sha(Path(file)) for file in programs)]
         for step in steps:
             parts += [step.patch.name.encode(), _sha(step.patch.proof.script)]
             parts.append(_sha(step.variant.diff) if step.variant else b"")
+            moved = dict(step.variant.moved) if step.variant else {}
+            parts.append(f"{step.patch.proof.kind} {sorted(moved.items())}".encode())
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _judged(step: Step, state: State, reason: str, tree: SourceTree, when: str) -> Measured:
+    """A row for what was measured, with the files that upstream moved and the lines that differ."""
+    evidence = f"{step.patch.proof.kind} proof on {tree.sha256[:12]}"
+    if step.patch.proof.kind == "installed" and state is State.NEEDED:
+        state, evidence = State.DECLARED, f"declared; its diff applies to {tree.sha256[:12]}"
+        reason = f"sources do not show whether it is needed: {reason}"
+    diff = _nearest_diff(step)
+    moved = conflicts.moved(diff, tree.root) if diff and state in _UNFIT else {}
+    said = "; ".join(f"upstream moved {old}, perhaps to {new}" for old, new in moved.items())
+    return Measured(
+        project=step.patch.project,
+        patch=step.patch.name,
+        version=tree.version,
+        state=state,
+        reason=f"{said}; {reason}" if said else reason,
+        evidence=evidence,
+        measured_at=when,
+        detail=_detail(step, state, tree),
+    )
+
+
+_UNFIT = (State.CONFLICT, State.UNKNOWN)
+
+
+def _nearest_diff(step: Step) -> str:
+    """The diff of the step's variant, else of the last one before its version, else empty."""
+    variant = step.variant or step.patch.last_before(step.version)
+    return variant.diff.read_text(encoding="utf-8") if variant else ""
+
+
+def applies(tree: SourceTree, diff: Path) -> bool:
+    """Whether ``diff`` applies to ``tree``, which is not changed."""
+    return overlay.git_apply(tree.root, diff, "--check").returncode == 0
+
+
+@contextmanager
+def at_old_paths(tree: Path, moved: Mapping[str, str]) -> Iterator[None]:
+    """Meanwhile the files that upstream ``moved`` are at their old paths in ``tree``, too."""
+    names = [old for old, new in moved.items() if (tree / new).is_file()]
+    snapshot = overlay.Snapshot(tree, names)
+    try:
+        for old in names:
+            (tree / old).parent.mkdir(parents=True, exist_ok=True)
+            (tree / old).unlink(missing_ok=True)
+            shutil.copyfile(tree / moved[old], tree / old)
+        yield
+    finally:
+        snapshot.restore()
+
+
+def _traced(folder: Path) -> list[Read] | None:
+    """All that proofs read; None if that is not known, or no proof was run."""
+    traces = sorted(folder.glob("*.trace"))
+    rows = [
+        json.loads(line)
+        for trace in traces
+        for line in trace.read_text(encoding="utf-8").splitlines()
+    ]
+    known = bool(traces) and None not in rows
+    return [(str(path), bool(listed)) for path, listed in rows] if known else None
 
 
 def _read(file: Path) -> list[Measured] | None:

@@ -33,12 +33,16 @@ class MergedFile:
         new: its path in the new one.
         text: what it becomes; None if the patch removes it.
         conflicts: number of conflicts, each with markers in ``text``.
+        base: its text in the old release; empty if the patch creates it.
+        patched: ``base`` with the patch; empty if the patch removes the file.
     """
 
     old: str
     new: str
     text: bytes | None
     conflicts: int
+    base: bytes = b""
+    patched: bytes = b""
 
 
 def merge(diff: Path, old: Path, new: Path, labels: tuple[str, str]) -> tuple[MergedFile, ...]:
@@ -96,7 +100,14 @@ def _merged(
     text, conflicts = _merge_file(
         ours.read_bytes() if ours.is_file() else b"", base, theirs, scratch, labels
     )
-    return MergedFile(old=path, new=moved_to, text=text, conflicts=conflicts)
+    return MergedFile(
+        old=path,
+        new=moved_to,
+        text=text,
+        conflicts=conflicts,
+        base=base,
+        patched=theirs.read_bytes(),
+    )
 
 
 def _merge_file(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -25,6 +25,7 @@ class State(StrEnum):
     """What was measured for one patch on one upstream version."""
 
     NEEDED = "needed"
+    DECLARED = "declared"
     OBSOLETE = "obsolete"
     CONFLICT = "conflict"
     BROKEN = "broken"
@@ -35,6 +36,25 @@ class State(StrEnum):
     def stops_build(self) -> bool:
         """Whether a cell with a patch in this state must not be built."""
         return self in (State.CONFLICT, State.BROKEN)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the patch is applied, and works as far as its sources show."""
+        return self in (State.NEEDED, State.DECLARED)
+
+
+class Kind(StrEnum):
+    """What a patch is for.
+
+    ``fix`` corrects a fault that users meet, ``feature`` adds what upstream never had,
+    ``preference`` changes a choice that is not wrong. ``latent`` corrects a fault that nothing is
+    known to reach.
+    """
+
+    FIX = "fix"
+    FEATURE = "feature"
+    PREFERENCE = "preference"
+    LATENT = "latent"
 
 
 class Origin(StrEnum):
@@ -47,11 +67,15 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The diff of a patch for a range of upstream versions."""
+    """The diff of a patch for a range of upstream versions.
+
+    ``moved`` maps paths that the proof knows to those that upstream moved the files to.
+    """
 
     versions: SpecifierSet
     diff: Path
     location: Location
+    moved: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +87,23 @@ class Exemption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KindOn:
+    """Versions on which the patch is of another kind, and why."""
+
+    versions: SpecifierSet
+    kind: Kind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """The check that fails on the pristine tree and passes on the patched one.
 
     Attributes:
         script: Python file, run as ``python script TREE``: exit 0 fixed, 1 symptom present, 3
             inconclusive on this machine.
-        kind: cheapest sufficient kind: ``static``, ``behaviour``, ``host`` or ``nvcc``.
+        kind: cheapest sufficient kind: ``static``, ``behaviour``, ``host`` or ``nvcc``; or
+            ``installed``, if only an installed tree shows whether the patch is needed.
         needs: what the machine must have beyond Python, such as ``g++``.
     """
 
@@ -83,7 +117,8 @@ class Patch:
     """A change with a purpose.
 
     ``name`` is ``project/name``, the folder below ``patches/``; ``shown`` is the path of its
-    patch.yaml in messages. A ``draft`` has no proof yet, and no flavor can use it.
+    patch.yaml in messages. A ``draft`` has no proof yet, and no flavor can use it. ``kind`` holds
+    for all versions except those in ``kinds``.
     """
 
     name: str
@@ -92,6 +127,8 @@ class Patch:
     shown: str
     draft: bool
     summary: str
+    kind: Kind
+    kinds: tuple[KindOn, ...]
     stage: Stage
     after: tuple[str, ...]
     variants: tuple[Variant, ...]
@@ -110,6 +147,23 @@ class Patch:
         return next(
             (v for v in self.variants if v.versions.contains(parsed, prereleases=True)), None
         )
+
+    def last_before(self, version: str) -> Variant | None:
+        """The variant that was made for the newest releases before ``version``, if there is one."""
+        parsed = Version(version)
+        found = [
+            (max(lows), variant)
+            for variant in self.variants
+            if (lows := [Version(s.version.removesuffix(".*")) for s in variant.versions])
+            and min(lows) <= parsed
+        ]
+        return max(found, key=lambda pair: pair[0])[1] if found else None
+
+    def kind_on(self, version: str) -> Kind:
+        """What the patch is for on the upstream ``version``."""
+        parsed = Version(version)
+        found = (k for k in self.kinds if k.versions.contains(parsed, prereleases=True))
+        return next((one.kind for one in found), self.kind)
 
     def exemption(self, version: str) -> Exemption | None:
         """The declared exemption for the upstream ``version``, or None."""

@@ -6,16 +6,17 @@ Whatever needs manual work is left in a work tree.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imagefactory.errors import InputError, fail
+from imagefactory.errors import InputError, Problem, fail
 from imagefactory.patching import authoring, rebase, sources, worktree
 from imagefactory.patching.measure import Bench, Measured
-from imagefactory.patching.merge import changed_files, diff_of
+from imagefactory.patching.merge import MARKERS, MergedFile, changed_files, diff_of
 from imagefactory.patching.patch import Patch, State, Variant
 from imagefactory.patching.rebase import Outcome, Rebased
 from imagefactory.patching.sources import SourceTree
@@ -38,6 +39,7 @@ class Ported:
         base: the release that its diff was made for; empty if nothing was rebased.
         did: what was written, moved, or is left to do, in one line.
         done: whether nothing is left to do.
+        detail: for conflicts, both sides' lines.
     """
 
     patch: str
@@ -46,6 +48,7 @@ class Ported:
     base: str
     did: str
     done: bool
+    detail: str = ""
 
     def as_dict(self) -> dict[str, str | bool]:
         """The row as plain JSON values."""
@@ -72,6 +75,23 @@ def target(project: str, asked: str, settings: Settings) -> str:
     return found
 
 
+def targets(projects: Sequence[str], asked: str, settings: Settings) -> dict[str, str]:
+    """The release of each of ``projects`` that ``asked`` means; without those that have none.
+
+    Raises InputError if none of them has it.
+    """
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    for project in projects:
+        try:
+            found[project] = target(project, asked, settings)
+        except InputError as error:
+            problems += error.problems
+    if not found:
+        raise InputError(problems)
+    return found
+
+
 def port(patch: Patch, version: str, patches: Path, bench: Bench, settings: Settings) -> Ported:
     """Make ``patch`` work on ``version``.
 
@@ -82,8 +102,8 @@ def port(patch: Patch, version: str, patches: Path, bench: Bench, settings: Sett
     new = sources.fetch(patch.project, version, settings)
     step = step_for(patch, new)
     (now,) = bench.series(new, [step])
-    if step.exempt or (step.variant and now.state is State.NEEDED) or now.state is State.OBSOLETE:
-        outcome = "already works" if now.state is State.NEEDED else now.state.value
+    if step.exempt or (step.variant and now.state.applied) or now.state is State.OBSOLETE:
+        outcome = "already works" if now.state.applied else now.state.value
         return _ported(patch, version, outcome, did=now.reason, done=True)
     origin = _origin(patch, version, settings)
     if origin is None:
@@ -96,21 +116,37 @@ def port(patch: Patch, version: str, patches: Path, bench: Bench, settings: Sett
         )
     variant, old = origin
     rebased = rebase.rebase(patch, variant.diff, old, new, bench)
-    did = _write(patch, new, rebased, patches, settings)
+    did, done = _write(patch, new, rebased, patches, settings)
     return _ported(
         patch,
         version,
         rebased.outcome.value,
         base=old.version,
         did=did,
-        done=rebased.outcome.succeeded,
+        done=done,
+        detail="" if done else "\n".join(conflict_lines(rebased.files)),
     )
 
 
 def _ported(
-    patch: Patch, version: str, outcome: str, *, did: str, done: bool, base: str = ""
+    patch: Patch,
+    version: str,
+    outcome: str,
+    *,
+    did: str,
+    done: bool,
+    base: str = "",
+    detail: str = "",
 ) -> Ported:
-    return Ported(patch=patch.name, version=version, outcome=outcome, base=base, did=did, done=done)
+    return Ported(
+        patch=patch.name,
+        version=version,
+        outcome=outcome,
+        base=base,
+        did=did,
+        done=done,
+        detail=detail,
+    )
 
 
 def _origin(patch: Patch, version: str, settings: Settings) -> tuple[Variant, SourceTree] | None:
@@ -135,23 +171,63 @@ def _origin(patch: Patch, version: str, settings: Settings) -> tuple[Variant, So
 
 def _write(
     patch: Patch, new: SourceTree, rebased: Rebased, patches: Path, settings: Settings
-) -> str:
-    moved = "".join(f"; moved: {line}" for line in rebased.moved)
-    if rebased.outcome is Outcome.OBSOLETE or rebased.outcome is Outcome.UNKNOWN:
-        return rebased.seen.reason
-    if rebased.text is not None:
+) -> tuple[str, bool]:
+    """Write what rebasing led to; what was done, and whether nothing is left to do.
+
+    A diff that no proof confirms becomes a variant of a draft only, which no image can have.
+    """
+    reason = rebased.seen.reason
+    if rebased.outcome is Outcome.OBSOLETE:
+        return reason, True
+    if rebased.outcome is Outcome.UPSTREAM:
+        if rebased.seen.state is State.UNKNOWN or patch.draft:
+            return "upstream has every line of the patch; nothing was written", True
+        return f"upstream has every line of the patch, but its proof still fails: {reason}", False
+    moved = "".join(f"; moved: {old} -> {path}" for old, path in rebased.moved.items())
+    proven = rebased.seen.state.applied
+    if rebased.text is not None and (proven or patch.draft):
         own = authoring.in_project(patch, patches)
-        file = authoring.add_variant(own, new.version, rebased.text)
+        file = authoring.add_variant(own, new.version, rebased.text, rebased.moved)
         note = f"; {rebased.note}" if rebased.note else ""
-        return f"added {file.name} to {own.shown}{moved}{note}"
+        unproven = "" if proven else f"; not proven: {reason}"
+        return f"added {file.name} to {own.shown}{moved}{note}{unproven}", True
+    if rebased.outcome is Outcome.UNKNOWN:
+        return reason, False
     work = worktree.begin(settings, patch.name, new, kind="port", files=rebased.files)
     names = [f"{file.new} ({file.conflicts})" for file in rebased.files if file.conflicts]
-    why = (
-        f"conflicts in {', '.join(names)}"
-        if names
-        else f"merged, but its proof fails: {rebased.seen.reason}"
-    )
-    return f"{why}{moved}; edit {work.tree}, then: imagefactory patch continue {patch.name}"
+    if rebased.outcome is Outcome.UNPROVEN:
+        why = f"merged, but its proof is inconclusive: {reason}"
+    elif rebased.fault:
+        why = f"the merge was refused: {rebased.fault}"
+    else:
+        why = f"conflicts in {', '.join(names)}" if names else f"its proof fails: {reason}"
+        why = why if names else f"merged, but {why}"
+    return f"{why}{moved}; edit {work.tree}, then: imagefactory patch continue {patch.name}", False
+
+
+#: Lines of each side of a conflict that are shown.
+SHOWN = 12
+
+
+def conflict_lines(files: Sequence[MergedFile]) -> Iterator[str]:
+    """Every conflict with its file and line, and the lines of both sides, in short."""
+    for file in files:
+        text = (file.text or b"").decode("utf-8", "replace").splitlines() if file.conflicts else []
+        kept = 0
+        for number, line in enumerate(text, start=1):
+            if line.startswith("<<<<<<< "):
+                yield f"{file.new}:{number}: upstream and the patch changed the same lines"
+                kept = 1
+            if not kept:
+                continue
+            side = line.startswith((*MARKERS, "======="))
+            kept = 1 if side else kept + 1
+            if side or kept <= SHOWN + 1:
+                yield f"    {line}"
+            elif kept == SHOWN + 2:
+                yield "    ..."
+            if line.startswith(">>>>>>> "):
+                kept = 0
 
 
 def finish(
@@ -181,7 +257,7 @@ def finish(
             where=str(work.folder),
         )
     seen = _measured(patch, text, pristine, bench, work)
-    if seen.state is not State.NEEDED:
+    if not seen.state.applied:
         fix = f"edit {work.tree}, then: imagefactory patch continue {work.patch}"
         raise fail(
             InputError, "port-not-proven", f"{work.patch} is {seen.state}: {seen.reason}", fix=fix

@@ -11,6 +11,7 @@ from imagefactory.patching.patch import Stage
 from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
+KindName = Literal["fix", "feature", "preference", "latent"]
 
 
 class VariantEntry(Strict):
@@ -18,6 +19,18 @@ class VariantEntry(Strict):
 
     versions: Annotated[Text, Field(description="PEP 440 specifier")]
     diff: Annotated[Text, Field(description="file beside patch.yaml")]
+    moved: Annotated[
+        dict[Text, Text],
+        Field(description="paths that the proof knows, and where upstream moved the files"),
+    ] = {}
+
+
+class KindEntry(Strict):
+    """Versions on which the patch is of another kind."""
+
+    versions: Text
+    kind: KindName
+    reason: Text
 
 
 class ExemptionEntry(Strict):
@@ -31,7 +44,7 @@ class ProofEntry(Strict):
     """The check that fails on the pristine tree and passes on the patched one."""
 
     run: Text
-    kind: Literal["static", "behaviour", "host", "nvcc"]
+    kind: Literal["static", "behaviour", "host", "nvcc", "installed"]
     needs: list[proofkit.Need] = []
 
 
@@ -40,6 +53,8 @@ class PatchFile(Strict):
 
     draft: bool = False
     summary: Text
+    kind: KindName = "fix"
+    kinds: list[KindEntry] = []
     purpose: Text
     symptom: Text
     evidence: list[Text]

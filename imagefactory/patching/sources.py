@@ -93,18 +93,21 @@ class SourceTree:
         root: folder laid out as the sdist, or as ``site-packages``; vLLM's Python files have the
             same paths in both.
         sha256: of the file that it was unpacked from: equal hashes mean equal trees.
+        released: whether they are those of a release, not of somebody's wheel or a commit.
     """
 
     project: str
     version: str
     root: Path
     sha256: str
+    released: bool = True
 
 
 def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -> list[str]:
-    """Releases with sources, oldest first: those matching ``specifier``, else the newest per minor.
+    """Releases with sources, oldest first: those matching ``specifier``, or all.
 
-    If no index answers, these are the releases in the cache. Raises SetupError if there are none.
+    All are those that are no pre-releases and not older than the oldest that is measured. If no
+    index answers, only releases in the cache are known. Raises SetupError if there are none.
     """
     oldest = DISTRIBUTIONS[project].oldest
     names = {Version(file.version or "0") for file in _files(project, settings)} or _cached(
@@ -119,10 +122,7 @@ def releases(project: str, specifier: SpecifierSet | None, settings: Settings) -
         )
     if specifier is not None:
         return [str(v) for v in sorted(names) if specifier.contains(v, prereleases=True)]
-    newest: dict[tuple[int, int], Version] = {}
-    for version in sorted(v for v in names if v >= Version(oldest) and not v.is_prerelease):
-        newest[version.major, version.minor] = version
-    return [str(v) for v in newest.values()]
+    return [str(v) for v in sorted(names) if v >= Version(oldest) and not v.is_prerelease]
 
 
 def pinned(project: str, trees: Sequence[SourceTree]) -> list[str]:
@@ -202,7 +202,7 @@ def _of_file(project: str, version: str, file: Path, sha256: str, settings: Sett
         if not root.is_dir():
             with file.open("rb") as data:
                 _write_texts(data, file.name, root, TEXT)
-    return SourceTree(project=project, version=version, root=root, sha256=sha256)
+    return SourceTree(project=project, version=version, root=root, sha256=sha256, released=False)
 
 
 def _folder(project: str, settings: Settings) -> Path:

@@ -2,23 +2,127 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 
 from packaging.version import Version
 
+from imagefactory.errors import FactoryError
 from imagefactory.patching.measure import Bench, Measured
-from imagefactory.patching.patch import Patch, State, Step
-from imagefactory.patching.sources import SourceTree
+from imagefactory.patching.patch import Kind, Patch, State, Step
+from imagefactory.patching.sources import DISTRIBUTIONS, SourceTree
+
+#: Downloads at a time; the index is the bottleneck, not this machine.
+FETCHING = 4
 
 
-def measure(patches: Sequence[Patch], trees: Sequence[SourceTree], bench: Bench) -> list[Measured]:
-    """Measure every patch, alone, on every tree of its project; sorted by patch, then version."""
-    pairs = [(patch, tree) for patch in patches for tree in trees if tree.project == patch.project]
-    with ThreadPoolExecutor(2) as pool:
-        rows = list(pool.map(lambda pair: bench.series(pair[1], [step_for(*pair)])[0], pairs))
+def fetch(
+    wanted: Iterable[tuple[str, str]], source: Callable[[str, str], SourceTree]
+) -> tuple[list[SourceTree], dict[tuple[str, str], str]]:
+    """The source trees of ``wanted`` projects and versions, and why there are none of the others.
+
+    Raises FactoryError if there is none at all.
+    """
+    pairs = list(wanted)
+    found: list[SourceTree] = []
+    failed: dict[tuple[str, str], str] = {}
+    with ThreadPoolExecutor(FETCHING) as pool:
+        futures = {pair: pool.submit(source, *pair) for pair in pairs}
+    for pair, future in futures.items():
+        try:
+            found.append(future.result())
+        except FactoryError as error:
+            failed[pair] = error.problems[0].what
+            if len(failed) == len(pairs):
+                raise
+    return found, failed
+
+
+def measure(
+    patches: Sequence[Patch],
+    trees: Sequence[SourceTree],
+    bench: Bench,
+    progress: Callable[[str], None] = lambda _line: None,
+) -> list[Measured]:
+    """Measure every patch, alone, on every tree of its project; sorted by patch, then version.
+
+    ``progress`` gets a line for each tree that took time.
+    """
+    start, left = time.monotonic(), len(trees)
+
+    def measured(tree: SourceTree) -> list[Measured]:
+        nonlocal left
+        begun = time.monotonic()
+        own = [patch for patch in patches if patch.project == tree.project]
+        rows = bench.each(tree, [step_for(patch, tree) for patch in own])
+        took, left = time.monotonic() - begun, left - 1
+        if took > 1:
+            progress(
+                f"{tree.project} {tree.version}: {len(own)} patches in {took:.0f} s; "
+                f"{left} releases left after {time.monotonic() - start:.0f} s"
+            )
+        return rows
+
+    # each worker takes neighbours: releases that follow each other agree in much that proofs read
+    workers = min(os.cpu_count() or 1, len(trees)) or 1
+    size = -(-len(trees) // workers)
+    parts = [trees[first : first + size] for first in range(0, len(trees), size or 1)]
+    with ThreadPoolExecutor(workers) as pool:
+        done = pool.map(lambda part: [row for tree in part for row in measured(tree)], parts)
+        return by_patch([row for rows in done for row in rows])
+
+
+def by_patch(rows: Sequence[Measured]) -> list[Measured]:
+    """``rows`` by patch, then by version."""
     return sorted(rows, key=lambda row: (row.patch, Version(row.version)))
+
+
+def without_sources(
+    patches: Sequence[Patch], failed: Mapping[tuple[str, str], str]
+) -> list[Measured]:
+    """Rows for releases whose sources are missing: nothing is known of any patch there."""
+    return [
+        Measured(
+            project=project,
+            patch=patch.name,
+            version=version,
+            state=State.UNKNOWN,
+            reason=f"no sources: {why}",
+            evidence="",
+        )
+        for (project, version), why in failed.items()
+        for patch in patches
+        if patch.project == project
+    ]
+
+
+def shown(rows: Sequence[Measured]) -> list[Measured]:
+    """The rows of the newest release of each minor, and of those with other states in it.
+
+    What a minor is depends on the project: its releases share a variant of each patch.
+    """
+    by_release: dict[tuple[str, str], list[Measured]] = {}
+    for row in rows:
+        by_release.setdefault((row.project, row.version), []).append(row)
+    kept: set[tuple[str, str]] = set()
+    newest_first = sorted(by_release, key=lambda one: (one[0], Version(one[1])), reverse=True)
+    for _, group in groupby(newest_first, key=_minor):
+        after: dict[str, State] | None = None
+        for release in group:
+            states = {row.patch: row.state for row in by_release[release]}
+            if after is None or states != after:
+                kept.add(release)
+            after = states
+    return [row for row in rows if (row.project, row.version) in kept]
+
+
+def _minor(release: tuple[str, str]) -> tuple[str, tuple[int, ...]]:
+    project, version = release
+    return project, Version(version).release[: DISTRIBUTIONS[project].steps]
 
 
 def step_for(patch: Patch, tree: SourceTree) -> Step:
@@ -33,21 +137,31 @@ def step_for(patch: Patch, tree: SourceTree) -> Step:
     )
 
 
-def history(rows: Sequence[Measured]) -> str:
-    """One patch's states as ranges: ``needed 0.16.0 - 0.19.1, obsolete since 0.20.2``."""
-    runs: list[tuple[State, list[str]]] = []
+def word(state: State, kind: Kind) -> str:
+    """A state in words: a patch that is no fix is needed only by those who want it."""
+    return state.value if kind is Kind.FIX or not state.applied else f"{state.value} ({kind})"
+
+
+def history(rows: Sequence[Measured], patch: Patch | None = None) -> str:
+    """One patch's states as ranges: ``needed 0.16.0 - 0.19.1, obsolete since 0.20.2``.
+
+    The kind of ``patch`` is given where it is no fix.
+    """
+    runs: list[tuple[str, list[str]]] = []
     for row in rows:
-        if runs and runs[-1][0] is row.state:
+        kind = patch.kind_on(row.version) if patch else Kind.FIX
+        text = word(row.state, kind)
+        if runs and runs[-1][0] == text:
             runs[-1][1].append(row.version)
         else:
-            runs.append((row.state, [row.version]))
-    if len(runs) == 1 and runs[0][0] is State.OBSOLETE:
+            runs.append((text, [row.version]))
+    if len(runs) == 1 and runs[0][0] == State.OBSOLETE:
         return f"not needed in any of {rows[0].version} - {rows[-1].version}"
     parts = []
-    for number, (state, versions) in enumerate(runs):
+    for number, (text, versions) in enumerate(runs):
         span = versions[0] if len(versions) == 1 else f"{versions[0]} - {versions[-1]}"
         is_last = number == len(runs) - 1 and number > 0
-        parts.append(f"{state} since {versions[0]}" if is_last else f"{state} {span}")
+        parts.append(f"{text} since {versions[0]}" if is_last else f"{text} {span}")
     return ", ".join(parts)
 
 
@@ -57,31 +171,44 @@ def markdown(rows: Sequence[Measured], patches: Sequence[Patch]) -> str:
     For each project: the history of its patches, and their states by release; then the findings.
     """
     lines = ["<!-- generated by `make patch-status`; do not edit -->", "# Patch status", ""]
-    lines += [
-        "Each patch's proof was run on the pristine and on the patched sources of each release.",
-        "",
-    ]
+    lines += [*wrapped(_INTRODUCTION), ""]
     for project in sorted({row.project for row in rows}):
-        own = [row for row in rows if row.project == project]
-        versions = sorted({row.version for row in own}, key=Version)
-        names = [patch.name for patch in patches if patch.project == project]
-        lines += [f"## {project}", "", "| patch | proof | measured |", "| --- | --- | --- |"]
-        kinds = {patch.name: patch.proof.kind for patch in patches}
-        lines += [
-            f"| {n} | {kinds[n]} | {history([r for r in own if r.patch == n])} |" for n in names
-        ]
-        states = {(row.patch, row.version): row.state.value for row in own}
-        short = [name.partition("/")[2] for name in names]
-        lines += ["", f"| release | {' | '.join(short)} |", f"| --- |{' --- |' * len(names)}"]
-        lines += [
-            f"| {v} | {' | '.join(states.get((name, v), '') for name in names)} |" for v in versions
-        ]
-        lines.append("")
+        own = [row for row in shown(rows) if row.project == project]
+        mine = [patch for patch in patches if patch.project == project]
+        lines += [f"## {project}", "", "| patch | kind | proof | measured |"]
+        lines += ["| --- | --- | --- | --- |"]
+        for patch in mine:
+            measured = history([row for row in own if row.patch == patch.name], patch)
+            lines.append(f"| {patch.name} | {patch.kind} | {patch.proof.kind} | {measured} |")
+        lines += ["", *_by_release(own, mine), ""]
     lines += ["## Findings", ""]
     for patch in patches:
         text = f"**{patch.name}**: {patch.summary}. {patch.text['findings']}"
         lines += [*wrapped(text), ""]
+        for one in patch.kinds:
+            lines += [*wrapped(f"On {one.versions} it is {one.kind}: {one.reason}."), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+_INTRODUCTION = """Each patch's proof was run on the pristine and on the patched sources of each
+release. A minor has one row, that of its newest release, and one more for each release in it whose
+states are others. States and kinds are explained in [patches.md](patches.md#states)."""
+
+
+def _by_release(rows: Sequence[Measured], patches: Sequence[Patch]) -> list[str]:
+    """A table with a row for each release, and a column for each patch."""
+    states = {(row.patch, row.version): row.state for row in rows}
+    short = [patch.name.partition("/")[2] for patch in patches]
+    lines = [f"| release | {' | '.join(short)} |", f"| --- |{' --- |' * len(patches)}"]
+    for version in sorted({row.version for row in rows}, key=Version):
+        cells = [
+            word(states[patch.name, version], patch.kind_on(version))
+            if (patch.name, version) in states
+            else ""
+            for patch in patches
+        ]
+        lines.append(f"| {version} | {' | '.join(cells)} |")
+    return lines
 
 
 def wrapped(text: str) -> list[str]:

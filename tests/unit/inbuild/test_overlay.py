@@ -119,6 +119,19 @@ def test_a_missing_variant_for_a_needed_patch_is_a_conflict_rather_than_silence(
     assert done.state == "conflict"
 
 
+@pytest.mark.parametrize(
+    ("verdict", "state"), [(overlay.INCONCLUSIVE, "unknown"), (overlay.SYMPTOM, "conflict")]
+)
+def test_a_file_that_is_gone_is_a_conflict_only_if_the_proof_fails(
+    tmp_path: Path, tree: Path, verdict: int, state: str
+) -> None:
+    diff = DIFF.format(file="missing.py", word="zwei")
+    moved = step(tmp_path, "p", "a.py", "zwei", diff=diff)
+    (done,) = overlay.apply_series(tree, [moved], lambda _script, _tree: (verdict, "said"))
+    assert done.state == state
+    assert "missing.py" in done.detail
+
+
 def test_offsets_are_reported(tmp_path: Path, tree: Path) -> None:
     write(tree / "a.py", "zero\n" * 5 + "one\ntwo\nthree\n")
     moved = DIFF.format(file="a.py", word="zwei").replace("-1,3 +1,3", "-3,3 +3,3")
@@ -252,12 +265,14 @@ def test_a_prover_that_cannot_judge_leaves_the_patch_unknown_but_finds_its_confl
     def prover(script: Path, _tree: Path) -> tuple[int, str]:
         return overlay.INCONCLUSIVE, f"no {script.stem}"
 
-    good, bad = step(tmp_path, "good", "a.py", "zwei"), step(tmp_path, "bad", "b.py", "zwei")
-    bad[1].write_text(DIFF.format(file="missing.py", word="zwei")) if bad[1] else None
+    fuzzy = DIFF.format(file="b.py", word="zwei").replace("-two", "-2")
+    good = step(tmp_path, "good", "a.py", "zwei")
+    bad = step(tmp_path, "bad", "b.py", "zwei", diff=fuzzy)
     found = overlay.apply_series(tree, [good, bad, ("none", None, good[2])], prover)
+    failed, why = "patch failed: b.py:1", "patch does not apply"
     assert [(one.state, one.detail) for one in found] == [
         ("unknown", "no good"),
-        ("conflict", "error: missing.py: No such file or directory"),
+        ("conflict", f"error: while searching for:\nerror: {failed}\nerror: b.py: {why}"),
         ("unknown", "no variant for this version; no good"),
     ]
 

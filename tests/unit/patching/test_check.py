@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from support.sources import index
 from imagefactory.inbuild import proofkit
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
-from imagefactory.patching import catalog, check, conflicts
+from imagefactory.patching import catalog, check, conflicts, sources
 from imagefactory.patching.measure import Bench
 
 __all__ = ["index"]
@@ -63,6 +64,18 @@ def test_a_conflict_shows_the_hunk_and_the_file_around_it_and_says_how_to_port(
     assert "?     1 one" in problem.detail
     assert "=     2 two" in problem.detail
     assert problem.fix.startswith("imagefactory patch port vllm/one --to 0.22.1")
+
+
+def test_a_conflict_with_sources_of_no_release_is_to_be_taken_out_of_the_flavor(
+    tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_cell = sources.of_cell
+    monkeypatch.setattr(sources, "of_cell", lambda *args: replace(of_cell(*args), released=False))
+    diff = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n eins\n-two\n+zwei\n"
+    (problem,) = checked(tmp_path, index, a_diff=diff).problems
+    assert problem.code == "patch-conflict"
+    assert problem.fix.endswith("remove vllm/one from flavor gb10")
+    assert "patch port" not in problem.fix
 
 
 def test_a_patch_that_applies_without_fixing_anything_is_broken_and_not_a_conflict(

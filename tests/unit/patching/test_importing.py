@@ -115,6 +115,37 @@ def test_a_bad_diff_is_rejected_with_the_line(
     assert not (tmp_path / "patches").exists()
 
 
+def test_hunks_that_no_image_contains_are_left_out_and_named(
+    tmp_path: Path, using: Settings
+) -> None:
+    test = "--- a/tests/x.py\n+++ b/tests/x.py\n@@ -1 +1 @@\n-a\n+b\n"
+    page = "--- /dev/null\n+++ b/docs/new.md\n@@ -0,0 +1 @@\n+text\n"
+    path = write(tmp_path, x__diff=test + DIFF + page) / "x.diff"
+    done = imported(tmp_path, using, path)
+    assert (done.version, done.skipped) == ("0.21.0", ("tests/x.py", "docs/new.md"))
+    draft = catalog.load(tmp_path / "patches")["vllm/x"]
+    assert "docs/new.md" in draft.text["findings"]
+    assert "tests/x.py" not in draft.variants[0].diff.read_text()
+    only = write(tmp_path, y__diff=test) / "y.diff"
+    with pytest.raises(InputError) as caught:
+        imported(tmp_path, using, only)
+    assert caught.value.problems[0].code == "import-empty"
+
+
+def test_a_diff_of_which_only_a_part_applies_opens_a_work_tree_on_the_best_release(
+    tmp_path: Path, using: Settings
+) -> None:
+    other = "@@ -6,3 +6,3 @@\n nothing\n-like\n+this\n here\n"
+    short = DIFF.replace("1,7 +1,7", "2,4 +2,4").replace(" head\n", "").replace(" e\n f\n", "")
+    done = imported(tmp_path, using, write(tmp_path, x__diff=short + other) / "x.diff")
+    assert done.work is not None
+    assert done.version == "0.21.0"
+    text = (done.work.tree / "pkg/x.py").read_text()
+    assert "patched\n" in text
+    assert "<<<<<<< vllm" in text
+    assert not (tmp_path / "patches").exists()
+
+
 def test_a_diff_that_applies_to_no_release_is_shown_with_the_newest_one(
     tmp_path: Path, using: Settings
 ) -> None:

@@ -11,9 +11,18 @@ from packaging.specifiers import SpecifierSet
 from support.releases import BASE, DIFF, PROOF, RELEASES
 
 from imagefactory.errors import InputError
-from imagefactory.patching import authoring, catalog, merge, port, sources, worktree
+from imagefactory.patching import (
+    authoring,
+    catalog,
+    merge,
+    port,
+    rebase,
+    sources,
+    status,
+    worktree,
+)
 from imagefactory.patching.measure import Bench
-from imagefactory.patching.patch import Origin, Patch
+from imagefactory.patching.patch import Origin, Patch, State
 from imagefactory.patching.port import Ported
 from imagefactory.patching.resolve_conflicts import Side, resolve
 from imagefactory.settings import Settings
@@ -197,7 +206,19 @@ CONFLICT = b"<<<<<<< new\n%s||||||| old\n%s=======\n%s>>>>>>> patch\n"
     ("ours", "base", "theirs", "after"),
     [
         (b"O\n", b"B\n", b"B\nown\n", b"O\nown\n"),
-        (b"", b"B\n", b"B\n\nown\n", b"\nown\n"),
+        # upstream removed the lines around the patch's: they would end up anywhere
+        (b"", b"B\n", b"B\n\nown\n", None),
+        (b"return x\n", b"B\nC\n", b"B\nown\nC\n", None),
+        # a closing parenthesis that upstream's change has as well is the patch's own, too
+        (b"B\nlog(\n)\n", b"B\n", b"B\nown(\n)\n", b"B\nlog(\n)\nown(\n)\n"),
+        (b"list\nlog(\n)\n", b"plain\n", b"list\nown(\n)\n", b"list\nlog(\n)\nown(\n)\n"),
+        # upstream has the patch's change, next to one of its own
+        (b"O\nown\n", b"B\n", b"B\nown\n", b"O\nown\n"),
+        (b"list\nmore\n", b"plain\n", b"list\n", b"list\nmore\n"),
+        # upstream has a part of it: no two statements may become one, or one two
+        (b"O\nown\n", b"B\n", b"B\nown\nand own\n", None),
+        # lines from different places do not belong together
+        (b"O\nP\n", b"B\nC\n", b"one\nB\nC\ntwo\n", None),
         (b"list\nmore\n", b"plain\n", b"list\n\nown\n", b"list\nmore\n\nown\n"),
         (b"B\nO\n", b"B\nC\n", b"own\n", None),
         (b"O\n", b"B\n", b"own\n", None),
@@ -216,6 +237,108 @@ def test_the_error_for_an_unknown_release_lists_the_newest_ones(using: Settings)
         port.target("vllm", "9.9", using)
     assert "0.26.0" in caught.value.problems[0].fix
     assert port.target("vllm", "latest", using) == "0.26.0"
+
+
+def test_a_version_means_the_projects_that_have_it(using: Settings) -> None:
+    assert port.targets(["vllm"], "0.24.0", using) == {"vllm": "0.24.0"}
+    with pytest.raises(InputError) as caught:
+        port.targets(["vllm"], "9.9", using)
+    assert caught.value.problems[0].code == "port-target"
+
+
+def test_a_version_of_one_project_leaves_the_patches_of_others_alone(
+    using: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"vllm": ["0.24.0"], "flashinfer": ["0.6.4"]}
+    monkeypatch.setattr(sources, "releases", lambda project, *_: known[project])
+    assert port.targets(["flashinfer", "vllm"], "0.24.0", using) == {"vllm": "0.24.0"}
+    latest = {"flashinfer": "0.6.4", "vllm": "0.24.0"}
+    assert port.targets(["flashinfer", "vllm"], "latest", using) == latest
+
+
+def test_a_conflict_shows_the_lines_of_both_sides(patch: Patch, using: Settings) -> None:
+    shown = ported(patch, "0.24.0", using).detail.splitlines()
+    assert shown[0] == "pkg/x.py:4: upstream and the patch changed the same lines"
+    assert [line.strip() for line in shown[1:]] == [
+        "<<<<<<< vllm 0.24.0",
+        "see",
+        "||||||| vllm 0.20.0",
+        "c",
+        "=======",
+        "patched",
+        ">>>>>>> patch",
+    ]
+
+
+PATHS = """\
+import pathlib, sys
+path = pathlib.Path(sys.argv[1], "pkg/x.py")
+print("looked" if path.is_file() else "there is no pkg/x.py")
+raise SystemExit((0 if "patched" in path.read_text() else 1) if path.is_file() else 3)
+"""
+
+
+def test_a_proof_finds_a_file_that_upstream_moved_at_its_old_path(
+    patch: Patch, using: Settings
+) -> None:
+    (patch.folder / "proof.py").write_text(PATHS)
+    assert ported(again(patch.folder), "0.23.0", using).outcome == "merged"
+    variant = again(patch.folder).variant("0.23.0")
+    assert variant is not None
+    assert variant.moved == {"pkg/x.py": "other/folder/x.py"}
+    assert ported(again(patch.folder), "0.23.0", using).outcome == "already works"
+
+
+def test_a_future_release_with_a_moved_file_names_it_and_is_no_conflict(
+    patch: Patch, using: Settings
+) -> None:
+    (patch.folder / "proof.py").write_text(PATHS)
+    (patch.folder / "patch.yaml").write_text(ENTRY.replace("<0.21", "<0.26"))
+    tree = sources.fetch("vllm", "0.23.0", using)
+    for one in (patch, again(patch.folder)):
+        (row,) = Bench(using).each(tree, [status.step_for(one, tree)])
+        assert row.state is State.UNKNOWN
+        assert row.reason.startswith("upstream moved pkg/x.py, perhaps to other/folder/x.py; ")
+
+
+UNSURE = "print('inconclusive: not here')\nraise SystemExit(3)\n"
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_a_clean_merge_without_a_verdict_is_merged_but_unproven(
+    patch: Patch, using: Settings, *, draft: bool
+) -> None:
+    (patch.folder / "proof.py").write_text(UNSURE)
+    (patch.folder / "patch.yaml").write_text(("draft: true\n" if draft else "") + ENTRY)
+    done = ported(again(patch.folder), "0.22.0", using)
+    assert (done.outcome, done.done) == ("merged, unproven", draft)
+    # no image can have a draft; what flavors list is not changed without a proof
+    assert ("<0.23,>=0.22" in ranges(patch)) is draft
+    assert len(worktree.unfinished(using)) == (not draft)
+
+
+def test_a_change_that_upstream_has_is_already_upstream_and_no_conflict(
+    patch: Patch, using: Settings
+) -> None:
+    (patch.folder / "proof.py").write_text(UNSURE)
+    same = DIFF.replace("+patched", "+fixed upstream")
+    (patch.folder / "0.20.diff").write_text(same)
+    done = ported(again(patch.folder), "0.25.0", using)
+    assert (done.outcome, done.done) == ("already upstream", True)
+    (patch.folder / "proof.py").write_text(PROOF.replace("fixed upstream", "never"))
+    done = ported(again(patch.folder), "0.25.0", using)
+    assert (done.outcome, done.done) == ("already upstream", False)
+    assert "its proof still fails" in done.did
+    assert worktree.unfinished(using) == []
+
+
+def test_a_merge_that_does_not_compile_is_refused_whatever_the_proof_says(
+    patch: Patch, using: Settings
+) -> None:
+    new = sources.fetch("vllm", "0.22.0", using)
+    file = merge.MergedFile(old="pkg/x.py", new="pkg/x.py", text=b"return\n", conflicts=0)
+    (new.root / "pkg/x.py").write_text("a = 1\n")
+    assert "does not compile" in rebase._fault([file], new)
 
 
 minors = st.integers(min_value=10, max_value=40)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
 from support import ROOT
 from support.machine import DOWN, settings
-from support.patches import DIFF, make
+from support.patches import DIFF, PATCH, make
 from support.project import stock_patches
 from support.sources import TREES, publish
 
 from imagefactory import stock
 from imagefactory.commands import patch_measure
-from imagefactory.errors import SetupError
+from imagefactory.errors import SetupError, fail
 from imagefactory.inbuild import proofkit
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench, Measured
@@ -121,11 +122,9 @@ def test_results_are_cached_until_proofkit_changes(
     assert (tmp_path / "ran").read_text() == 2 * ran
 
 
-def test_the_newest_release_of_each_minor_is_measured_unless_a_specifier_is_given(
-    tmp_path: Path, index: str
-) -> None:
+def test_all_releases_are_measured_unless_a_specifier_is_given(tmp_path: Path, index: str) -> None:
     using = settings(tmp_path, index)
-    assert sources.releases("vllm", None, using) == ["0.22.3", "0.23.0"]
+    assert sources.releases("vllm", None, using) == list(TREES)
     assert sources.releases("vllm", SpecifierSet("<0.22.3"), using) == ["0.22.1", "0.22.2"]
 
 
@@ -173,6 +172,82 @@ def test_the_history_of_a_patch_is_given_as_ranges_of_releases(
     assert status.history(rows_of(*states)) == text
 
 
+def test_the_kind_of_a_patch_is_given_where_it_is_no_fix(tmp_path: Path) -> None:
+    text = PATCH.replace("purpose: p", "kind: latent\n" + KINDS + "purpose: p")
+    make(tmp_path, text=text)
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    rows = [
+        replace(row, version=f"0.{minor}", patch=patch.name)
+        for row, minor in zip(rows_of("needed", "needed", "obsolete"), (1, 2, 3), strict=True)
+    ]
+    assert status.history(rows, patch) == "needed (latent) 0.1, needed 0.2, obsolete since 0.3"
+    page = status.markdown(rows, [patch])
+    assert "| vllm/one | latent | static |" in page
+    assert "| 0.1 | needed (latent) |" in page
+    assert "On ==0.2 it is fix: a build emits it." in page
+
+
+KINDS = 'kinds:\n  - {versions: "==0.2", kind: fix, reason: a build emits it}\n'
+
+
+def test_a_point_release_is_shown_only_if_a_state_flips_inside_its_minor() -> None:
+    rows = [
+        replace(row, version=version)
+        for row, version in zip(
+            rows_of("needed", "obsolete", "obsolete", "obsolete", "obsolete"),
+            ("0.19.0", "0.19.1", "0.19.2", "0.20.0", "0.20.1"),
+            strict=True,
+        )
+    ]
+    assert [row.version for row in status.shown(rows)] == ["0.19.0", "0.19.2", "0.20.1"]
+
+
+def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch: Patch) -> None:
+    tree = sources.SourceTree(project="vllm", version="0.22.1", root=tmp_path, sha256="")
+
+    def source(_project: str, version: str) -> sources.SourceTree:
+        if version == "0.22.1":
+            return tree
+        raise fail(SetupError, "sources-unreachable", "no index", fix="")
+
+    found, failed = status.fetch([("vllm", "0.22.1"), ("vllm", "0.22.2")], source)
+    assert (found, failed) == ([tree], {("vllm", "0.22.2"): "no index"})
+    (row,) = status.without_sources([patch], failed)
+    assert (row.version, row.state, row.reason) == (
+        "0.22.2",
+        State.UNKNOWN,
+        "no sources: no index",
+    )
+    with pytest.raises(SetupError):
+        status.fetch([("vllm", "0.22.2")], source)
+
+
+def test_a_release_with_the_same_content_is_not_proven_again(
+    tmp_path: Path, index: str, patch: Patch
+) -> None:
+    using = settings(tmp_path, index)
+    trees = [sources.fetch("vllm", version, using) for version in ("0.22.1", "0.22.2")]
+    (trees[1].root / "x.py").write_text(TREES["0.22.1"])
+    (trees[1].root / "y.py").write_text("not read\n")
+    first, second = (status.measure([patch], [tree], Bench(using))[0] for tree in trees)
+    assert (tmp_path / "ran").read_text().count("ran") == 2
+    assert (second.state, second.version) == (first.state, "0.22.2")
+    assert second.evidence.endswith("same as on 0.22.1")
+    assert trees[1].sha256[:12] in second.evidence
+
+
+def test_a_proof_that_only_an_installed_tree_confirms_leaves_a_declared_state(
+    tmp_path: Path, index: str, patch: Patch
+) -> None:
+    text = (patch.folder / "patch.yaml").read_text().replace("kind: static", "kind: installed")
+    (patch.folder / "patch.yaml").write_text(text)
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    tree = sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
+    (row,) = status.measure([patch], [tree], Bench(settings(tmp_path, index)))
+    assert row.state is State.DECLARED
+    assert row.evidence.startswith("declared; its diff applies to")
+
+
 def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) -> None:
     trees = []
     for version, line in (
@@ -210,7 +285,7 @@ def published(page: str) -> list[Measured]:
                         project=project,
                         patch=f"{project}/{name}",
                         version=version,
-                        state=State(state),
+                        state=State(state.partition(" (")[0]),
                         reason="",
                         evidence="",
                     )

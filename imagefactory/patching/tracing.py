@@ -1,0 +1,124 @@
+"""Runs a proof and records which paths of its tree it looked at. Standard library only.
+
+    IMAGEFACTORY_PROOF=proof.py IMAGEFACTORY_TRACE=OUT python tracing.py TREE
+
+OUT gets a line of JSON for each path that was opened, examined or listed, relative to TREE, and
+whether it was listed, with those that compilers included; ``null`` if that is not known, because
+another program was run on the tree. It is written when the proof has ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+#: The environment names the file to which GCC, below nvcc too, reports the headers it included.
+GCC_REPORT = "DEPENDENCIES_OUTPUT"
+COMPILERS = frozenset({"g++", "gcc", "nvcc"})
+#: The environment names where the record goes, and the proof.
+TRACE, PROOF = "IMAGEFACTORY_TRACE", "IMAGEFACTORY_PROOF"
+
+
+class Recorder:
+    """What a proof looked at below ``root``.
+
+    Attributes:
+        root: the tree, resolved.
+        paths: relative paths that were opened, examined or listed.
+        listed: those that were listed.
+        known: whether ``paths`` is everything.
+        include: folders in which compilers searched for headers.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.paths: set[str] = set()
+        self.listed: set[str] = set()
+        self.known = True
+        self.include: set[str] = set()
+
+    def note(self, path: object, *, listed: bool = False) -> None:
+        """Record ``path`` if it is in the tree."""
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if isinstance(path, str | os.PathLike):
+            full = os.path.abspath(path)  # noqa: PTH100 - pathlib would examine the path again
+            if full == self.root or full.startswith(self.root + os.sep):
+                relative = os.path.relpath(full, self.root)
+                self.paths.add(relative)
+                if listed:
+                    self.listed.add(relative)
+
+    def hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Handle one of Python's audit events."""
+        if event in ("open", "os.listdir", "os.scandir"):
+            self.note(arguments[0], listed=event != "open")
+        elif event == "subprocess.Popen":
+            self._ran(arguments[1], arguments[2])
+        elif event in ("os.system", "os.exec", "os.posix_spawn"):
+            self.known = False
+
+    def _ran(self, argv: object, folder: object) -> None:
+        words = [os.fspath(word) for word in argv] if isinstance(argv, list | tuple) else [argv]
+        texts = [word if isinstance(word, str) else str(word) for word in words]
+        if os.path.basename(texts[0]) in COMPILERS:  # noqa: PTH119 - as in note
+            self.include.update(text[2:] for text in texts if text.startswith("-I"))
+            for text in texts[1:]:
+                if not text.startswith("-"):
+                    self.note(text)
+        elif any(self.root in text for text in [*texts, str(folder or "")]):
+            self.known = False
+
+    def headers(self, report: Path) -> None:
+        """Record the headers that compilers included, and where they looked for them first."""
+        text = report.read_text(encoding="utf-8") if report.is_file() else ""
+        names = {word for word in text.replace("\\\n", " ").split() if not word.endswith(":")}
+        inside = [Path(name) for name in names if name.startswith(self.root)]
+        roots = {Path(name) for name in self.include} | {path.parent for path in inside}
+        for path in inside:
+            self.note(path)
+            for found in [root for root in roots if path.is_relative_to(root)]:
+                for root in roots:
+                    self.note(root / path.relative_to(found))
+
+
+def watch(recorder: Recorder) -> None:
+    """Record from now on; ``os.stat`` has no audit event."""
+    examine = os.stat
+
+    def stat(path, *args, **options):  # type: ignore[no-untyped-def]
+        recorder.note(path)
+        return examine(path, *args, **options)
+
+    sys.addaudithook(recorder.hear)
+    os.stat = stat
+
+
+def write(recorder: Recorder, out: Path, report: Path) -> None:
+    """Write what was recorded."""
+    recorder.headers(report)
+    rows = [[path, path in recorder.listed] for path in sorted(recorder.paths)]
+    lines: Sequence[object] = rows if recorder.known else [None]
+    out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def main(tree: str) -> None:
+    """Run the proof as if it had been started itself."""
+    proof, out = os.environ.pop(PROOF), Path(os.environ.pop(TRACE))
+    report = out.with_suffix(".headers")
+    os.environ[GCC_REPORT] = str(report)
+    recorder = Recorder(Path(tree).resolve())
+    atexit.register(write, recorder, out, report)
+    sys.argv = [proof, tree]
+    sys.path[0] = str(Path(proof).parent)
+    watch(recorder)
+    runpy.run_path(proof, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
