@@ -84,9 +84,10 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal that cannot show a character gets an escape, not a traceback
             reconfigure(errors="backslashreplace")
-    shell.LOG.open(from_environment(os.environ).logs / "commands.log")
     json = _wants_json(sys.argv[1:])
     try:
+        _check_output()
+        shell.LOG.open(from_environment(os.environ).logs / "commands.log")
         code = _run()
     except (FactoryError, OSError) as error:
         known = error if isinstance(error, FactoryError) else _of_the_machine(error)
@@ -104,6 +105,21 @@ def main() -> None:
     else:
         ui.finish()
     sys.exit(code)
+
+
+def _check_output() -> None:
+    """Raise SetupError if standard output is closed: a file opened later would become it."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a number
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as above
+        what, fix = "standard output is closed", "redirect it, to /dev/null if it is not wanted"
+        raise fail(SetupError, "output-closed", what, fix=fix)
 
 
 REPORT = "this is a bug: report it with the traceback on standard error"

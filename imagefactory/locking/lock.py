@@ -48,6 +48,8 @@ class Wheel:
         index: the simple index it was found on; ``find-links`` for a local folder (whose path
             differs between machines), ``wheelhouse`` for a wheel that imagefactory built, or the
             URL of a wheel that the matrix gives by URL.
+        requires: what it requires of other wheels on the target, without markers; None if that is
+            not recorded, as in locks of older versions.
     """
 
     name: Project
@@ -56,6 +58,7 @@ class Wheel:
     sha256: Sha256
     size: Size
     index: Address
+    requires: tuple[Text, ...] | None = None
 
     @property
     def tags(self) -> str:
@@ -261,7 +264,9 @@ class Deb:
     sha256: Sha256
     size: Size
     archive: Annotated[str, Field(pattern=r"^debian(-security)?$")]
-    path: Annotated[str, Field(pattern=r"^([A-Za-z0-9+~_-][A-Za-z0-9.+~_-]*/)+[A-Za-z0-9][^/\s]*\.deb$")]
+    path: Annotated[
+        str, Field(pattern=r"^([A-Za-z0-9+~_-][A-Za-z0-9.+~_-]*/)+[A-Za-z0-9][^/\s]*\.deb$")
+    ]
 
     @property
     def filename(self) -> str:

@@ -14,8 +14,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 from remotezip import RemoteIOError, RemoteZip
 
-from imagefactory.locking import indexes
+from imagefactory.locking import indexes, remote_wheel
+from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
+from imagefactory.system import web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -33,6 +35,38 @@ def requires(name: str, version: str, settings: Settings) -> list[str] | None:
             if _is(file.filename, name, version):
                 return _cached(index, file, settings.cache / "metadata")
     return None
+
+
+def of_wheel(wheel: Wheel, location: str | Path, settings: Settings) -> list[str]:
+    """The Requires-Dist lines of a wheel; ``location`` is its URL or its path.
+
+    They are kept by the wheel's hash. Raises SetupError if they cannot be read.
+    """
+    kept = settings.cache / "metadata" / f"{wheel.sha256}.json"
+    try:
+        lines: list[str] = json.loads(kept.read_text(encoding="utf-8"))
+        if all(isinstance(line, str) for line in lines):
+            return lines
+    except (OSError, ValueError, TypeError, RecursionError):
+        pass
+    path = location if isinstance(location, Path) else indexes.local(wheel, settings.find_links)
+    if path:
+        with zipfile.ZipFile(path) as archive:
+            lines = _lines(archive.read(_member(archive)).decode())
+    else:
+        lines = _lines(_remote(wheel, str(location), settings))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(lines), encoding="utf-8")
+    return lines
+
+
+def _remote(wheel: Wheel, url: str, settings: Settings) -> str:
+    """METADATA: the index's own file (PEP 658), else from the wheel, by ranges or in full."""
+    account = settings.account_for(url)
+    text = web.text_of(f"{url}.metadata", account)
+    if text is not None and text.startswith("Metadata-Version:"):
+        return text
+    return remote_wheel.member(wheel, url, settings, _member).decode()
 
 
 def _is(filename: str, name: str, version: str) -> bool:

@@ -27,12 +27,13 @@ HEADER = """\
 # A [[resolution]] is all wheels of one (platform, Python, pins); cells may share it. `torch` is
 # what the wheel itself says it is (torch/version.py), `override` a decision against upstream's
 # metadata with its reason. A wheel is its sha256; `index` only says where it was found
-# ("find-links" is a local folder). A [[toolchain]] is a compiler set for one platform, installed
-# into a prefix of its own. A [[source]] is what wheels are made from, a [[built]] is a wheel made
-# by `imagefactory wheel`, keyed by the hash of everything that decides its content. An [[unpacker]]
-# is the uv that unpacks wheels in a build, for each platform that builds run on. A [[base]] is the
-# digest of an image in a registry, or every Debian package (deb) that the base consists of;
-# `builder` packages are only in the stage that assembles images.
+# ("find-links" is a local folder), `requires` what it requires of the other wheels. A
+# [[toolchain]] is a compiler set for one platform, installed into a prefix of its own. A [[source]]
+# is what wheels are made from, a [[built]] is a wheel made by `imagefactory wheel`, keyed by the
+# hash of everything that decides its content. An [[unpacker]] is the uv that unpacks wheels in a
+# build, for each platform that builds run on. A [[base]] is the digest of an image in a registry,
+# or every Debian package (deb) that the base consists of; `builder` packages are only in the stage
+# that assembles images.
 """
 _ADAPTER = TypeAdapter(Lock)
 #: The tables of the file, and what the classes call them.
@@ -51,6 +52,8 @@ _TABLES = {
     "builder": "builder",
     "torch": "torch",
 }
+#: A value of the lock: names of attributes and positions in lists.
+Loc = tuple[str | int, ...]
 _TOP = ("resolution", "toolchain", "source", "built", "unpacker", "driver", "base")
 #: Bytes; the lock of a hundred resolutions has a tenth of it.
 LARGEST = 100_000_000
@@ -117,7 +120,7 @@ def _parse(data: dict[str, Any]) -> Lock:
     )
 
 
-def _contradictions(lock: Lock) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+def _contradictions(lock: Lock) -> Iterator[tuple[str, Loc]]:
     """What contradicts itself in a lock whose values are valid, and where."""
     sets: list[tuple[str, Sequence[Resolution | LockedToolchain]]] = [
         ("resolutions", lock.resolutions),
@@ -127,7 +130,7 @@ def _contradictions(lock: Lock) -> Iterator[tuple[str, tuple[str | int, ...]]]:
         for number, part in enumerate(parts):
             seen = set()
             for index, wheel in enumerate(part.wheels):
-                loc = (key, number, "wheels", index, "filename")
+                loc: Loc = (key, number, "wheels", index, "filename")
                 if not _is_named(wheel):
                     yield f"{wheel.filename} is not a file of {wheel.name} {wheel.version}", loc
                 if wheel.name in seen:
@@ -308,6 +311,7 @@ def _wheel_rows(wheels: Iterable[Wheel]) -> list[dict[str, Any]]:
             size=w.size,
             index=w.index,
             tags=w.tags,
+            requires=None if w.requires is None else list(w.requires),
         )
         for w in sorted(wheels, key=lambda w: (w.name, w.filename))
     ]

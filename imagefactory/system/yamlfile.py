@@ -235,7 +235,7 @@ def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
         fix = "save it as UTF-8"
         raise fail(InputError, f"{prefix}-encoding", what, where=where, fix=fix) from None
     except OSError as error:
-        what, fix = f"{path} cannot be read: {error.strerror}", "name a readable file"
+        what, fix = f"it cannot be read: {error.strerror}", "name a readable file"
         raise fail(InputError, f"{prefix}-missing", what, where=positions.file, fix=fix) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
