@@ -89,22 +89,31 @@ def main() -> None:
         _check_output()
         shell.LOG.open(from_environment(os.environ).logs / "commands.log")
         code = _run()
+        if code not in _STOPPED:
+            ui.finish()
     except (FactoryError, OSError) as error:
         known = error if isinstance(error, FactoryError) else _of_the_machine(error)
         ui.failure(known)
-        ui.finish(known, known.exit_code, wanted=json)
+        _finish(known, known.exit_code, wanted=json)
         sys.exit(known.exit_code)
     except Exception as error:
         bug = fail(FactoryError, "internal-error", f"{type(error).__name__}: {error}", fix=REPORT)
-        ui.finish(bug, bug.exit_code, wanted=json)
+        _finish(bug, bug.exit_code, wanted=json)
         raise
     if code in _STOPPED:
         name, what = _STOPPED[code]
         ui.say(f"{what}; finished steps are kept, and the next run continues from there")
-        ui.finish(fail(FactoryError, name, what, fix="run it again"), code, wanted=json)
-    else:
-        ui.finish()
+        _finish(fail(FactoryError, name, what, fix="run it again"), code, wanted=json)
     sys.exit(code)
+
+
+def _finish(error: FactoryError, code: int, *, wanted: bool) -> None:
+    """Write the document of a command that failed, unless that is what failed."""
+    try:
+        ui.finish(error, code, wanted=wanted)
+        sys.stdout.flush()
+    except OSError:  # what is left in the buffer would fail again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _check_output() -> None:

@@ -120,13 +120,12 @@ def _without_marker(line: str) -> str:
 
 def _replaced(overrides: Overrides) -> dict[str, str | None]:
     """For each package with an override, the requirement instead, or None if it is left out."""
-    return {
-        _parsed(one.requirement).name: None if one.drop else one.requirement for one in overrides
-    }
+    valid = (one for one in overrides if _is_valid(one.requirement))
+    return {_parsed(one.requirement).name: None if one.drop else one.requirement for one in valid}
 
 
 def _effective(text: str, replaced: Mapping[str, str | None]) -> Iterator[str]:
-    found = replaced.get(_parsed(text).name, text)
+    found = replaced.get(_parsed(text).name, text) if _is_valid(text) else text
     if found is not None:
         yield found
 
@@ -155,6 +154,8 @@ def lacking(part: Resolution | LockedToolchain) -> tuple[str, ...]:
 
 
 def _lack(owner: str, text: str, wheels: Mapping[str, Wheel], target: Mapping[str, str]) -> str:
+    if not _is_valid(text):
+        return f"{owner} requires {text!r}, which is not a valid requirement"
     wanted = _parsed(text)
     marker = wanted.requirement.marker
     if marker is not None and not marker.evaluate(dict(target)):

@@ -59,7 +59,8 @@ class Inputs:
         """
         version = self.lock.unpacker_version
         if version is None:
-            raise fail(InputError, UNCOVERED, NO_UNPACKER, fix="imagefactory lock")
+            where, fix = "wheels.lock", "imagefactory lock"
+            raise fail(InputError, UNCOVERED, NO_UNPACKER, where=where, fix=fix)
         return version
 
 
@@ -111,7 +112,8 @@ def base_of(bases: Bases, base: Base, platform: Platform) -> BaseImage:
     if found is None:
         what = f"wheels.lock has no base {base.name} for {platform}"
         fix = "run imagefactory lock; an image must exist for the build platform, too"
-        raise fail(InputError, "lock-uncovered", what, fix=fix)
+        where = str(base.where("suite") or base.where("image") or "wheels.lock")
+        raise fail(InputError, "lock-uncovered", what, where=where, fix=fix)
     return found
 
 

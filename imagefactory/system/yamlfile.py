@@ -25,6 +25,8 @@ LARGEST = 1_000_000
 #: The most values that a file may have once its aliases are written out, and the longest of them.
 MOST_VALUES = 100_000
 LONGEST = 4000
+#: Problems of keys and types that are reported at once; beyond that the file is another one.
+MOST_PROBLEMS = 100
 #: Nesting at which libyaml's recursion is far from the end of the stack.
 _DEEPEST = 1000
 _COMPACT = re.compile(r"(?:[-?][ \t]+){100}")
@@ -151,7 +153,7 @@ def examine(
         try:
             return schema.model_validate(data), positions, problems
         except ValidationError as error:
-            found = _located(error, positions)
+            found = _located(error, positions)[:MOST_PROBLEMS]
         known = _known_keys(schema)
         # a mistake in an inherited value is reported where it is written
         own = [(loc, detail) for loc, detail in found if loc not in positions.inherited]
