@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.errors import Problem
-from imagefactory.locking import index_errors
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
-from imagefactory.system import web
+from imagefactory.system import index_errors, web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from imagefactory.errors import SetupError, fail
-from imagefactory.locking import index_errors, wheelhouse
+from imagefactory.locking import wheelhouse
 from imagefactory.settings import Settings
-from imagefactory.system import ui, web
+from imagefactory.system import index_errors, ui, web
 
 if TYPE_CHECKING:
     from imagefactory.locking.lock import Wheel

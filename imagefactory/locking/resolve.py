@@ -18,12 +18,12 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.locking import cures, index_errors, indexes, named_indexes
+from imagefactory.locking import cures, indexes, named_indexes
 from imagefactory.locking.lock import FIND_LINKS, Resolution, Wheel
 from imagefactory.locking.tags import target_tags, uv_platform
 from imagefactory.matrix.cell import Request
 from imagefactory.settings import Settings
-from imagefactory.system import shell, web
+from imagefactory.system import index_errors, shell, web
 
 #: An answer that keeps uv from resolving anything; others depend on the package.
 _FATAL = {"credentials", "proxy", "failing", "timeout", "tls", "cut-off", "unreachable", "garbage"}

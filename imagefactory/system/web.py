@@ -152,8 +152,10 @@ def download(
         with waiting(url):
             return with_retries(save)
     except requests.RequestException as error:
-        fix = "check the URL and the network: imagefactory doctor"
-        raise fail(SetupError, code, f"{url}: {error}", fix=fix) from None
+        from imagefactory.system import index_errors  # noqa: PLC0415 - imports this module
+
+        found = index_errors.of_request(url, error)
+        raise fail(SetupError, code, found.what, fix=found.fix) from None
 
 
 def text_of(url: str, account: tuple[str, str] | None = None) -> str | None:
@@ -184,8 +186,9 @@ def size_of(url: str, account: tuple[str, str] | None = None) -> int:
                 lambda: _session().head(url, timeout=timeout(), allow_redirects=True, auth=account),
             )
     except requests.RequestException as error:
-        fix = "check the indexes: imagefactory doctor"
-        raise fail(SetupError, "index-unreachable", f"{url}: {error}", fix=fix) from None
+        from imagefactory.system import index_errors  # noqa: PLC0415 - imports this module
+
+        raise SetupError(index_errors.of_request(url, error)) from None
     return int(answer.headers.get("content-length", 0))
 
 

@@ -199,7 +199,7 @@ _NOT_FILES: Sequence[tuple[str, Callable[[Path], object]]] = (
     ("an endless device", lambda path: path.symlink_to("/dev/zero")),
     ("a full device", lambda path: path.symlink_to("/dev/full")),
     ("a memory file", lambda path: path.symlink_to("/proc/self/mem")),
-    ("missing", lambda path: None),
+    ("missing", str),
     ("empty", Path.touch),
     ("random bytes", lambda path: path.write_bytes(Random(0).randbytes(9999))),  # noqa: S311
     ("large", lambda path: path.write_bytes(b"\n" * 200_000_000)),

@@ -224,6 +224,12 @@ def _fixed(data: bytes) -> Callable[[bytes], bytes]:
     return lambda _: data
 
 
+def _doubled(data: bytes) -> bytes:
+    begin = data.index(b"[[resolution.wheel]]")
+    end = data.index(b"[[resolution.wheel]]", begin + 1)
+    return data[:end] + data[begin:end] + data[end:]
+
+
 LOCK_TEXTS: Sequence[tuple[str, Callable[[bytes], bytes]]] = (
     ("5,000 brackets", _with(b"format = 1", b"format = 1\nx = " + b"[" * 5000)),
     ("a number of 5,000 digits", _with(b"size = 1", b"size = " + DIGITS.encode())),
@@ -234,17 +240,11 @@ LOCK_TEXTS: Sequence[tuple[str, Callable[[bytes], bytes]]] = (
     ("cut off", lambda data: data[: len(data) * 2 // 3 - 7]),
     ("merged badly", _with(b"[[resolution]]", b"<<<<<<< ours\n[[resolution]]")),
     ("a duplicate key", _with(b"format = 1", b"format = 1\nformat = 1")),
-    ("a duplicate wheel", lambda data: _doubled(data)),
+    ("a duplicate wheel", _doubled),
     ("an invisible character", _with(b'name = "numpy"', 'name = "num\u202epy"'.encode())),
     ("nothing", _fixed(b"")),
     ("a list", _fixed(b"[1, 2]")),
 )
-
-
-def _doubled(data: bytes) -> bytes:
-    begin = data.index(b"[[resolution.wheel]]")
-    end = data.index(b"[[resolution.wheel]]", begin + 1)
-    return data[:end] + data[begin:end] + data[end:]
 
 
 _HEAD = b"diff --git a/x.py b/x.py\n"

@@ -57,31 +57,46 @@ def problem(code: str, what: str) -> Problem:
 
 def of_request(url: str, error: Exception) -> Problem:
     """What a failed request to ``url`` means."""
-    import requests  # noqa: PLC0415 - takes 50 ms
-
     shown, host = web.without_account(url), web.host_of(url)
     answer = getattr(error, "response", None)
-    if answer is None:  # remotezip wraps what it caught
-        error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    if answer is None and isinstance(error.__cause__, Exception):  # remotezip wraps what it caught
+        error = error.__cause__
         answer = getattr(error, "response", None)
     if answer is not None:
         return of_status(shown, answer.status_code)
-    if isinstance(error, requests.exceptions.SSLError):
-        return problem("index-tls", f"the certificate of {host} is not trusted")
-    if isinstance(error, requests.Timeout) or "timed out" in str(error).lower():
-        seconds = web.timeout()[1]
-        return problem("index-timeout", f"{host} did not answer within {seconds:g} s ({shown})")
-    cut = (requests.exceptions.ChunkedEncodingError, requests.exceptions.ContentDecodingError)
-    if isinstance(error, cut):
-        return problem("index-cut-off", f"{host} ended its answer too early ({shown})")
-    if isinstance(error, ValueError) and not isinstance(error, requests.RequestException):
-        what = f"{shown} is not a page of a package index: {_line(error)}"
-        return problem("index-garbage", what)
-    return problem("index-unreachable", f"cannot connect to {host} ({shown}): {_line(error)}")
+    code = _kind(error)
+    what = {
+        "index-tls": f"the certificate of {host} is not trusted ({shown})",
+        "index-timeout": f"{host} did not answer within {web.timeout()[1]:g} s ({shown})",
+        "index-cut-off": f"{host} ended its answer too early ({shown})",
+        "index-garbage": f"{shown} is not a page of a package index: {_line(error)}",
+        "index-unreachable": f"cannot connect to {host} ({shown}): {_line(error)}",
+    }
+    return problem(code, what[code])
+
+
+def _kind(error: Exception) -> str:
+    """The code of an error without an answer."""
+    from requests import RequestException, Timeout, exceptions  # noqa: PLC0415 - takes 50 ms
+
+    text = str(error)
+    if isinstance(error, exceptions.SSLError):
+        return "index-tls"
+    if isinstance(error, Timeout) or "timed out" in text.lower():
+        return "index-timeout"
+    cut = (exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)
+    if isinstance(error, cut) or "IncompleteRead" in text:
+        return "index-cut-off"
+    is_answer = isinstance(error, ValueError) and not isinstance(error, RequestException)
+    if is_answer or isinstance(error, exceptions.InvalidJSONError):
+        return "index-garbage"
+    return "index-unreachable"
 
 
 def of_status(shown: str, status: int) -> Problem:
     """What the HTTP ``status`` of an answer means."""
+    if status < 400:
+        return problem("index-garbage", f"{shown} redirects in a circle (HTTP {status})")
     code, what = _STATUS.get(status, ("index-failing", "failed"))
     return problem(code, f"{shown}: the index {what} (HTTP {status})")
 
