@@ -20,7 +20,9 @@ NO_UNPACKER = "wheels.lock does not pin the uv that unpacks wheels"
 #: What a person may have edited is validated when a lock is read: none of it may be an option of a
 #: program, leave a folder or be of no effect.
 _STRICT = with_config(ConfigDict(extra="forbid"))
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f\x{202a}-\x{202e}\x{2066}-\x{2069}]+$")]
+Text = Annotated[str, Field(pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$")]
+#: What a person wrote, with line ends and the joiners of emoji.
+Prose = Annotated[str, Field(pattern=r"^[[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]\n\t\x{200c}\x{200d}]+$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Size = Annotated[int, Field(strict=True, ge=0)]
@@ -31,7 +33,7 @@ Version = Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.+!]{0,127}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!~-]{0,254}$")]
 WheelFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+!~-]*$")]
-Address = Annotated[str, Field(pattern=r"^(find-links|wheelhouse|https?://[^\s]+)$")]
+Address = Annotated[str, Field(pattern=r"^(find-links|wheelhouse|https?://[!-~]+)$")]
 
 
 @_STRICT
@@ -104,7 +106,7 @@ class LockedOverride:
 
     requirement: Text
     drop: bool
-    reason: Text
+    reason: Prose
 
 
 @_STRICT
@@ -187,12 +189,12 @@ class LockedSource:
     ``git+URL@COMMIT`` as its URL.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][^\s]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][!-~]*$")]
     version: Word
     filename: FileName
     sha256: Sha256
     size: Size
-    url: Annotated[str, Field(pattern=r"^(git\+)?(https?|ssh|file)://[^-\s][^\s]*$")]
+    url: Annotated[str, Field(pattern=r"^(git\+)?(https?|ssh|file)://[!-,.-~][!-~]*$")]
 
 
 @_STRICT
@@ -229,7 +231,7 @@ class LockedDriver:
 
     cuda: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
     driver: Version
-    reason: Text
+    reason: Prose
 
 
 def drivers_of(cells: Iterable[Cell]) -> tuple[LockedDriver, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,15 @@ from packaging.version import InvalidVersion, Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagefactory.errors import InputError, fail
-from imagefactory.locking.lock import Lock, LockedBase, LockedToolchain, Resolution, Wheel
+from imagefactory.locking.lock import (
+    BuiltWheel,
+    Lock,
+    LockedBase,
+    LockedToolchain,
+    Resolution,
+    Unpacker,
+    Wheel,
+)
 from imagefactory.system import files
 
 FORMAT = 1
@@ -88,7 +97,7 @@ def _loads(text: str, path: Path) -> Lock:
         raise fail(InputError, "lock-format", what, where=f"{path}:1", fix=fix)
     try:
         lock = _parse(data)
-        what, loc = next(_contradictions(lock), ("", ()))
+        what, loc = next(itertools.chain(_contradictions(lock), _tags(lock, data)), ("", ()))
     except ValidationError as error:
         first = error.errors()[0]
         loc = first["loc"]
@@ -129,6 +138,8 @@ def _contradictions(lock: Lock) -> Iterator[tuple[str, Loc]]:
     for key, parts in sets:
         for number, part in enumerate(parts):
             seen = set()
+            if not part.wheels:
+                yield f"{part.name} has no wheels", (key, number)
             for index, wheel in enumerate(part.wheels):
                 loc: Loc = (key, number, "wheels", index, "filename")
                 if not _is_named(wheel):
@@ -140,6 +151,30 @@ def _contradictions(lock: Lock) -> Iterator[tuple[str, Loc]]:
         if not _is_named(unpacker.wheel):
             loc = ("unpackers", number, "wheel", "filename")
             yield f"{unpacker.wheel.filename} is not a file of {unpacker.wheel.name}", loc
+
+
+def _tags(lock: Lock, data: Mapping[str, Any]) -> Iterator[tuple[str, Loc]]:
+    """The wheels whose tags, which are only for people, are not those of the file name."""
+    sets: list[tuple[str, Sequence[Resolution | LockedToolchain]]] = [
+        ("resolution", lock.resolutions),
+        ("toolchain", lock.toolchains),
+    ]
+    for key, parts in sets:
+        for number, part in enumerate(parts):
+            for index, wheel in enumerate(part.wheels):
+                row = data[key][number]["wheel"][index]
+                if row.get("tags", wheel.tags) != wheel.tags:
+                    loc: Loc = (_TABLES[key], number, "wheels", index, "tags")
+                    yield f"{wheel.filename} has other tags than {row['tags']!r}", loc
+    singles: list[tuple[str, Sequence[BuiltWheel | Unpacker]]] = [
+        ("built", lock.built),
+        ("unpacker", lock.unpackers),
+    ]
+    for key, ones in singles:
+        for number, one in enumerate(ones):
+            tags = data[key][number]["wheel"].get("tags", one.wheel.tags)
+            if tags != one.wheel.tags:
+                yield f"{one.wheel.filename} has other tags than {tags!r}", (_TABLES[key], number)
 
 
 def _is_named(wheel: Wheel) -> bool:
@@ -158,16 +193,19 @@ def _line(text: str, loc: Sequence[str | int]) -> int:
     """The line of the value at ``loc``, as in a Lock, or of the innermost table around it."""
     names = {plural: single for single, plural in _TABLES.items()}
     header, line, lines = "", 1, text.split("\n")
-    parts = list(loc)
+    end, parts = len(lines), list(loc)
     while parts and (key := names.get(str(parts[0]))):
         header = f"{header}.{key}" if header else key
         number = parts[1] if len(parts) > 1 and isinstance(parts[1], int) else None
-        heads = (f"[[{header}]]",) if number is not None else (f"[{header}]",)
-        at = [i for i in range(line, len(lines) + 1) if lines[i - 1].strip() in heads]
-        if len(at) <= (number or 0):
-            return line
-        line, parts = at[number or 0], parts[1 if number is None else 2 :]
-    for i in range(line, len(lines)):
+        head = f"[{header}]" if number is None else f"[[{header}]]"
+        at = [i for i in range(line, end + 1) if lines[i - 1].strip() == head]
+        if len(at) <= (number or 0):  # written in one line, as a value of the table around it
+            parts = [key]
+            break
+        line, *after = at[number or 0 :]
+        end = after[0] if after else end
+        parts = parts[1 if number is None else 2 :]
+    for i in range(line, end):
         if lines[i].startswith("["):
             break
         if parts and re.match(rf'"?{re.escape(str(parts[0]))}"?\s*=', lines[i]):

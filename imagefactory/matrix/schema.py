@@ -149,7 +149,10 @@ class FlavorEntry(Strict):
         ),
     ] = {}
     patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text] = {}
+    env: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        Annotated[str, Field(pattern=r"^[^\n]+$")],
+    ] = {}
     serve_args: Annotated[
         list[Text], Field(description="default arguments that `serve` passes to vLLM")
     ] = []

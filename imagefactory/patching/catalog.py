@@ -26,11 +26,14 @@ from imagefactory.patching.patch import (
     Variant,
 )
 from imagefactory.patching.schema import PatchFile
+from imagefactory.system import files as regular
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Loc, Positions
 
 #: Project and name: folders of the catalogue, and of build contexts.
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*")
+#: Bytes.
+LARGEST_PROOF = 1_000_000
 Catalog = Mapping[str, Patch]
 
 
@@ -258,6 +261,10 @@ def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Ite
             what=what,
             fix="write the check that fails without the patch",
         )
+    elif not _is_text(patch.proof.script):
+        what, fix = f"{patch.proof.script.name} is not Python source", "save it as UTF-8"
+        where = str(positions.locate(("proof", "run")))
+        yield Problem(code="patch-no-proof", where=where, what=what, fix=fix)
     for variant in patch.variants:
         if not variant.diff.is_file():
             what = f"there is no file {variant.diff.name}"
@@ -275,6 +282,13 @@ def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Ite
             what = f"two variants cover {both}: {one.versions} and {other.versions}"
             fix = "make the ranges disjoint"
             yield Problem(code="patch-overlap", where=str(other.location), what=what, fix=fix)
+
+
+def _is_text(file: Path) -> bool:
+    try:
+        return "\0" not in regular.read_text(file, LARGEST_PROOF)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _corners(patch: Patch) -> list[Version]:

@@ -13,7 +13,7 @@ from imagefactory.errors import Problem
 from imagefactory.system import files
 
 _FILE_LINE = re.compile(r"^(?:---|\+\+\+) (?P<name>[^\t\n]+)")
-_HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_HUNK = re.compile(r"^@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _MODE = re.compile(
     r"^(?:new file mode|old mode|new mode|deleted file mode|index [0-9a-f.]+) (?P<mode>\d+)"
 )
@@ -168,11 +168,14 @@ def _escapes(name: str) -> bool:
 def _parse(text: str, shown: str) -> Iterator[Problem]:
     try:
         changed = PatchSet(text)
-    except UnidiffParseError as error:
+    except (UnidiffParseError, ValueError) as error:  # a number may have thousands of digits
         fix = "generate it again with: git diff --no-index, or imagefactory patch new"
         where = f"{shown}:{_malformed_line(text)}"
         yield Problem(
-            code="diff-malformed", where=where, what=f"not a unified diff: {error}", fix=fix
+            code="diff-malformed",
+            where=where,
+            what=f"not a unified diff: {str(error)[:200]}",
+            fix=fix,
         )
         return
     bad_header = next(

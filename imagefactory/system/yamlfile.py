@@ -21,9 +21,9 @@ from imagefactory.errors import InputError, Problem, fail
 from imagefactory.system import files
 
 #: The largest file that is read, in bytes.
-LARGEST = 1_000_000
+LARGEST = 300_000
 #: The most values that a file may have once its aliases are written out, and the longest of them.
-MOST_VALUES = 100_000
+MOST_VALUES = 50_000
 LONGEST = 4000
 #: Problems of keys and types that are reported at once; beyond that the file is another one.
 MOST_PROBLEMS = 100
@@ -31,7 +31,7 @@ MOST_PROBLEMS = 100
 _DEEPEST = 1000
 _COMPACT = re.compile(r"(?:[-?][ \t]+){100}")
 #: PyYAML's own parser takes seconds for more characters than this.
-_SMALL = 200_000
+_SMALL = 100_000
 
 Loc = tuple[str | int, ...]
 Schema = TypeVar("Schema", bound="Strict")

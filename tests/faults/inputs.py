@@ -25,7 +25,7 @@ from imagefactory.system.commandline import CommandLog
 
 #: Seconds of work, and of waiting, that an answer may take; other programs use the machine, too.
 LIMIT, WAIT = 5.0, 10.0
-_WHERE = re.compile(r"[^\s:]+:\d+: |environment: |wheels\.lock: ")
+_WHERE = re.compile(r"[^:]+:\d+: |environment: |wheels\.lock: ")
 
 
 def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:

@@ -186,6 +186,8 @@ def _file(chance: Random, project: Path) -> Bad:
     if chance.random() < 0.25:
         return chance.choice(_PROGRAMS)(project)
     name, (what, make) = chance.choice(FILES), chance.choice(_NOT_FILES)
+    if what == "empty" and name.endswith("proof.py"):  # which is a proof, of nothing
+        name = "wheels.lock"
     path = project / name
     path.unlink()
     make(path)

@@ -339,7 +339,6 @@ ARGUMENTS: Sequence[tuple[str, ...]] = (
     ("patch", "import", "matrix.yaml", "--name", "../x"),
     ("patch", "check", "--select", "nope"),
     ("patch", "continue", "--", "--help"),
-    ("patch",),
     *(("export", "gb10*", "-o", name) for name in ("x.toml", "pylock.a b.toml", "/dev/full")),
     ("export", "nope"),
     *(("render", "--out", name) for name in ("matrix.yaml", "/dev/null", "/proc/x")),
