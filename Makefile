@@ -66,14 +66,18 @@ faults: $(BIN)/imagefactory ## attack the factory with COUNT faults of each kind
 mutants: $(BIN)/imagefactory ## mutate patches and code; what survives is untested
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(NAMES)
 
-# tests that only read and compile upstream's sources run next to those that use the engine
+# three at a time: tests that only read and compile upstream's sources, those that make wheels,
+# and those that use the one image; much of what they do runs on one core
 E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py
+WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
 test-e2e: engine compiler ## a real engine, a real registry, real servers
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	  $(E2E) $(SOURCES) >"$$log" 2>&1 & sources=$$!; \
-	  failed=0; $(E2E) tests/e2e $(SOURCES:%=--ignore=%) || failed=$$?; \
-	  wait $$sources || failed=$$?; cat "$$log"; exit $$failed
+	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
+	  $(E2E) $(SOURCES) >"$$logs/sources" 2>&1 & sources=$$!; \
+	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \
+	  failed=0; $(E2E) tests/e2e $(SOURCES:%=--ignore=%) $(WHEELS:%=--ignore=%) || failed=$$?; \
+	  wait $$sources || failed=$$?; cat "$$logs/sources"; \
+	  wait $$wheels || failed=$$?; cat "$$logs/wheels"; exit $$failed
 
 test-all: test ## run all tests: builds a gb10 cell, tens of gigabytes
 	@$(BIN)/pytest -m large tests/e2e

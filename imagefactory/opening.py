@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from imagefactory.building import context_folders
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
@@ -65,7 +66,7 @@ def connect_if_any(workspace: Workspace) -> Engine | None:
 def contexts(workspace: Workspace, inputs: Inputs, folder: Path | None = None) -> Contexts:
     """The build contexts below the workspace's own folder, or below ``folder``."""
     return Contexts(
-        folder=folder or workspace.contexts,
+        folder=folder or context_folders.claim(workspace.project, workspace.settings),
         templates=inputs.templates,
         unpackers=inputs.lock.unpackers,
         settings=inputs.settings,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory import stock
+from imagefactory.building import context_folders
 from imagefactory.settings import Settings, from_environment
 
 
@@ -47,8 +48,8 @@ class Workspace:
 
     @property
     def contexts(self) -> Path:
-        """Folder of the build contexts and the bake file."""
-        return self.settings.cache / "build"
+        """Folder of the project's build contexts and bake files."""
+        return context_folders.of(self.project, self.settings)
 
 
 def find(matrix: Path, environ: Mapping[str, str]) -> Workspace:

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from imagefactory.building import bakefile, disk, layouts
 from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.bases import Resend
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
 from imagefactory.building.progress import Event, Progress
@@ -138,9 +139,12 @@ def bake(
     logs.mkdir(parents=True, exist_ok=True)
     left = {plan.cell.name: plan for plan in plans}
     results: list[BuildResult] = []
+    resend = Resend(file)
     while left:
         began = time.monotonic()
         code, progress = _round(engine, left, file, logs, builder, part)
+        if code and resend.helps(progress.failed().values()):
+            continue
         failed = _blame(left, progress) if code else {}
         ended = set(left) if not code else set(failed) or set(left)
         for name in [name for name in left if name in ended]:

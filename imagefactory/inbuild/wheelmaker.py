@@ -36,8 +36,13 @@ def tags_of(wheel: str) -> tuple[str, str, str]:
 
 
 def build(sources: Path, official: Path, version: str, out: Path) -> Path:
-    """Run vLLM's own build without compiling; changes the working directory to ``sources``."""
-    machine = official.name.removesuffix(".whl").rpartition("_")[2]
+    """Run vLLM's own build without compiling; changes the working directory to ``sources``.
+
+    It names the platform and the stable ABI of the official wheel, so that the wheel need not be
+    compressed again for its tags.
+    """
+    python, abi, platform = tags_of(official.name)
+    machine = platform.rpartition("_")[2]
     machine = "x86_64" if machine == "64" else machine
     os.environ |= {
         "VLLM_TARGET_DEVICE": "cuda",
@@ -49,7 +54,10 @@ def build(sources: Path, official: Path, version: str, out: Path) -> Path:
     }
     os.chdir(sources)
     sys.path.insert(0, str(sources))
-    name = importlib.import_module("setuptools.build_meta").build_wheel(str(out))
+    words = ["--plat-name", platform]
+    words += ["--py-limited-api", python] if abi == "abi3" else []
+    backend = importlib.import_module("setuptools.build_meta")
+    name = backend.build_wheel(str(out), {"--build-option": words})
     return out / str(name)
 
 

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -335,6 +336,7 @@ def _not_a_string(raw: str, kind: str, where: str, prefix: str) -> Problem:
     )
 
 
+@cache
 def _known_keys(schema: type[BaseModel]) -> set[str]:
     keys: set[str] = set()
     whole = schema.model_json_schema()

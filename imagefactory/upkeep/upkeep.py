@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagefactory.building import bases, disk
+from imagefactory.building import bases, context_folders, disk
 from imagefactory.errors import FactoryError, Problem
 from imagefactory.locking.lock import Lock
 from imagefactory.planning import planning
@@ -89,11 +89,14 @@ def _all_folders(settings: Settings) -> list[Item]:
 
 
 def _stale_folders(plans: Sequence[CellPlan], inputs: Inputs) -> list[Item]:
-    contexts = inputs.settings.cache / "build"
+    contexts = context_folders.of(inputs.project, inputs.settings)
     cells = {plan.cell.name for plan in plans}
     sizes = {path: _size(path) for path in _folders(contexts) if not _is_stage(path.name)}
     why = "build context of a cell that is not in the matrix"
     stale = list(prune.folders(contexts, cells, why, sizes))
+    orphans = {path: _size(path) for path in context_folders.orphans(inputs.settings)}
+    why = "build contexts of a project that is gone"
+    stale += prune.folders(context_folders.root(inputs.settings), (), why, orphans)
     locked = {"wheelhouse": _hashes(inputs.lock), "debs": _debs(inputs.lock)}
     for name, hashes in locked.items():
         root = inputs.settings.cache / name

@@ -12,12 +12,13 @@ from typing import Any
 
 from imagefactory.building import bakefile
 from imagefactory.building.bakefile import BakeOptions, WheelBake
+from imagefactory.building.bases import Resend
 from imagefactory.building.contexts import Contexts, link, write_files
 from imagefactory.building.live_view import View
 from imagefactory.building.progress import Progress
 from imagefactory.building.sites import Site
 from imagefactory.building.timings import Timings, Took
-from imagefactory.errors import CheckFailedError, fail
+from imagefactory.errors import CheckFailedError, FactoryError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.lock import WHEELHOUSE, BuiltWheel, Lock, Wheel
 from imagefactory.locking.tags import BUILT
@@ -175,11 +176,19 @@ def _add_part(part: Part, target: Path, settings: Settings) -> None:
 
 
 def _run(plan: WheelPlan, env: BuildEnv, file: Path, target: str) -> None:
+    resend = Resend(file)
+    while lines := _once(plan, env, file, target):
+        if not resend.helps(lines):
+            raise _failure(plan, env, file, target, lines)
+
+
+def _once(plan: WheelPlan, env: BuildEnv, file: Path, target: str) -> list[str]:
+    """Bake ``target`` once; returns what it wrote if it failed."""
     engine, builder = env.site.engine, env.site.builder_name
     progress, output = Progress(targets=(target,)), list[str]()
     kind = f"{target} {plan.platform}{' compiled' if plan.compiles else ''}"
     timings = Timings(env.settings.state)
-    path = env.settings.logs / f"wheel-{plan.key[:12]}.log"
+    path = _log(plan, env)
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         path.open("w", encoding="utf-8") as log,
@@ -196,11 +205,21 @@ def _run(plan: WheelPlan, env: BuildEnv, file: Path, target: str) -> None:
     tally = progress.tallies[target]
     if code == 0 and tally.seconds is not None:
         timings.add([Took(what=kind, warm=tally.warm, seconds=tally.seconds)])
-    if code:
-        lines = [line for text in output for line in text.splitlines()] + progress.stray
-        errors = [line.strip() for line in lines if _ERROR.search(line)] or lines[-3:]
-        summary = " / ".join(dict.fromkeys(errors[:4]))
-        what = f"building the wheel of vllm {plan.version} failed: {summary}"
-        command = engine.bake_command(file, [target], builder=builder)
-        fix = f"see {path}; reproduce: {command}"
-        raise fail(CheckFailedError, "wheel-failed", what, fix=fix)
+    if not code:
+        return []
+    return [line for text in output for line in text.splitlines()] + progress.stray or ["no output"]
+
+
+def _log(plan: WheelPlan, env: BuildEnv) -> Path:
+    return env.settings.logs / f"wheel-{plan.key[:12]}.log"
+
+
+def _failure(
+    plan: WheelPlan, env: BuildEnv, file: Path, target: str, lines: list[str]
+) -> FactoryError:
+    errors = [line.strip() for line in lines if _ERROR.search(line)] or lines[-3:]
+    summary = " / ".join(dict.fromkeys(errors[:4]))
+    what = f"building the wheel of vllm {plan.version} failed: {summary}"
+    command = env.site.engine.bake_command(file, [target], builder=env.site.builder_name)
+    fix = f"see {_log(plan, env)}; reproduce: {command}"
+    return fail(CheckFailedError, "wheel-failed", what, fix=fix)

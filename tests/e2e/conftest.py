@@ -5,6 +5,7 @@ An engine, a registry, and the command line as a user runs it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import socket
@@ -25,9 +26,23 @@ from imagefactory.system.engine import Engine
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """The engine of this machine (`make test` brings one up); images that tests made go again."""
-    found = Engine.connect(os.environ, from_environment(os.environ).state)
-    yield found
+    """The engine of this machine (`make test` brings one up); images that tests made go again.
+
+    The last of several test runs removes them, since another may still use its own.
+    """
+    state = from_environment(os.environ).state
+    found = Engine.connect(os.environ, state)
+    with (state / "e2e.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield found
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        _remove_images(found)
+
+
+def _remove_images(found: Engine) -> None:
     made = ("cpu-two-", "cpu-broken-", "cpu-late-")
     of_flavors = [
         name

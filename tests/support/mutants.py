@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.patching import catalog, sources, status
+from imagefactory.patching import sources, status
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.settings import from_environment
-from support import ROOT
+from support.project import stock_patches
 
 SETTINGS = from_environment(os.environ)
 
@@ -19,7 +19,7 @@ def measured(
     name: str, version: str, *, cuda: Path | None = None, diff: Path | None = None
 ) -> Measured:
     """Measure a shipped patch on a release, with ``diff`` instead of its own if it is given."""
-    patch = catalog.load(ROOT / "patches")[name]
+    patch = stock_patches()[name]
     tree = sources.fetch(patch.project, version, SETTINGS)
     step = status.step_for(patch, tree)
     if step.variant and diff:
@@ -33,7 +33,7 @@ def weakened(name: str, version: str, changes: Sequence[tuple[str, str]], folder
 
     Every change must match.
     """
-    variant = catalog.load(ROOT / "patches")[name].variant(version)
+    variant = stock_patches()[name].variant(version)
     assert variant is not None
     text = variant.diff.read_text()
     for old, new in changes:

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from imagefactory.locking import store
 from imagefactory.locking.lock import Deb, Lock, LockedBase
-from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Base, Cell, request_of
-from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
 from imagefactory.planning import cell_plan
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
@@ -18,16 +15,7 @@ from imagefactory.planning.planning import Inputs
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 from support import ROOT
-
-
-@lru_cache
-def _lock() -> Lock:
-    return store.read(ROOT / "wheels.lock")
-
-
-@lru_cache
-def _matrix() -> Matrix:
-    return matrix.load(ROOT / "matrix.yaml")
+from support.project import project_lock, project_matrix, stock_patches
 
 
 def deb(name: str, version: str = "1") -> Deb:
@@ -62,11 +50,11 @@ def base_image(
 
 
 def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
-    cell = next(c for c in _matrix().cells if c.axes["vllm"] == "0.22.1")
-    resolution = _lock().find(request_of(cell))
+    cell = next(c for c in project_matrix().cells if c.axes["vllm"] == "0.22.1")
+    resolution = project_lock().find(request_of(cell))
     assert resolution is not None
     base = base or base_image(cell.flavor.base, cell.platform)
-    series = catalog.series(catalog.load(ROOT / "patches"), cell)
+    series = catalog.series(stock_patches(), cell)
     given = {"resolution": resolution, "series": series, "uv_version": "1", **options}
     return cell_plan.compose(cell, base=base, templates=(ROOT / "templates",), **given)
 
@@ -74,7 +62,7 @@ def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
 def inputs_with(lock: Lock, settings: Settings) -> Inputs:
     """The project's matrix and templates with another lock, and without patches."""
     return Inputs(
-        matrix=_matrix(),
+        matrix=project_matrix(),
         lock=lock,
         patches={},
         project=ROOT,
@@ -86,12 +74,12 @@ def inputs_with(lock: Lock, settings: Settings) -> Inputs:
 @lru_cache
 def all_planned() -> tuple[CellPlan, ...]:
     """A plan for every cell of the project's matrix."""
-    return plans_of(_matrix().cells)
+    return plans_of(project_matrix().cells)
 
 
 def plans_of(cells: Sequence[Cell]) -> tuple[CellPlan, ...]:
     """Plans of cells that the project's lock covers, with toolchains, on bases of known digest."""
-    lock, patches = _lock(), catalog.load(ROOT / "patches")
+    lock, patches = project_lock(), stock_patches()
     plans = []
     for cell in cells:
         resolution = lock.find(request_of(cell))

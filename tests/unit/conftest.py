@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import stamina
+import uv
+from hypothesis import settings
+
+# Each run draws other examples, so few of them find in some runs what many find in one.
+settings.register_profile("few", max_examples=20, deadline=None)
+settings.load_profile("few")
+gc.set_threshold(50_000)  # by default, a tenth of the time goes into looking for cycles
 
 
 @pytest.fixture(autouse=True, scope="session")
 def retries_do_not_wait() -> Iterator[None]:
     with stamina.set_testing(True, attempts=3, cap=True):
         yield
+
+
+@pytest.fixture(scope="session")
+def known_interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What uv has in its cache about this Python; without it, uv starts Python for 100 ms."""
+    cache = tmp_path_factory.mktemp("uv")
+    (cache / "requirements.in").touch()
+    subprocess.run(
+        [
+            *(uv.find_uv_bin(), "pip", "compile", "--quiet", "--offline", "--no-config"),
+            *("--python", sys.executable, str(cache / "requirements.in")),
+        ],
+        env={**os.environ, "UV_CACHE_DIR": str(cache)},
+        check=True,
+        capture_output=True,
+    )
+    (folder,) = cache.glob("interpreter-*")
+    return folder
+
+
+@pytest.fixture
+def own_uv_cache(tmp_path: Path, known_interpreter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache: uv caches pages by URL, and another test's index may have had that port."""
+    cache = tmp_path / "uv-cache"
+    cache.mkdir()
+    (cache / known_interpreter.name).symlink_to(known_interpreter)
+    monkeypatch.setenv("UV_CACHE_DIR", str(cache))

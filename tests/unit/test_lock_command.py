@@ -36,7 +36,7 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path, own_uv_cache: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A project with two cells; no index has the wheel of one of them."""
     files = tmp_path / "files"
     wheel(files, "vllm", GOOD, requires=tuple(f"leaf{n}" for n in range(4)))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.project import project_matrix
 
-from imagefactory.matrix import matrix
 from imagefactory.matrix.select import select
 
 
@@ -34,5 +34,5 @@ def test_the_demo_is_a_cell_that_the_machine_runs_without_emulation(
     )
     (line,) = [line for line in done.stdout.splitlines() if " verify " in line]
     expression = line.partition("--select ")[2].strip("'")
-    (cell,) = select(matrix.load(ROOT / "matrix.yaml").cells, [expression])
+    (cell,) = select(project_matrix().cells, [expression])
     assert (cell.platform, cell.channel) == (platform, "cpu")

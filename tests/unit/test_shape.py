@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from support import ROOT
@@ -44,9 +45,18 @@ def room_of(path: Path, root: Path = PACKAGE) -> str:
     return path.relative_to(root).parts[0].removesuffix(".py")
 
 
+def statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """``body`` and what is nested in it; expressions, which are most of a tree, import nothing."""
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, part, ())
+            yield from statements(inner if isinstance(inner, list) else ())
+
+
 def imported(path: Path) -> Iterator[str]:
     """The packages of imagefactory that a module imports, inside functions too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text()).body):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module == "imagefactory":
             names = [f"imagefactory.{alias.name}" for alias in node.names]
@@ -126,54 +136,52 @@ PURE = [
 ]
 
 
-def loaded_by(module: str, wanted: tuple[str, ...] = OUTSIDE) -> set[str]:
-    """Those of ``wanted`` that a fresh interpreter loads when it imports ``module``."""
-    program = (
-        f"import imagefactory.{module}, sys; print(*sorted({set(wanted)!r} & set(sys.modules)))"
-    )
-    done = shell.run([sys.executable, "-c", program], quiet=True)
-    assert done.ok, done.err
-    return set(done.out.split())
+def loads(modules: Sequence[str], wanted: Sequence[str]) -> dict[str, set[str]]:
+    """Those of ``wanted`` that each of ``modules`` loads, and that those before it did not load.
 
-
-def impure(modules: list[str]) -> dict[str, str]:
-    """Those of ``modules`` that load the network, the engine or the terminal, and what they load.
-
-    One interpreter imports them all: what the first of them loads is not blamed on the next.
+    One fresh interpreter imports them one after the other, as each start takes a second.
     """
     program = f"""
 import importlib, sys
 seen = set()
 for name in {modules!r}:
     importlib.import_module("imagefactory." + name)
-    new = ({set(OUTSIDE)!r} & set(sys.modules)) - seen
+    new = ({set(wanted)!r} & set(sys.modules)) - seen
     seen |= new
-    print(name, ",".join(sorted(new)))
+    print(name, *new)
 """
     done = shell.run([sys.executable, "-c", program], quiet=True)
     assert done.ok, done.err
-    rows = (line.partition(" ") for line in done.out.splitlines())
-    return {name: loaded for name, _, loaded in rows if loaded}
+    return {name: set(new) for name, *new in map(str.split, done.out.splitlines())}
+
+
+def impure(modules: list[str]) -> list[str]:
+    """Those of ``modules`` that load the network, the engine or the terminal."""
+    return [name for name, loaded in loads(modules, OUTSIDE).items() if loaded]
+
+
+@cache
+def loaded_by_commands() -> dict[str, set[str]]:
+    """The heavy libraries and the commands that the parts of the program load, in this order."""
+    modules = "system.engine", "cli", "commands.plan", "commands.build", "verifying.verifying"
+    return loads(modules, [*HEAVY, *(f"imagefactory.commands.{name}" for name in COMMANDS)])
 
 
 def test_pure_modules_do_not_load_the_network_the_engine_or_the_terminal() -> None:
-    assert impure(PURE) == {}
-
-
-def test_a_module_that_is_not_pure_is_named() -> None:
-    assert list(impure(["matrix.matrix", "locking.resolve"])) == ["locking.resolve"]
+    not_pure = "locking.resolve"  # the last one shows that others would be found
+    assert impure([*PURE, not_pure]) == [not_pure]
 
 
 def test_the_build_command_does_not_load_heavy_libraries() -> None:
-    assert loaded_by("commands.build", HEAVY) == set()
-    assert {"requests", "numpy"} <= loaded_by("verifying.verifying", HEAVY)
+    *before, (last, heavy) = loaded_by_commands().items()
+    assert {name for name, loaded in before if loaded & {*HEAVY}} == set()
+    assert (last, heavy) == ("verifying.verifying", heavy | {"requests", "numpy"})
 
 
 def test_an_engine_is_known_without_the_libraries_that_it_may_need() -> None:
-    assert loaded_by("system.engine", HEAVY) == set()
+    assert loaded_by_commands()["system.engine"] == set()
 
 
 def test_commands_are_loaded_only_when_they_are_called() -> None:
-    names = tuple(f"imagefactory.commands.{name}" for name in COMMANDS)
-    assert loaded_by("cli", names) == set()
-    assert loaded_by("commands.plan", names) == {"imagefactory.commands.plan"}
+    assert loaded_by_commands()["cli"] == set()
+    assert loaded_by_commands()["commands.plan"] == {"imagefactory.commands.plan"}

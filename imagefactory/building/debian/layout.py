@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -56,6 +58,52 @@ def write(
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', encoding="utf-8")
     return str(manifest["digest"]), layer, size
+
+
+def rewrap(folder: Path) -> str:
+    """Give the layer in ``folder`` another digest, with the same content; returns the manifest's.
+
+    The layer is stored in a gzip stream, whose header has the number of times that this was done.
+    """
+    blobs, index = folder / "blobs" / "sha256", _json(folder / "index.json")
+    (entry,) = index["manifests"]
+    manifest = _json(blobs / _hex(entry))
+    (layer,) = manifest["layers"]
+    path, times = blobs / _hex(layer), 0
+    wrapped = layer["mediaType"].endswith("+gzip")
+    if wrapped:
+        with path.open("rb") as file:
+            times = int.from_bytes(file.read(8)[4:], "little")
+    half = blobs / "layer"
+    with (
+        gzip.open(path) if wrapped else path.open("rb") as old,
+        half.open("wb") as out,
+        gzip.GzipFile("", "wb", compresslevel=0, fileobj=out, mtime=times + 1) as new,
+    ):
+        shutil.copyfileobj(old, new, _CHUNK)
+    with half.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    size = half.stat().st_size
+    half.rename(blobs / digest)
+    media = f"{_TYPE}.layer.v1.tar+gzip"
+    manifest["layers"] = [{"mediaType": media, "digest": f"sha256:{digest}", "size": size}]
+    written = _blob(blobs, manifest)
+    renamed = {**index, "manifests": [{**entry, **written}]}
+    new_index = folder / "index.json.new"
+    new_index.write_text(json.dumps(renamed), encoding="utf-8")
+    new_index.replace(folder / "index.json")
+    for old_blob in (path, blobs / _hex(entry)):
+        old_blob.unlink()
+    return str(written["digest"])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _hex(descriptor: Mapping[str, Any]) -> str:
+    return str(descriptor["digest"]).removeprefix("sha256:")
 
 
 def _platform(platform: Platform) -> dict[str, str]:

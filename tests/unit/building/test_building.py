@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine
 
 FAKE = """\
-#!/usr/bin/env python3
+#!{python} -IS
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
 if "bake" not in sys.argv:
@@ -47,7 +49,7 @@ sys.exit(1 if set(names) & set(bad) else 0)
 def engine(tmp_path: Path) -> Engine:
     """A fake docker whose bake fails for chosen cells, as the real engine does not on demand."""
     program = tmp_path / "docker"
-    program.write_text(FAKE)
+    program.write_text(FAKE.replace("{python}", sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     made = Engine(binary=str(program))
     made.data_root = "/elsewhere"  # an engine on another machine: its disk is not judged
@@ -99,6 +101,30 @@ def test_the_failure_of_a_shared_base_is_the_failure_of_every_cell_on_it(
 ) -> None:
     results, _ = run(tmp_path, engine, {"b": "base-trixie-arm64"})
     assert not any(result.ok for result in results.values())
+
+
+def test_a_base_that_was_half_sent_is_sent_again_and_the_build_goes_on(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "Resend", once(lambda: (tmp_path / "bad").write_text("{}")))
+    results, calls = run(tmp_path, engine, {"a": ""})
+    assert calls == [["a", "b", "c"], ["a", "b", "c"]]
+    assert all(result.ok for result in results.values())
+
+
+def once(act: Callable[[], object]) -> type:
+    """A stand-in for Resend that helps whatever the error is."""
+
+    class Helps:
+        def __init__(self, file: Path) -> None:
+            assert file.name == "bake.json"
+
+        def helps(self, errors: Iterable[str]) -> bool:
+            assert "exit code: 1" in next(iter(errors))
+            act()
+            return True
+
+    return Helps
 
 
 CACHE = """\

@@ -7,7 +7,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.building.progress import Progress
@@ -101,7 +101,6 @@ STATUS = st.dictionaries(
 ).map(json.dumps)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(STATUS, st.text('{}[]" \na:1', max_size=9)), max_size=6))
 def test_no_output_makes_the_reader_fail(lines: list[str]) -> None:
     progress = Progress(targets=("one",))

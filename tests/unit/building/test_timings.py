@@ -33,7 +33,7 @@ def test_two_processes_keep_what_the_other_one_wrote(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["timings.json"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
 @given(
     st.one_of(
         st.binary(),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support import ROOT
+from support.project import project_lock
 
-from imagefactory.locking import changes, store
+from imagefactory.locking import changes
 from imagefactory.locking.lock import Lock, Wheel
 from imagefactory.planning.layers import PATCHED
 
-LOCK = store.read(ROOT / "wheels.lock")
+LOCK = project_lock()
 FIRST = LOCK.resolutions[0]
 
 

@@ -207,9 +207,7 @@ def test_a_duplicate_cell_is_an_error(tmp_path: Path) -> None:
     assert "matrix-same-cell" in [p.code for p in problems(path)]
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(st.integers(0, len(GOOD)), st.integers(0, 40), st.text(max_size=12))
 def test_any_change_to_the_text_loads_or_is_a_clear_error(
     tmp_path: Path, start: int, length: int, new: str
@@ -219,9 +217,7 @@ def test_any_change_to_the_text_loads_or_is_a_clear_error(
     assert all(problem.what and problem.fix for problem in problems(path))
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
 @given(st.integers(1, 4), st.integers(1, 4))
 def test_cells_are_the_product_of_the_axes_times_the_zipped_rows(
     tmp_path: Path, rows: int, others: int

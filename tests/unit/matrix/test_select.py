@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import planned
 
@@ -131,7 +131,6 @@ FACTORS = st.tuples(st.booleans(), TERMS)
 ALTERNATIVES = st.lists(st.lists(FACTORS, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
-@settings(deadline=None)
 @given(ALTERNATIVES, st.sampled_from([" ", " and ", "  And "]))
 def test_a_selection_is_the_union_of_the_intersections_of_its_terms(
     alternatives: list[list[tuple[bool, str]]], joined: str

@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 from support import ROOT
 from support.machine import DOWN, settings
 from support.patches import DIFF, make
+from support.project import stock_patches
 from support.sources import TREES, publish
 
 from imagefactory import stock
@@ -190,7 +191,7 @@ def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) ->
 
 def test_the_published_page_is_in_step_with_the_catalogue() -> None:
     page = (ROOT / "docs/patch-status.md").read_text()
-    patches = list(catalog.load(ROOT / "patches").values())
+    patches = list(stock_patches().values())
     assert status.markdown(published(page), patches) == page
     assert max(len(line) for line in page.splitlines() if not line.startswith("|")) <= 100
 

@@ -6,12 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from support import ROOT
 from support.images import image
 from support.plans import base_image, deb, planned
+from support.project import project_lock
 
 from imagefactory.errors import InputError
-from imagefactory.locking import store
 from imagefactory.locking.lock import FIND_LINKS, Lock, LockedToolchain
 from imagefactory.matrix.cell import Base
 from imagefactory.planning import context, image_config, layers, planning
@@ -85,7 +84,7 @@ def test_only_a_layer_with_a_wheel_that_no_index_has_mounts_the_folder_of_local_
 
 
 def test_releases_share_the_layers_of_their_common_large_wheels() -> None:
-    lock = store.read(ROOT / "wheels.lock")
+    lock = project_lock()
     releases = [r for r in lock.resolutions if r.channel == "cu130"][:2]
     old, new = ({wheel.sha256: wheel for wheel in one.wheels} for one in releases)
     large = [old[key].name for key in old.keys() & new.keys() if old[key].size >= layers.LARGE]
@@ -96,7 +95,7 @@ def test_releases_share_the_layers_of_their_common_large_wheels() -> None:
 
 
 def test_a_toolchain_has_a_prefix_of_its_own_and_is_set_in_the_environment() -> None:
-    locked = store.read(ROOT / "wheels.lock").toolchain("cuda13.0", Platform.ARM64)
+    locked = project_lock().toolchain("cuda13.0", Platform.ARM64)
     made = planned(toolchain=locked)
     assert made.build_key != planned().build_key
     assert "\nFROM install AS toolchain\n" in made.dockerfile
@@ -124,7 +123,7 @@ def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
     assert env(cuda)["PATH"].startswith("/opt/venv/bin:/usr/local/cuda/bin:/usr/local/sbin:")
     own = replace(cuda, path=("/usr/local/nvidia/bin", "/usr/bin"))
     assert env(own)["PATH"] == "/opt/venv/bin:/usr/local/nvidia/bin:/usr/bin"
-    locked = store.read(ROOT / "wheels.lock").toolchain("cuda13.0", Platform.ARM64)
+    locked = project_lock().toolchain("cuda13.0", Platform.ARM64)
     assert env(cuda, locked)["CUDA_HOME"] == "/opt/cuda"
     assert "CUDA_HOME" not in env(flavor.base)
 

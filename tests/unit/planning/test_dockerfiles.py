@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from support import ROOT
 from support.plans import all_planned
+from support.project import project_lock
 
 from imagefactory.errors import InputError
-from imagefactory.locking import store
 from imagefactory.matrix.cell import Base, request_of
 from imagefactory.planning import cell_plan, render
 from imagefactory.planning.cell_plan import ROOT as ROOT_CONTEXT
@@ -112,7 +112,7 @@ def test_a_text_that_breaks_the_line_is_refused() -> None:
 
 
 def test_every_cell_of_the_matrix_is_looked_at() -> None:
-    lock = store.read(ROOT / "wheels.lock")
+    lock = project_lock()
     assert {plan.resolution for plan in all_planned()} == {
         lock.find(request_of(plan.cell)) for plan in all_planned()
     }

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.project import project_lock, project_matrix, stock_patches
 
 from imagefactory import opening, workspace
 from imagefactory.errors import InputError
 from imagefactory.locking import store
 from imagefactory.locking.lock import BuiltWheel, Lock, LockedSource, LockedToolchain, Resolution
-from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog
@@ -42,7 +42,7 @@ def source(name: str, version: str, sha: str) -> LockedSource:
 
 @pytest.fixture(scope="module")
 def lock() -> Lock:
-    real = store.read(ROOT / "wheels.lock")
+    real = project_lock()
     tools = [
         LockedToolchain(
             name="tools", platform=p, requirements=(), wheels=real.toolchains[0].wheels[:1]
@@ -60,9 +60,7 @@ def cell(
     **fields: object,
 ) -> Cell:
     found = next(
-        c
-        for c in matrix.load(ROOT / "matrix.yaml").cells
-        if c.flavor.name == "gb10" and c.axes["vllm"] == "0.22.1"
+        c for c in project_matrix().cells if c.flavor.name == "gb10" and c.axes["vllm"] == "0.22.1"
     )
     given = (
         {"extensions": ("_C",), "sources": {"VLLM_CUTLASS_SRC_DIR": CUTLASS}}
@@ -85,7 +83,7 @@ def resolution(lock: Lock, wanted: Cell) -> Resolution:
 
 
 def plan_of(lock: Lock, wanted: Cell, trial: Trial | None = None) -> WheelPlan:
-    series = catalog.series(catalog.load(ROOT / "patches"), wanted)
+    series = catalog.series(stock_patches(), wanted)
     made = wheel_plan.compose(
         wanted,
         resolution(lock, wanted),
@@ -172,7 +170,7 @@ def test_missing_sources_are_reported_with_the_line_of_the_build(lock: Lock, wan
 
 
 def test_a_patch_of_compiled_sources_is_rejected_if_nothing_is_compiled() -> None:
-    patches = catalog.load(ROOT / "patches")
+    patches = stock_patches()
     with pytest.raises(InputError) as caught:
         catalog.series(patches, cell(binaries="official"))
     assert caught.value.problems[0].code == "patch-stage"
@@ -183,7 +181,7 @@ def test_an_image_proves_installed_patches_again_and_records_compiled_ones() -> 
     wanted = cell(patches=("vllm/mtp-exclusion", "vllm/e2m1-software", "flashinfer/e2m1-targets"))
     names = ("vllm/mtp-exclusion", "vllm/e2m1-software")
     series = catalog.series(
-        catalog.load(ROOT / "patches"),
+        stock_patches(),
         replace(wanted, flavor=replace(wanted.flavor, patches=names)),
     )
     rows = json.loads(patch_files(series, wanted.flavor.build)["patches/series.json"])
@@ -218,12 +216,12 @@ def test_a_wheel_is_locked_although_another_cell_of_the_matrix_has_problems(
     )
     text = text.replace("    toolchain: cuda13.0\n", build, 1).replace("toolchains:\n", tools, 1)
     (tmp_path / "matrix.yaml").write_text(text)
-    wheel = store.read(ROOT / "wheels.lock").resolutions[0].wheels[0]
+    wheel = project_lock().resolutions[0].wheels[0]
     old, new = (
         BuiltWheel(key=key, platform=Platform.ARM64, replaces="r", wheel=wheel)
         for key in ("old", "new")
     )
-    lock = replace(store.read(ROOT / "wheels.lock"), built=(old,))
+    lock = replace(project_lock(), built=(old,))
     store.write(tmp_path / "wheels.lock", lock, guards=tmp_path)
     inputs = opening.read(workspace.find(tmp_path / "matrix.yaml", {}))
     (cell, *_) = select(inputs.matrix.cells, ["flavor=gb10"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
@@ -127,7 +127,6 @@ def test_a_row_with_a_cell_too_many_is_a_mistake_of_the_caller() -> None:
 WORDS = st.text(st.sampled_from("ab/:-. é漢[]\n\x07"), max_size=120)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(WORDS, min_size=3, max_size=3), max_size=4), st.integers(60, 130))
 def test_whatever_the_cells_hold_all_of_it_is_shown_within_the_width(
     rows: list[list[Part]], width: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -52,9 +54,13 @@ def run(
 
 
 def argv(arguments: Sequence[str] = (), env: Mapping[str, str] = {}) -> list[str]:
-    done = run(arguments, {"IMAGEFACTORY_DRY_RUN": "1", **env})
-    assert done.returncode == 0, done.stderr
-    value: list[str] = json.loads(done.stdout)
+    """What the entrypoint would run, as it prints it; without the start of a process."""
+    printed = io.StringIO()
+    given = {"PATH": os.environ["PATH"], "IMAGEFACTORY_DRY_RUN": "1", **env}
+    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        PROGRAM.main(arguments, given)
+    assert ended.value.code == 0
+    value: list[str] = json.loads(printed.getvalue())
     return value
 
 
@@ -89,6 +95,7 @@ def test_serve_is_the_default_mode_with_the_documented_defaults() -> None:
     assert words[:3] == ["vllm", "serve", "org/a-model"]
     assert options(words) == DEFAULTS
     assert argv(["serve"], MODEL) == words
+    assert json.loads(run(env={**MODEL, "IMAGEFACTORY_DRY_RUN": "1"}).stdout) == words
 
 
 @pytest.mark.parametrize(
