@@ -239,7 +239,8 @@ def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
         raise fail(InputError, f"{prefix}-encoding", what, where=where, fix=fix) from None
     except OSError as error:
         what, fix = f"it cannot be read: {error.strerror}", "name a readable file"
-        raise fail(InputError, f"{prefix}-missing", what, where=positions.file, fix=fix) from None
+        where = f"{positions.file}:1"
+        raise fail(InputError, f"{prefix}-missing", what, where=where, fix=fix) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = f"not valid YAML: {error.problem or error.context}"
