@@ -202,7 +202,7 @@ def unpacked(plan: CellPlan, settings: Settings) -> int:
     wheels = [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
     urls: dict[str, str] = {}
     for index in settings.indexes:
-        for page in indexes.pages(index, {wheel.name for wheel in wheels}).values():
+        for page in indexes.pages(index, {wheel.name for wheel in wheels}, settings).values():
             urls |= {file.digests.get("sha256", ""): file.url for file in page.files}
 
     def size_of(wheel: Wheel) -> int:

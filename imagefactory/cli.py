@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, cast
@@ -15,7 +16,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from imagefactory import __version__, commands
+from imagefactory import __version__, commands, redaction
 from imagefactory.errors import FactoryError, InputError, SetupError, fail
 from imagefactory.settings import from_environment
 from imagefactory.system import shell, ui
@@ -96,10 +97,11 @@ def main() -> None:
         ui.failure(known)
         _finish(known, known.exit_code, wanted=json)
         sys.exit(known.exit_code)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - its traceback is shown, without secrets
         bug = fail(FactoryError, "internal-error", f"{type(error).__name__}: {error}", fix=REPORT)
         _finish(bug, bug.exit_code, wanted=json)
-        raise
+        sys.stderr.write(redaction.hide(traceback.format_exc()))
+        sys.exit(bug.exit_code)
     if code in _STOPPED:
         name, what = _STOPPED[code]
         ui.say(f"{what}; finished steps are kept, and the next run continues from there")

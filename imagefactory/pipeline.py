@@ -17,7 +17,7 @@ from imagefactory.building import building, layouts, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.building import BuildResult
 from imagefactory.building.sites import Site
-from imagefactory.errors import FactoryError, Problem, SetupError
+from imagefactory.errors import FactoryError, InputError, Problem, SetupError
 from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.select import select
 from imagefactory.patching import patching
@@ -27,9 +27,9 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import Action, Uncovered, decide
 from imagefactory.planning.planning import Inputs
 from imagefactory.publishing import publishing
-from imagefactory.publishing.publishing import Pushed
+from imagefactory.publishing.publishing import Delivery
 from imagefactory.results import Built, Planned, Watcher
-from imagefactory.system import ui
+from imagefactory.system import reference, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import receipt
@@ -185,13 +185,27 @@ def verify(
     return _verify_all(workspace, engine, own, planned.expected(), watcher)
 
 
-def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> tuple[Pushed, ...]:
-    """Push the images of the selected cells; the last verification of each must have passed."""
+def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Delivery:
+    """Push the images of the selected cells; the last verification of each must have passed.
+
+    ``to`` is another repository than the matrix's. Raises InputError if it is none.
+    """
+    if to is not None:
+        _check_repository(to, "--to")
+    from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy and requests
+
     planned = plan(workspace, selection, allow_no_engine=False)
     engine = opening.connect(workspace)
-    ready = publishing.allowed(planned.plans, engine, workspace.settings.receipts)
-    repository = to or planned.inputs.matrix.repository
-    return tuple(publishing.push(engine, ready, repository))
+    receipts = workspace.settings.receipts
+    ready = publishing.allowed(planned.plans, engine, receipts, check_registry.requirements)
+    return publishing.push(engine, ready, to or planned.inputs.matrix.repository)
+
+
+def _check_repository(text: str, where: str) -> None:
+    try:
+        reference.repository(text)
+    except InputError as error:
+        raise InputError(replace(problem, where=where) for problem in error.problems) from None
 
 
 def _existing(engine: Engine, cells: Sequence[Cell], output: Path | None) -> dict[str, ImageInfo]:

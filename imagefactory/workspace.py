@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagefactory import stock
 from imagefactory.building import context_folders
 from imagefactory.settings import Settings, from_environment
+from imagefactory.system import keyring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,4 +56,7 @@ class Workspace:
 def find(matrix: Path, environ: Mapping[str, str]) -> Workspace:
     """The workspace of a matrix file; it need not exist yet."""
     project = Path(os.path.realpath(matrix)).parent  # which, unlike resolve(), accepts loops
-    return Workspace(matrix=matrix, project=project, settings=from_environment(environ))
+    settings = from_environment(environ)
+    if keyring.is_wanted(environ):
+        settings = replace(settings, keyring=keyring.find)
+    return Workspace(matrix=matrix, project=project, settings=settings)

@@ -20,6 +20,8 @@ from imagefactory.system.archive import EPOCH
 BASE_EPOCH = str(EPOCH)
 #: zstd level 1 costs little more than storing; registries keep the blobs as they are.
 COMPRESSION = "compression=zstd,compression-level=1,force-compression=true,oci-mediatypes=true"
+#: The variable of Buildx's client that becomes the secret ``indexes``: no file holds it.
+ACCOUNTS = "IMAGEFACTORY_INDEX_ACCOUNTS"
 NO_PROVENANCE = ["type=provenance,disabled=true"]
 
 
@@ -108,7 +110,7 @@ def write_wheel(contexts: Contexts, wheel: WheelBake, options: BakeOptions) -> P
             "output": [f"type=tar,dest={wheel.archive}"],
             "args": _index_args(settings),
             "attest": NO_PROVENANCE,
-            **_secrets(settings),
+            **_secrets(settings, indexes=True),
         },
     }
     return _write(wheel.context.with_suffix(".bake.json"), targets)
@@ -166,7 +168,7 @@ def _cell_entry(
         "tags": list(plan.cell.tags),
         "args": {"SOURCE_DATE_EPOCH": str(plan.epoch), **_index_args(settings)},
         "attest": NO_PROVENANCE,
-        **_secrets(settings),
+        **_secrets(settings, indexes=True),
     }
 
 
@@ -175,8 +177,17 @@ def _index_args(settings: Settings) -> dict[str, str]:
     return {"UV_DEFAULT_INDEX": first, "UV_INDEX": " ".join(more)}
 
 
-def _secrets(settings: Settings) -> dict[str, list[str]]:
-    return {"secret": [f"id=ca,src={settings.ca_bundle}"]} if settings.ca_bundle else {}
+def secrets(settings: Settings) -> dict[str, str]:
+    """The variables that a bake needs for its secrets: the credentials of the indexes as JSON."""
+    accounts = settings.index_accounts()
+    return {ACCOUNTS: json.dumps(accounts)} if accounts else {}
+
+
+def _secrets(settings: Settings, *, indexes: bool = False) -> dict[str, list[str]]:
+    found = [f"id=ca,src={settings.ca_bundle}"] if settings.ca_bundle else []
+    if indexes and settings.index_accounts():
+        found.append(f"id=indexes,env={ACCOUNTS}")
+    return {"secret": found} if found else {}
 
 
 def _literal(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -74,15 +75,15 @@ def build(
     builder_bases = of_platform(bases, site.platform)
     options = replace(options, load=site.loads)
     file = bakefile.write_cells(contexts, plans, builder_bases, options)
+    run = partial(bake, builder=site.builder_name, secrets=bakefile.secrets(contexts.settings))
     if options.output is None:
-        return bake(site.engine, plans, file, logs, builder=site.builder_name)
-    unpacked = bake(site.engine, plans, file, logs, builder=site.builder_name, part="steps")
+        return run(site.engine, plans, file, logs)
+    unpacked = run(site.engine, plans, file, logs, part="steps")
     if site.builder is None:
         drop_stages(site.engine)
     ready = [plan for plan, result in zip(plans, unpacked, strict=True) if result.ok]
     exported = {
-        result.cell: result
-        for result in bake(site.engine, ready, file, logs, builder=site.builder_name, part="export")
+        result.cell: result for result in run(site.engine, ready, file, logs, part="export")
     }
     for plan in ready:
         if exported[plan.cell.name].ok:
@@ -126,10 +127,12 @@ def bake(
     *,
     builder: str | None = None,
     part: Part = "all",
+    secrets: Mapping[str, str] | None = None,
 ) -> list[BuildResult]:
     """Build ``plans`` in one bake, and again without those that failed until none is left.
 
-    ``builder`` is a buildx builder, the engine's own if it is None. ``part`` chooses between all
+    ``builder`` is a buildx builder, the engine's own if it is None; ``secrets`` are as for
+    ``Engine.bake``. ``part`` chooses between all
     ``steps`` without an export, and the ``export`` of their results. Bake cancels every target
     at the first error, but finished steps stay in the cache for the next round. Raises SetupError,
     before anything runs, if the disk cannot hold them.
@@ -142,7 +145,7 @@ def bake(
     resend = Resend(file)
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, left, file, logs, builder, part)
+        code, progress = _round(engine, left, file, logs, builder, part, secrets)
         if code and resend.helps(progress.failed().values()):
             continue
         failed = _blame(left, progress) if code else {}
@@ -185,6 +188,7 @@ def _round(
     logs: Path,
     builder: str | None,
     part: Part,
+    secrets: Mapping[str, str] | None,
 ) -> tuple[int, Progress]:
     """Bake the cells of ``plans`` once."""
     more = " export" if part == "export" else ""  # a kind of its own in the timings
@@ -202,7 +206,9 @@ def _round(
                 files.write(event)
                 view.feed(event)
 
-        code = engine.bake(file, names, on_line=read, builder=builder, overrides=without)
+        code = engine.bake(
+            file, names, on_line=read, builder=builder, overrides=without, secrets=secrets
+        )
         for line in progress.stray if code else ():
             files.write(Event(None, line))
     if code == 0:

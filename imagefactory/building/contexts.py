@@ -49,8 +49,7 @@ class Contexts:
         context = self.write_base(name, image)
         uv, copy = unpacker.program(self.unpackers, image.platform, self.settings), context / "uv"
         if not copy.exists() or not filecmp.cmp(uv, copy):
-            copy.unlink(missing_ok=True)
-            link(uv, copy)
+            shutil.copy2(uv, copy)
         return context
 
     def write_cell(self, plan: CellPlan) -> Path:

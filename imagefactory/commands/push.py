@@ -8,6 +8,7 @@ import typer
 
 from imagefactory import pipeline
 from imagefactory.commands.options import HERE, File, Json, Select, workspace_of
+from imagefactory.publishing.publishing import NotPushed, Pushed
 from imagefactory.system import ui
 
 app = typer.Typer(add_completion=False)
@@ -26,15 +27,17 @@ def push_command(
     """Push images by digest, if the last verification of that digest passed."""
     done = pipeline.push(workspace_of(file), select or [], to)
     if json:
-        ui.emit_json([one.as_dict() for one in done])
-        return
-    rows = [
-        [
-            one.cell,
-            one.reference,
-            one.digest[:19],
-            f"{one.blobs_sent} sent, {one.blobs_there} already there",
-        ]
-        for one in done
-    ]
-    ui.table("push", ["cell", "reference", "digest", "blobs"], rows)
+        ui.emit_json([row.as_dict() for row in done.rows])
+    else:
+        ui.table("push", ["cell", "reference", "digest", "blobs"], [_row(one) for one in done.rows])
+    if done.error:
+        raise done.error
+
+
+def _row(one: Pushed | NotPushed) -> list[ui.Part]:
+    if isinstance(one, NotPushed):
+        return [one.cell, one.reference, ui.styled("not pushed", "red"), one.problems[0].code]
+    blobs = "not counted"
+    if one.blobs_sent is not None:
+        blobs = f"{one.blobs_sent} sent, {one.blobs_there} already there"
+    return [one.cell, one.reference, one.digest[:19], blobs]

@@ -9,6 +9,7 @@ indexes are those of uv: UV_DEFAULT_INDEX and UV_INDEX.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import sys
@@ -25,6 +26,8 @@ from .simple_index import FAILURES, Client
 ARCHIVES = Path("/archives")
 #: Certificates for downloads: an optional secret of the build.
 CA = Path("/run/secrets/ca")
+#: User and password by the URL of an index, as JSON: another optional secret.
+ACCOUNTS = Path("/run/secrets/indexes")
 #: Wheels of one list that are downloaded at a time; layers are made in parallel.
 AT_ONCE = 16
 _LINE = re.compile(r"(?P<name>[^=\s]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})")
@@ -47,7 +50,7 @@ def collect(listing: Path, mounted: Path | None = None) -> list[Path]:
     """
     local = {_sha256(path): path for path in mounted.glob("*.whl")} if mounted else {}
     names = [os.environ.get("UV_DEFAULT_INDEX", ""), *os.environ.get("UV_INDEX", "").split()]
-    indexes = [name for name in names if name]
+    indexes = simple_index.with_accounts([name for name in names if name], _accounts())
 
     def one(pin: Pin) -> Path:
         folder = ARCHIVES / pin.sha256
@@ -55,6 +58,14 @@ def collect(listing: Path, mounted: Path | None = None) -> list[Path]:
 
     with Client(CA) as client, ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(one, read(listing)))
+
+
+def _accounts() -> dict[str, list[str]]:
+    try:
+        found: dict[str, list[str]] = json.loads(ACCOUNTS.read_text(encoding="utf-8") or "{}")
+    except FileNotFoundError:
+        return {}
+    return found
 
 
 def read(listing: Path) -> list[Pin]:

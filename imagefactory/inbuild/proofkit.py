@@ -17,6 +17,7 @@ in one line and exits 0 (the behaviour is right), 1 (the symptom is there) or 3 
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import copy
 import importlib.util
@@ -42,8 +43,57 @@ Space = dict[str, Any]
 Definition = TypeVar("Definition", ast.FunctionDef, ast.ClassDef)
 
 
-class Inconclusive(Exception):  # noqa: N818 - a verdict, not an error
-    """Nothing can be said on this machine, or of sources laid out like these; its text says why."""
+class Inconclusive(BaseException):
+    """Nothing can be said on this machine, or of sources laid out like these; its text says why.
+
+    It passes through upstream's own ``except Exception``.
+    """
+
+
+class Unknown:
+    """Stands for something that a proof knows nothing about.
+
+    It can be called, handed on, decorate or be a base class. Wherever it would decide (a condition,
+    a comparison, a loop), the proof is inconclusive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["_name"] = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.__dict__.setdefault(name, Unknown(f"{self._name}.{name}"))
+
+    def __call__(self, *given: object, **named: object) -> Any:
+        if len(given) == 1 and not named:
+            is_plain = isinstance(given[0], type | types.FunctionType)
+            if is_plain or "__wrapped__" in getattr(given[0], "__dict__", {}):  # decorated by this
+                return given[0]
+        return Unknown(f"{self._name}()")
+
+    def __getitem__(self, key: object) -> Any:
+        return Unknown(f"{self._name}[]")
+
+    def __or__(self, other: object) -> Any:
+        return self
+
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return ()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def _decides(self, *_: object) -> Any:
+        raise Inconclusive(f"{self._name} would decide, and this proof does not know it")
+
+    __ror__ = __or__
+    __hash__ = object.__hash__
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _decides
+    __bool__ = __len__ = __iter__ = __contains__ = __index__ = __float__ = _decides
 
 
 class Verdict(NamedTuple):
@@ -104,6 +154,7 @@ class Source:
         module: its syntax tree.
         definitions: functions, classes and assignments at its top level, by name; the last of each.
         names: every name that it has at module level, be it imported or defined under a condition.
+        where: the statement that defines or imports each of them.
 
     Raises Inconclusive if there is no such file.
     """
@@ -113,9 +164,13 @@ class Source:
         self.text = read(path)
         self.module = ast.parse(self.text)
         self.definitions = {name: node for node in self.module.body for name in _defined(node)}
-        self.names = {
-            name for node in _statements(self.module.body) for name in _defined(node, imports=True)
-        }
+        self.where: dict[str, ast.stmt] = {}
+        for node in _statements(self.module.body):
+            for name in _defined(node, imports=True):
+                is_later = name in self.definitions and node in self.module.body
+                if name not in self.where or is_later:
+                    self.where[name] = node
+        self.names = self.where.keys()
         self._compiled: dict[tuple[object, ...], tuple[set[str], types.CodeType]] = {}
 
     def definition(self, name: str) -> ast.stmt:
@@ -138,6 +193,15 @@ class Source:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return node
         raise Inconclusive(f"there is no function {f'{of}.' if of else ''}{name} in {self.path}")
+
+    def in_tree(self, root: Path, known: Mapping[str, object]) -> Space:
+        """A space in which this file's names are what they are in the tree below ``root``.
+
+        Nothing is run before it is used: then the definition is, be it in this file or in another
+        one that this file imports it from. ``known`` are stand-ins, by the names that upstream has
+        for them where it defines them; they hold in all files. What is neither is ``Unknown``.
+        """
+        return _Names(self, _Package(root, known))
 
     def run(
         self,
@@ -174,6 +238,102 @@ class Source:
         return self._compiled[key]
 
 
+class _Package:
+    """The Python files below a root, and one space for each of them."""
+
+    def __init__(self, root: Path, known: Mapping[str, object]) -> None:
+        self.root, self.known = root, known
+        self.spaces: dict[str, _Names] = {}
+
+    def file(self, name: str) -> Path | None:
+        """The file of a module, or None."""
+        path = self.root.joinpath(*name.split("."))
+        return next(
+            (p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file()), None
+        )
+
+    def imported(
+        self, name: str, space: Any = None, _locals: Any = None, wanted: Any = (), level: int = 0
+    ) -> Any:
+        """What ``import`` gives: a module of Python or of the proof, or one of the tree."""
+        top = name.partition(".")[0]
+        if name == "regex":  # as Python's own, as far as it is used
+            name = top = "re"
+        if level == 0 and (top in sys.stdlib_module_names or name in sys.modules):
+            return __import__(name, None, None, wanted, 0)
+        if level:
+            package = space["__package__"].split(".")
+            name = ".".join([*package[: len(package) - level + 1], *filter(None, [name])])
+        return _Module(self, name if wanted or level else top)
+
+
+class _Python(Space):
+    """Python's own names, and behind them those of a file: class bodies look them up here."""
+
+    names: Mapping[str, object]
+
+    def __missing__(self, name: str) -> object:
+        return self.names[name]
+
+
+class _Module:
+    """A module of the tree: its names are there when they are asked for."""
+
+    def __init__(self, package: _Package, name: str) -> None:
+        self.__dict__.update(_package=package, _full=name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        package, full = self._package, self._full
+        if name in package.known or name == "init_logger":
+            return package.known[name] if name in package.known else Unknown(name)
+        if f"{full}.{name}" in sys.modules:
+            return sys.modules[f"{full}.{name}"]
+        file = package.file(full)
+        if file and full not in package.spaces:
+            package.spaces[full] = _Names(Source(file), package)
+        if file and name in package.spaces[full].source.names:
+            return package.spaces[full][name]
+        inside = package.root.joinpath(*full.split("."), name)
+        if inside.is_dir() or package.file(f"{full}.{name}"):
+            return _Module(package, f"{full}.{name}")
+        return Unknown(f"{full}.{name}")
+
+
+class _Names(Space):
+    """The names of a file, each of them run when it is first asked for."""
+
+    def __init__(self, source: Source, package: _Package) -> None:
+        file = source.path.resolve()
+        inside = file.parent if file.is_relative_to(package.root.resolve()) else package.root
+        name = ".".join(inside.resolve().relative_to(package.root.resolve()).parts)
+        python = _Python(vars(builtins), __import__=package.imported)
+        super().__init__(__builtins__=python, __name__="tree", __package__=name)
+        self.source, self.package, self.running = source, package, set[str]()
+        python.names = self
+
+    def __missing__(self, name: str) -> Any:
+        node = self.source.where.get(name)
+        if node is None or name in self.running:
+            raise KeyError(name)
+        if name in self.package.known:
+            self[name] = self.package.known[name]
+            return self[name]
+        self.running.add(name)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            node = copy.copy(node)
+            own = (a for a in node.names if _bound(a) == name)
+            node.names = [next(own)]
+        self.source.run([node], self)
+        self.running.discard(name)
+        return self[name]
+
+
+def _bound(alias: ast.alias) -> str:
+    return (alias.asname or alias.name).partition(".")[0]
+
+
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """All statements at module level, those under conditions too."""
     for node in body:
@@ -189,7 +349,7 @@ def _defined(node: ast.stmt, *, imports: bool = False) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Import | ast.ImportFrom) and imports:
-        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+        return [_bound(alias) for alias in node.names]
     targets = node.targets if isinstance(node, ast.Assign) else []
     targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
     return [target.id for target in targets if isinstance(target, ast.Name)]
@@ -201,13 +361,24 @@ def names_in(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def bare(node: Definition, methods: Collection[str] = ()) -> Definition:
-    """A copy without decorators; of a class without bases, too, and with only these methods."""
+    """A copy without decorators; of a class without bases, too, and with only these methods.
+
+    Methods of the class that these call stay with them.
+    """
     node = copy.deepcopy(node)
     node.decorator_list = []
     if isinstance(node, ast.ClassDef):
-        functions = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+        functions: list[ast.FunctionDef] = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+        wanted: set[str] = set()
+        todo = set(methods)
+        while todo:
+            wanted |= todo
+            kept = (n for each in functions if each.name in todo for n in ast.walk(each))
+            todo = {n.attr for n in kept if isinstance(n, ast.Attribute)} - wanted
+        values: list[ast.stmt] = [n for n in node.body if wanted.intersection(_defined(n))]
+        values = [each for each in values if not isinstance(each, ast.FunctionDef)]
         node.bases, node.keywords = [], []
-        node.body = [each for each in functions if each.name in methods] or [ast.Pass()]
+        node.body = [*values, *(each for each in functions if each.name in wanted)] or [ast.Pass()]
     return node
 
 
@@ -215,6 +386,31 @@ def evaluate(expression: ast.expr, space: Space) -> object:
     """The value of an expression of the tree."""
     tree = ast.fix_missing_locations(ast.Expression(expression))
     return eval(compile(tree, "expression", "eval"), space)  # noqa: S307 - as in Source.run
+
+
+class Fields:
+    """An object with the given fields; what else it is asked for is ``Unknown``."""
+
+    def __init__(self, **given: object) -> None:
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> object:
+        return Unknown(name)
+
+
+class Known(dict[str, object]):
+    """Stand-ins by name for ``Source.in_tree``; ``make`` gives those that match a pattern."""
+
+    def __init__(self, pattern: str, make: Callable[[str], object], **given: object) -> None:
+        super().__init__(given)
+        self.pattern, self.make = re.compile(pattern), make
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or bool(self.pattern.fullmatch(str(name)))
+
+    def __missing__(self, name: str) -> object:
+        self[name] = self.make(name)
+        return self[name]
 
 
 def mocked(name: str, **attributes: object) -> Any:

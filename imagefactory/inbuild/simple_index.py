@@ -14,13 +14,13 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 if TYPE_CHECKING:
@@ -217,6 +217,16 @@ def without_account(url: str) -> str:
     """``url`` without credentials."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def with_accounts(indexes: Sequence[str], accounts: Mapping[str, Sequence[str]]) -> list[str]:
+    """``indexes`` with user and password in the URL of each that has them in ``accounts``."""
+    found = []
+    for index in indexes:
+        scheme, mark, rest = index.partition("://")
+        pair = ":".join(quote(word, safe="") for word in accounts.get(index, ()))
+        found.append(f"{scheme}{mark}{pair}@{rest}" if pair else index)
+    return found
 
 
 def _with_account(url: str, index: str) -> str:

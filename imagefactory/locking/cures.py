@@ -61,7 +61,8 @@ def _files(name: str, settings: Settings) -> Files:
     """Version and tags of every wheel that the machine's indexes have of a package."""
     found: Files = []
     for index in settings.indexes:
-        for file in indexes.pages(index, [canonicalize_name(name)])[canonicalize_name(name)].files:
+        project = canonicalize_name(name)
+        for file in indexes.pages(index, [project], settings)[project].files:
             try:
                 _, version, _, tags = parse_wheel_filename(file.filename)
             except InvalidWheelFilename:

@@ -37,15 +37,14 @@ class Page:
         return self.error.what if self.error else ""
 
 
-def pages(
-    index: str, projects: Iterable[str], account: tuple[str, str] | None = None
-) -> dict[str, Page]:
+def pages(index: str, projects: Iterable[str], settings: Settings) -> dict[str, Page]:
     """The pages of ``projects`` on a simple index, fetched in parallel.
 
-    ``account`` is user and password. An index that is down is reported in the pages, not raised.
+    An index that is down is reported in the pages, not raised.
     """
     from pypi_simple import PyPISimple  # noqa: PLC0415 - takes 100 ms, which few commands need
 
+    account = settings.account_for(index)
     with PyPISimple(index, auth=account) as client, ThreadPoolExecutor(THREADS) as pool:
         names = list(dict.fromkeys(projects))
         return dict(zip(names, pool.map(lambda name: _page(client, name), names), strict=True))
@@ -67,7 +66,7 @@ def _page(client: PyPISimple, name: str) -> Page:
 
 def faults(names: Sequence[str], settings: Settings) -> list[Problem]:
     """What is wrong with the indexes themselves, as far as their pages of ``names`` show it."""
-    found = [pages(index, names, settings.account_for(index)) for index in settings.indexes]
+    found = [pages(index, names, settings) for index in settings.indexes]
     errors = [page.error for shown in found for page in shown.values() if page.error]
     if errors:
         return list(dict.fromkeys(errors))[:1]
@@ -120,7 +119,7 @@ def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
     for index in settings.indexes:
         if not left:
             break
-        found = pages(index, sorted({wheel.name for wheel in left.values()}))
+        found = pages(index, sorted({wheel.name for wheel in left.values()}), settings)
         problems = [page.problem for page in found.values() if page.problem]
         if problems:
             down[index] = problems[0]
@@ -131,11 +130,8 @@ def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
 
 
 def _not_found(wheel: Wheel, down: Mapping[str, str], settings: Settings) -> Problem:
-    known = map(web.without_account, settings.indexes)
-    searched = ", ".join([*known, *map(str, settings.find_links)])
-    failed = "".join(
-        f"; {web.without_account(index)} did not answer ({why})" for index, why in down.items()
-    )
+    searched = ", ".join([*settings.indexes, *map(str, settings.find_links)])
+    failed = "".join(f"; {index} did not answer ({why})" for index, why in down.items())
     return Problem(
         code="wheel-unreachable" if down else "wheel-gone",
         where=wheel.filename,

@@ -29,7 +29,7 @@ def requires(name: str, version: str, settings: Settings) -> list[str] | None:
                 with zipfile.ZipFile(path) as archive:
                     return _lines(archive.read(_member(archive)).decode())
     for index in settings.indexes:
-        for file in indexes.pages(index, [name])[name].files:
+        for file in indexes.pages(index, [name], settings)[name].files:
             sha256 = file.digests.get("sha256")
             if sha256 and _is(file.filename, name, version):
                 return _of_file(file, sha256, index, settings)

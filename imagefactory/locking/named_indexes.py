@@ -45,8 +45,7 @@ def at_url(text: str, found: Mapping[str, str]) -> str:
 
 def _url(index: NamedIndex, request: Request, tags: dict[Tag, int], settings: Settings) -> str:
     wanted = _requirement(index.package, request)
-    account = settings.account_for(index.url)
-    page = indexes.pages(index.url, [index.package], account)[index.package]
+    page = indexes.pages(index.url, [index.package], settings)[index.package]
     if page.error:
         what = f"index {index.name} ({index.url}) cannot be read: {page.problem}"
         prefix = index_variable(index.name)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from imagefactory.errors import Problem, SetupError
 from imagefactory.matrix.cell import Base, Cell
 from imagefactory.system import ui
+from imagefactory.system.manifests import Manifest
 from imagefactory.system.platforms import Platform
-from imagefactory.system.registry import Manifest, Registries
+from imagefactory.system.registry import Registries
 
 
 def check(cells: Iterable[Cell], registries: Registries) -> list[Problem]:

@@ -41,7 +41,9 @@ def locate(resolution: Resolution, settings: Settings) -> Locations:
         elif wheel.is_built:
             found[wheel] = wheelhouse.file_of(wheel, settings)
     for index in settings.indexes:
-        found |= _served([wheel for wheel in resolution.wheels if wheel not in found], index)
+        found |= _served(
+            [wheel for wheel in resolution.wheels if wheel not in found], index, settings
+        )
     for wheel in resolution.wheels:
         path = None if wheel in found else indexes.local(wheel, settings.find_links)
         if path:
@@ -52,12 +54,12 @@ def locate(resolution: Resolution, settings: Settings) -> Locations:
     return found
 
 
-def _served(wheels: Sequence[Wheel], index: str) -> dict[Wheel, str]:
+def _served(wheels: Sequence[Wheel], index: str, settings: Settings) -> dict[Wheel, str]:
     """The URLs of those of ``wheels`` that ``index`` has."""
     wanted = {wheel.sha256: wheel for wheel in wheels}
     files = (
         file
-        for page in indexes.pages(index, (w.name for w in wheels)).values()
+        for page in indexes.pages(index, (w.name for w in wheels), settings).values()
         for file in page.files
     )
     return {

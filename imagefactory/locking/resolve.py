@@ -18,7 +18,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.locking import cures, indexes, named_indexes
+from imagefactory.locking import cures, indexes, named_indexes, uv_indexes
 from imagefactory.locking.lock import FIND_LINKS, Resolution, Wheel
 from imagefactory.locking.tags import target_tags, uv_platform
 from imagefactory.matrix.cell import Request
@@ -50,8 +50,10 @@ def resolve(
             out.write_text(_as_pylock(previous), encoding="utf-8")
         command = _command(request, settings, folder, out, upgrade_packages)
         _check_indexes(request, settings)
-        argv = [*command, "--refresh"] if refresh else command
-        done = shell.run(argv, env=web.uv_environment())
+        done = shell.run(
+            [*command, "--refresh"] if refresh else command,
+            env={**web.uv_environment(), **uv_indexes.environment(settings, request.indexes)},
+        )
         if not done.ok:
             raise _failure(request, done.err, settings)
         packages = tomllib.loads(out.read_text(encoding="utf-8")).get("packages", [])
@@ -83,7 +85,6 @@ def _command(
     config = folder / "uv.toml"  # uv finds the credentials for these itself
     tables = [{"name": i.name, "url": i.url, "explicit": True} for i in request.indexes]
     config.write_text(tomli_w.dumps({"index": tables} if tables else {}), encoding="utf-8")
-    first, *more = settings.indexes
     return [
         *(uv.find_uv_bin(), "pip", "compile", str(requirements)),
         *("--override", str(overrides), "--output-file", str(out)),
@@ -92,9 +93,7 @@ def _command(
         *("--python-platform", uv_platform(request.platform, request.glibc)),
         *("--format", "pylock.toml", "--only-binary", ":all:"),
         *("--no-header", "--quiet", "--config-file", str(config)),
-        *("--default-index", first, "--index-strategy", "unsafe-best-match"),
-        *(option for index in more for option in ("--index", index)),
-        *(option for links in settings.find_links for option in ("--find-links", str(links))),
+        *uv_indexes.options(settings),
         *(option for package in upgrade_packages for option in ("--upgrade-package", package)),
     ]
 
@@ -111,7 +110,7 @@ def _check_indexes(request: Request, settings: Settings) -> None:
     """Raise SetupError for an index that does not work: uv would try for long, and say less."""
     for index in settings.indexes:
         for name in _names(request)[:1]:
-            page = indexes.pages(index, [name], settings.account_for(index))[name]
+            page = indexes.pages(index, [name], settings)[name]
             if page.error and page.error.code.removeprefix("index-") in _FATAL:
                 raise SetupError(page.error)
 
@@ -185,15 +184,14 @@ def _wheel(
 
 def _index(package: dict[str, Any], entry: dict[str, Any], indexes: Sequence[str]) -> str:
     if "archive" in package:
-        return str(entry["url"]).partition("#")[0]
+        return web.without_account(str(entry["url"]).partition("#")[0])
     return FIND_LINKS if entry["url"].startswith("file:") else _index_of(entry["url"], indexes)
 
 
 def _index_of(url: str, indexes: Sequence[str]) -> str:
     """The index on the file's host; the first index if none is, as PyPI serves files elsewhere."""
     host = urlsplit(url).hostname
-    found = next((index for index in indexes if urlsplit(index).hostname == host), indexes[0])
-    return web.without_account(found)
+    return next((index for index in indexes if urlsplit(index).hostname == host), indexes[0])
 
 
 def _as_pylock(previous: Resolution) -> str:

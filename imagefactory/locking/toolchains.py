@@ -121,7 +121,7 @@ def _commit(text: str, settings: Settings) -> LockedSource:
 
 def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
     for index in settings.indexes:
-        for file in indexes.pages(index, [BUILT])[BUILT].files:
+        for file in indexes.pages(index, [BUILT], settings)[BUILT].files:
             is_sdist = file.package_type == "sdist" and "sha256" in file.digests
             if is_sdist and file.version == version:
                 url = file.url.partition("#")[0]
@@ -130,7 +130,7 @@ def _sdist(version: str, settings: Settings, *, where: str) -> LockedSource:
                     version=version,
                     filename=file.filename,
                     sha256=file.digests["sha256"],
-                    size=file.size or web.size_of(url),
+                    size=file.size or web.size_of(url, settings.account_for(url)),
                     url=web.without_account(url),
                 )
     what = f"the sdist of {BUILT} {version} was not found on any index"

@@ -70,7 +70,7 @@ def _offered(settings: Settings) -> tuple[list[_Offer], list[Problem]]:
     """The wheels of all indexes, then of all folders, and which indexes failed with what."""
     found, down = list[_Offer](), list[Problem]()
     for index in settings.indexes:
-        page = indexes.pages(index, [NAME])[NAME]
+        page = indexes.pages(index, [NAME], settings)[NAME]
         if page.error:
             down.append(page.error)
         for file in page.files:
@@ -141,7 +141,7 @@ def _locked(platform: Platform, offer: _Offer, settings: Settings) -> Unpacker:
         size=offer.size
         if offer.size is not None
         else web.size_of(offer.url, settings.account_for(offer.url)),
-        index=web.without_account(offer.index),
+        index=offer.index,
     )
     return Unpacker(platform=platform, wheel=wheel)
 

@@ -92,7 +92,7 @@ def from_index(wheel: Wheel, settings: Settings) -> Path:
     if local:
         return local
     for index in settings.indexes:
-        for file in indexes.pages(index, [wheel.name])[wheel.name].files:
+        for file in indexes.pages(index, [wheel.name], settings)[wheel.name].files:
             if file.digests.get("sha256") == wheel.sha256:
                 return fetch(file.url.partition("#")[0], wheel.sha256, wheel.filename, settings)
     raise SetupError(indexes.missing([wheel], settings))

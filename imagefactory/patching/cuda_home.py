@@ -10,6 +10,7 @@ import uv
 from filelock import FileLock
 
 from imagefactory.errors import SetupError, fail
+from imagefactory.locking import uv_indexes
 from imagefactory.locking.lock import Lock, LockedToolchain
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.store import digest
@@ -46,7 +47,6 @@ def prepare(toolchain: LockedToolchain, settings: Settings) -> Path:
 def _install(toolchain: LockedToolchain, target: Path, settings: Settings) -> None:
     requirements = target.with_name("requirements.txt")
     requirements.write_text(requirements_txt(toolchain.wheels), encoding="utf-8")
-    first, *more = settings.indexes
     done = shell.run(
         [
             *(
@@ -59,11 +59,10 @@ def _install(toolchain: LockedToolchain, target: Path, settings: Settings) -> No
                 str(target),
             ),
             *("--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-config", "--quiet"),
-            *("--requirements", str(requirements), "--default-index", first),
-            *("--index-strategy", "unsafe-best-match"),
-            *(option for index in more for option in ("--index", index)),
-            *(option for folder in settings.find_links for option in ("--find-links", str(folder))),
-        ]
+            *("--requirements", str(requirements)),
+            *uv_indexes.options(settings),
+        ],
+        env=uv_indexes.environment(settings),
     )
     if not done.ok:
         fix = (

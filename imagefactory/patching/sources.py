@@ -169,7 +169,7 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
                 fix="imagefactory doctor checks the indexes",
             )
         with ui.step(f"fetching the sources of {project} {version}"):
-            sha = _download(found, root, TEXT_OF[DISTRIBUTIONS[project].kind])
+            sha = _download(found, root, TEXT_OF[DISTRIBUTIONS[project].kind], settings)
         mark.write_text(
             json.dumps({"sha256": sha, "file": found.filename}) + "\n", encoding="utf-8"
         )
@@ -223,7 +223,7 @@ def _cached(project: str, settings: Settings) -> set[Version]:
 def _files(project: str, settings: Settings) -> list[DistributionPackage]:
     wanted = DISTRIBUTIONS[project]
     for index in settings.indexes:
-        page = indexes.pages(index, [wanted.name])[wanted.name]
+        page = indexes.pages(index, [wanted.name], settings)[wanted.name]
         files = [f for f in page.files if f.package_type == wanted.kind and _is_version(f)]
         if files:
             return files
@@ -238,10 +238,13 @@ def _is_version(file: DistributionPackage) -> bool:
     return True
 
 
-def _download(file: DistributionPackage, root: Path, suffixes: frozenset[str]) -> str:
+def _download(
+    file: DistributionPackage, root: Path, suffixes: frozenset[str], settings: Settings
+) -> str:
     """Download a file, check its hash, unpack its text files to ``root``; returns the hash."""
     with tempfile.TemporaryFile() as data:
-        found = web.download(file.url, data, code="sources-unreachable")
+        account = settings.account_for(file.url)
+        found = web.download(file.url, data, code="sources-unreachable", account=account)
         wanted = file.digests.get("sha256")
         if wanted and wanted != found:
             what = f"{file.filename} has SHA-256 {found[:16]}…, the index says {wanted[:16]}…"

@@ -4,19 +4,21 @@ move.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
-from imagefactory.errors import CheckFailedError, Problem, SetupError, fail
+from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.system import ui
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.system.registry import Registries
 from imagefactory.verifying import receipt
+from imagefactory.verifying.receipt import Requirement
 
 #: Tags of a repository that are read to know which blobs it has, and how many of them at once.
 MOST_TAGS, ASKED_AT_ONCE = 200, 8
@@ -32,40 +34,87 @@ class Pushed:
         digest: of its manifest, as the registry has it.
         blobs_sent: how many of the image's layers and configuration no tag of the repository
             referred to before. An upper bound of what travelled: Docker also finds blobs that no
-            tag refers to any more, and those of the registry's other repositories.
-        blobs_there: the others.
-        bytes_sent: bytes of ``blobs_sent``, as the registry stores them.
+            tag refers to any more, and those of the registry's other repositories. None if the
+            registry does not show the image's blobs.
+        blobs_there: the others; None as above.
+        bytes_sent: bytes of ``blobs_sent``, as the registry stores them; None as above.
     """
 
     cell: str
     reference: str
     digest: str
-    blobs_sent: int
-    blobs_there: int
-    bytes_sent: int
+    blobs_sent: int | None
+    blobs_there: int | None
+    bytes_sent: int | None
 
     def as_dict(self) -> dict[str, object]:
         """The row as plain JSON values."""
-        return asdict(self)
+        return {**asdict(self), "errors": []}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPushed:
+    """One reference that was not pushed, or not confirmed, and why."""
+
+    cell: str
+    reference: str
+    problems: tuple[Problem, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as plain JSON values."""
+        blobs = dict.fromkeys(("blobs_sent", "blobs_there", "bytes_sent"))
+        errors = [problem.as_dict() for problem in self.problems]
+        return {
+            "cell": self.cell,
+            "reference": self.reference,
+            "digest": None,
+            **blobs,
+            "errors": errors,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The result of a push: a row for each tag; ``error`` is what ended it early, or None."""
+
+    pushed: tuple[Pushed, ...]
+    left: tuple[NotPushed, ...] = ()
+    error: FactoryError | None = None
+
+    @property
+    def rows(self) -> tuple[Pushed | NotPushed, ...]:
+        """All tags, in the order in which they were to be pushed."""
+        return (*self.pushed, *self.left)
 
 
 def allowed(
-    plans: Sequence[CellPlan], engine: Engine, receipts: Path
+    plans: Sequence[CellPlan],
+    engine: Engine,
+    receipts: Path,
+    requirements: Callable[[str], Sequence[Requirement]],
 ) -> list[tuple[CellPlan, ImageInfo]]:
     """The images of ``plans``, if every one of them may move.
 
-    Raises CheckFailedError naming all that may not.
+    ``requirements`` gives, for a torch channel, what a receipt must have. Raises CheckFailedError
+    naming all that may not.
     """
     there = engine.find_images(plan.cell.tag for plan in plans)
     problems = [
-        p for plan in plans for p in [_refusal(plan, there.get(plan.cell.tag), receipts)] if p
+        problem
+        for plan in plans
+        for problem in [
+            _refusal(plan, there.get(plan.cell.tag), receipts, requirements(plan.cell.channel))
+        ]
+        if problem
     ]
     if problems:
         raise CheckFailedError(problems)
     return [(plan, there[plan.cell.tag]) for plan in plans]
 
 
-def _refusal(plan: CellPlan, image: ImageInfo | None, receipts: Path) -> Problem | None:
+def _refusal(
+    plan: CellPlan, image: ImageInfo | None, receipts: Path, required: Sequence[Requirement]
+) -> Problem | None:
     tag = plan.cell.tag
     if image is None:
         fix = f"imagefactory build --matrix --select {plan.cell.name}"
@@ -87,6 +136,22 @@ def _refusal(plan: CellPlan, image: ImageInfo | None, receipts: Path) -> Problem
             what=f"{tag} ({image.digest[:19]}) has never been verified here",
             fix=f"imagefactory verify {tag}",
         )
+    differences = receipt.differences(
+        record,
+        digest=image.digest,
+        cell=plan.cell.name,
+        build_key=plan.build_key,
+        required=required,
+    )
+    if differences:
+        by = f" of imagefactory {record.version}" if record.version else ""
+        return Problem(
+            code="push-receipt",
+            where=plan.cell.name,
+            what=f"the receipt{by} is not one for {tag} ({image.digest[:19]}) by this version: "
+            + "; ".join(differences),
+            fix=f"imagefactory verify {tag}",
+        )
     if not record.passed:
         bad = ", ".join(
             c.name for c in record.checks if c.required and c.outcome is not receipt.Outcome.PASS
@@ -100,22 +165,26 @@ def _refusal(plan: CellPlan, image: ImageInfo | None, receipts: Path) -> Problem
     return None
 
 
-def push(
-    engine: Engine, ready: Sequence[tuple[CellPlan, ImageInfo]], repository: str
-) -> list[Pushed]:
+def push(engine: Engine, ready: Sequence[tuple[CellPlan, ImageInfo]], repository: str) -> Delivery:
     """Push every tag of the ``ready`` cells (see ``allowed``) to ``repository``, by digest.
 
-    Raises SetupError if the registry does not take an image or does not answer, CheckFailedError
-    ``push-other-digest`` if a tag is another digest there than was verified.
+    What fails ends the push: a registry that does not take an image or does not answer, a tag that
+    is another digest there than was verified (``push-other-digest``), an engine that fails. The
+    result says which tags had been pushed by then.
     """
     tags = [
         (plan, image, _target(tag, repository)) for plan, image in ready for tag in plan.cell.tags
     ]
     known = _known_blobs(engine.registries, repository, [target for _, _, target in tags])
-    pushed = []
-    for plan, image, target in tags:
-        digest = _push_one(engine, plan, image, target)
-        blobs = engine.registries.blobs(f"{repository}@{digest}")
+    pushed: list[Pushed] = []
+    for number, (plan, image, target) in enumerate(tags):
+        try:
+            digest = _push_one(engine, plan, image, target)
+        except FactoryError as error:
+            return Delivery(
+                pushed=tuple(pushed), left=tuple(_left(tags[number:], error)), error=error
+            )
+        blobs = _blobs(engine.registries, f"{repository}@{digest}")
         new = {blob: size for blob, size in blobs.items() if blob not in known}
         known |= new.keys()
         pushed.append(
@@ -123,12 +192,32 @@ def push(
                 cell=plan.cell.name,
                 reference=target,
                 digest=digest,
-                blobs_sent=len(new),
-                blobs_there=len(blobs) - len(new),
-                bytes_sent=sum(new.values()),
+                blobs_sent=len(new) if blobs else None,
+                blobs_there=len(blobs) - len(new) if blobs else None,
+                bytes_sent=sum(new.values()) if blobs else None,
             )
         )
-    return pushed
+    return Delivery(pushed=tuple(pushed))
+
+
+def _left(
+    tags: Sequence[tuple[CellPlan, ImageInfo, str]], error: FactoryError
+) -> Iterator[NotPushed]:
+    """The first of ``tags`` failed with ``error``, and the others were not tried."""
+    what = f"not tried, because {tags[0][2]} failed"
+    untried = (Problem(code="push-not-tried", what=what, fix="push again"),)
+    for number, (plan, _, target) in enumerate(tags):
+        problems = untried if number else error.problems
+        yield NotPushed(cell=plan.cell.name, reference=target, problems=problems)
+
+
+def _blobs(registries: Registries, reference: str) -> dict[str, int]:
+    """The blobs of an image; empty, with a warning, if the registry does not show them."""
+    try:
+        return registries.blobs(reference)
+    except SetupError as error:
+        ui.warn(f"the blobs of {reference} are not counted: {error.problems[0].what}")
+        return {}
 
 
 def _target(tag: str, repository: str) -> str:
@@ -137,13 +226,9 @@ def _target(tag: str, repository: str) -> str:
 
 def _push_one(engine: Engine, plan: CellPlan, image: ImageInfo, target: str) -> str:
     """Push one tag; the digest that it has in the registry, which is what was verified."""
-    engine.tag(image.digest, target)
-    try:
-        with ui.step(f"pushing {target}"):
-            engine.push(target)
-    finally:  # Docker pushes by name only; the name has served its purpose
-        if target not in plan.cell.tags:
-            engine.untag(target)
+    own = target in plan.cell.tags
+    with _named(engine, image, target, own=own), ui.step(f"pushing {target}"):
+        engine.push(target)
     found = engine.registries.manifest(target)
     # without the containerd image store, Docker knows an image by the digest of its config
     if found and image.digest in (found.digest, found.config and found.config.digest):
@@ -155,6 +240,40 @@ def _push_one(engine: Engine, plan: CellPlan, image: ImageInfo, target: str) -> 
         f"verified was {image.digest}",
         fix="do not use what was pushed; imagefactory verify, then push again",
     )
+
+
+@contextmanager
+def _named(engine: Engine, image: ImageInfo, target: str, *, own: bool) -> Iterator[None]:
+    """Give ``image`` the name ``target`` meanwhile, because Docker pushes by name only.
+
+    A name that an image has already is the user's: it is given back. ``own`` names of the cell
+    stay.
+    """
+    before = _digest_of(engine, target)
+    if before == image.digest:
+        yield
+        return
+    # meanwhile that image needs another name: one without any may be pruned
+    kept = f"{target.rpartition(':')[0]}:imagefactory-keeps-{before[7:19]}" if before else ""
+    if before and not own:
+        engine.tag(before, kept)
+    engine.tag(image.digest, target)
+    try:
+        yield
+    finally:
+        if before and not own:
+            engine.tag(before, target)
+            engine.untag(kept)
+        elif not own:
+            engine.untag(target)
+
+
+def _digest_of(engine: Engine, reference: str) -> str:
+    """The digest of the local image of that name, empty if there is none."""
+    try:
+        return engine.inspect_image(reference).digest
+    except CheckFailedError:
+        return ""
 
 
 def _in_common(one: str, other: str) -> int:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from imagefactory import redaction
+from imagefactory.redaction import HIDDEN
 from imagefactory.system.text import safe, shorten
 
 #: The log is renamed at this size, and what was renamed before is overwritten.
@@ -25,7 +27,6 @@ _SECRET = r"(?:password|passwd|token|secret|credentials?|api[-_]?key|access[-_]?
 #: `NAME=value` and `--name=value` whose name says that the value is a secret.
 _ASSIGNED = re.compile(rf"(?i)^(-{{0,2}}(?:[a-z0-9]+[-_])*{_SECRET}=)(?!id=).+", re.DOTALL)
 _OPTION = re.compile(rf"(?i)^--(?:[a-z0-9]+-)*{_SECRET}$")
-_USER = re.compile(r"([a-z][a-z0-9+.-]*://)([^/\s@]*)@", re.IGNORECASE)
 
 
 def masked(argv: Sequence[str]) -> list[str]:
@@ -33,14 +34,8 @@ def masked(argv: Sequence[str]) -> list[str]:
     words: list[str] = []
     for word in argv:
         hidden = bool(words) and bool(_OPTION.match(words[-1])) and not word.startswith("id=")
-        words.append("***" if hidden else _ASSIGNED.sub(r"\1***", _USER.sub(_hidden, word)))
+        words.append(HIDDEN if hidden else _ASSIGNED.sub(rf"\1{HIDDEN}", redaction.hide(word)))
     return words
-
-
-def _hidden(found: re.Match[str]) -> str:
-    user, colon, _ = found[2].partition(":")
-    bare_user = found[1].lower().startswith(("ssh://", "git+ssh://")) and not colon
-    return f"{found[1]}{user}@" if bare_user else f"{found[1]}{user + ':' if colon else ''}***@"
 
 
 def show(argv: Sequence[str]) -> str:

@@ -6,9 +6,10 @@ import base64
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagefactory import redaction
 from imagefactory.errors import SetupError, fail
 from imagefactory.system import shell
 
@@ -22,7 +23,10 @@ class Account:
     """Who asks a registry: a user with a password, or somebody with an identity token."""
 
     user: str
-    secret: str
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        redaction.remember(self.secret, user=self.user)
 
     @property
     def is_token(self) -> bool:

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-from imagefactory.errors import FactoryError, InputError, SetupError, fail
-from imagefactory.system import credentials, web
+from imagefactory import redaction
+from imagefactory.system import credentials, manifests, registry_failures, web
+from imagefactory.system import reference as references
 from imagefactory.system.credentials import Account
+from imagefactory.system.manifests import Descriptor, Manifest
+from imagefactory.system.registry_failures import Kind, RegistryError, error_of
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response, Session
 
 #: Seconds for a connection, and for the next bytes of an answer.
 SECONDS = (10, 60)
-MANIFESTS = (
+#: Kinds of manifests that are understood.
+ACCEPTED = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -34,11 +40,14 @@ MANIFESTS = (
 )
 #: Docker Hub answers at another address than its images are named by, and Docker keeps its
 #: credentials under a third.
-_HUB, _HUB_API, _HUB_LOGIN = "docker.io", "registry-1.docker.io", "https://index.docker.io/v1/"
+_HUB_API, _HUB_LOGIN = "registry-1.docker.io", "https://index.docker.io/v1/"
 #: A field of a challenge, such as ``realm="https://auth.docker.io/token"``.
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
-#: Answers of a proxy whose registry is away for a moment.
-_AWAY = (502, 503, 504)
+#: Seconds for a whole answer, and the bytes and pages that it may have: a manifest has 4 MiB at
+#: most, by the specification.
+DEADLINE, MOST_BYTES, MOST_PAGES = 120.0, 1 << 22, 1000
+#: How deep indexes may be nested, and characters of a registry's message that are shown.
+DEEPEST, MOST_SAID = 4, 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,67 +66,25 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptor:
-    """What a manifest or an index says about something that it refers to.
+class Answer:
+    """What a registry answered; ``following`` is the address of the next page, if there is one."""
 
-    Attributes:
-        digest: ``sha256:...``.
-        media_type: its kind.
-        size: its bytes, as the registry stores them.
-        platform: OCI platform of an index's manifest; empty for anything else.
-        artifact_type: kind of artifact, of a referrer.
-        annotations: what its maker noted.
-    """
-
-    digest: str
-    media_type: str
-    size: int
-    platform: str = ""
-    artifact_type: str = ""
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What a registry has under a reference: an image, or an index of several.
-
-    Attributes:
-        digest: SHA-256 of the manifest itself.
-        media_type: its kind.
-        size: its own bytes.
-        config: the image's configuration; None for an index.
-        layers: the image's layers, bottom first; none for an index.
-        manifests: the manifests of an index; none for an image.
-    """
-
-    digest: str
-    media_type: str
-    size: int
-    config: Descriptor | None
-    layers: tuple[Descriptor, ...]
-    manifests: tuple[Descriptor, ...]
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    following: str | None = None
 
 
 def parse(reference: str) -> Name:
     """Where the image ``reference`` is, by the rules of Docker (``debian`` is on Docker Hub).
 
-    Raises InputError ``reference-wrong`` if it names nothing.
+    Raises InputError ``reference-wrong`` if it is none.
     """
-    name, _, digest = reference.partition("@")
-    first, _, rest = name.partition("/")
-    host, path = (first, rest) if rest and _is_host(first) else (_HUB, name)
-    head, colon, tag = path.rpartition(":")
-    path, tag = (head, tag) if colon else (path, "latest")
-    if not path:
-        what, fix = f"{reference!r} is no image reference", "write HOST/REPOSITORY:TAG"
-        raise fail(InputError, "reference-wrong", what, fix=fix)
-    if host == _HUB:
+    found = references.parse(reference)
+    host, path = found.host, found.path
+    if host == references.HUB:
         host, path = _HUB_API, path if "/" in path else f"library/{path}"
-    return Name(host=host, path=path, wanted=digest or tag)
-
-
-def _is_host(text: str) -> bool:
-    return "." in text or ":" in text or text == "localhost"
+    return Name(host=host, path=path, wanted=found.digest or found.tag or "latest")
 
 
 def _is_loopback(host: str) -> bool:
@@ -132,8 +99,8 @@ class Registries:
     """Asks registries; threads may share one.
 
     ``config`` is the folder of Docker's configuration, None for Docker's own default. What does not
-    exist is None, False or empty. Every method raises SetupError: ``registry-unreachable``,
-    ``registry-denied`` (no credentials, or of somebody who may not), ``registry-failed``.
+    exist is None, False or empty. Every method raises RegistryError, which is a SetupError, if the
+    registry or the way there fails, and InputError ``reference-wrong``.
     """
 
     def __init__(self, config: Path | None = None) -> None:
@@ -145,7 +112,7 @@ class Registries:
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest of an image or index; None if the registry has no such reference."""
         name = parse(reference)
-        answer = self._ask(name, f"/manifests/{name.wanted}", accept=MANIFESTS)
+        answer = self._ask(name, f"/manifests/{name.wanted}", accept=ACCEPTED)
         if answer is None:
             return None
         digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
@@ -153,19 +120,13 @@ class Registries:
             raise _failed(name, f"{reference} came as {digest}")
         row = _json(name, answer)
         kind = str(row.get("mediaType") or answer.headers.get("Content-Type", ""))
-        return Manifest(
-            digest=digest,
-            media_type=kind.partition(";")[0],
-            size=len(answer.content),
-            config=next(iter(_descriptors(name, [row.get("config")])), None),
-            layers=_descriptors(name, row.get("layers")),
-            manifests=_descriptors(name, row.get("manifests")),
-        )
+        with _understood(name):
+            return manifests.read(row, digest, kind.partition(";")[0], len(answer.content))
 
-    def blobs(self, reference: str) -> dict[str, int]:
+    def blobs(self, reference: str, *, depth: int = DEEPEST) -> dict[str, int]:
         """Digest -> bytes of the layers and configuration of an image, or of an index's images.
 
-        Empty if the registry has no such reference.
+        Empty if the registry has no such reference. Indexes in indexes are read ``depth`` deep.
         """
         found = self.manifest(reference)
         if found is None:
@@ -174,7 +135,9 @@ class Registries:
         blobs = {part.digest: part.size for part in own}
         repository = reference.partition("@")[0]
         for part in found.manifests:
-            blobs |= self.blobs(f"{repository}@{part.digest}")
+            if not depth or not references.is_digest(part.digest):
+                raise _failed(parse(reference), f"{reference} is an index that cannot be read")
+            blobs |= self.blobs(f"{repository}@{part.digest}", depth=depth - 1)
         return blobs
 
     def has_blob(self, repository: str, digest: str) -> bool:
@@ -183,8 +146,13 @@ class Registries:
 
     def tags(self, repository: str) -> tuple[str, ...]:
         """The tags of a repository, in the registry's order."""
-        pages = self._pages(parse(repository), "/tags/list?n=1000")
-        return tuple(str(tag) for page in pages for tag in page.get("tags") or ())
+        name = parse(repository)
+        pages = list(self._pages(name, "/tags/list?n=1000"))
+        with _understood(name):
+            found = [tag for page in pages for tag in manifests.rows(page.get("tags"))]
+            if not all(isinstance(tag, str) and references.is_tag(tag) for tag in found):
+                raise ValueError("a tag is none")
+        return tuple(found)
 
     def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
         """What is attached to a manifest: signatures, SBOMs, receipts.
@@ -196,53 +164,52 @@ class Registries:
         if not pages:
             listed = self.manifest(f"{repository}:{digest.replace(':', '-')}")
             return listed.manifests if listed else ()
-        rows = (page.get("manifests") for page in pages)
-        return tuple(one for page in rows for one in _descriptors(parse(repository), page))
+        with _understood(parse(repository)):
+            lists = [manifests.descriptors(page.get("manifests")) for page in pages]
+        return tuple(one for found in lists for one in found)
 
     def _pages(self, name: Name, tail: str) -> Iterator[dict[str, Any]]:
         """The JSON of an address and of those that follow it; none if it does not exist."""
         following: str | None = tail
+        asked = set[str]()
         while following is not None:
+            if following in asked or len(asked) >= MOST_PAGES:
+                raise _failed(name, f"its list of {name.path} has no end")
+            asked.add(following)
             answer = self._ask(name, following)
             if answer is None:
                 return
             yield _json(name, answer)
-            link = answer.links.get("next", {}).get("url")
-            # only the path is taken: credentials go to no other host
-            parts = urlsplit(urljoin(f"{name.url}{following}", link)) if link else None
-            prefix = f"/v2/{name.path}"
-            following = f"{parts.path.removeprefix(prefix)}?{parts.query}" if parts else None
+            with _understood(name):
+                following = _next(name, following, answer.following)
 
     def _ask(
         self, name: Name, tail: str, *, method: str = "GET", accept: tuple[str, ...] = ()
-    ) -> Response | None:
+    ) -> Answer | None:
         """The answer, None for what does not exist."""
         key = name.host, name.path
         answer = self._send(name, tail, method, accept, self._tokens.get(key))
-        if answer.status_code == 401:
+        if answer.status == 401:
             header = self._authorization(name, answer.headers.get("WWW-Authenticate", ""))
             if header:
                 self._tokens[key] = header
                 answer = self._send(name, tail, method, accept, header)
-        if answer.status_code in (401, 403):
-            what = f"{name.host} does not show {name.path}: {_message(answer)}"
-            fix = f"docker login {name.host}, as somebody who may pull from there"
-            raise fail(SetupError, "registry-denied", what, fix=fix)
-        if answer.status_code == 404:
+        if answer.status == 404:
             return None
-        if answer.status_code >= 400:
-            raise _failed(name, _message(answer))
+        if answer.status >= 400:
+            kind = registry_failures.of_status(answer.status)
+            raise error_of(kind, name.host, name.path, f"{name.host}: {_message(answer)}")
         return answer
 
     def _send(
         self, name: Name, tail: str, method: str, accept: tuple[str, ...], header: str | None
-    ) -> Response:
+    ) -> Answer:
         headers = {"Accept": ", ".join(accept)} if accept else {}
         session = self._session(name.host)
         # a registry may keep blobs elsewhere: that it sends us there says that it has one
         follow = method != "HEAD"
         return _patiently(
-            name.host,
+            name,
             lambda: session.request(
                 method,
                 f"{name.url}{tail}",
@@ -250,6 +217,7 @@ class Registries:
                 auth=_with(header),
                 timeout=SECONDS,
                 allow_redirects=follow,
+                stream=True,
             ),
         )
 
@@ -277,15 +245,21 @@ class Registries:
         realm = fields.get("realm")
         if scheme.lower() != "bearer" or not realm:
             return None
+        if name.url.startswith("https:") and not realm.startswith("https:"):
+            raise _failed(name, "it wants credentials sent without encryption")
         wanted = {
             "service": fields.get("service") or name.host,
             "scope": fields.get("scope") or f"repository:{name.path}:pull",
         }
-        answer = _patiently(name.host, lambda: self._token(name, realm, wanted, account))
-        if not answer.ok:
+        answer = _patiently(name, lambda: self._token(name, realm, wanted, account))
+        if answer.status >= 400:
             return None
         found = _json(name, answer)
         token = found.get("token") or found.get("access_token")
+        if token and not (isinstance(token, str) and token.isascii() and token.isprintable()):
+            raise _failed(name, "its access token cannot be sent in a header")
+        if token:
+            redaction.remember(token)
         return f"Bearer {token}" if token else None
 
     def _token(
@@ -295,28 +269,48 @@ class Registries:
         if account and account.is_token:
             form = {"grant_type": "refresh_token", "client_id": "imagefactory", **wanted}
             form["refresh_token"] = account.secret
-            return session.post(realm, data=form, auth=_with(None), timeout=SECONDS)
+            return session.post(realm, data=form, auth=_with(None), timeout=SECONDS, stream=True)
         header = account.basic if account else None
-        return session.get(realm, params=wanted, auth=_with(header), timeout=SECONDS)
+        return session.get(realm, params=wanted, auth=_with(header), timeout=SECONDS, stream=True)
 
 
-def _patiently(host: str, ask: Callable[[], Response]) -> Response:
-    """What ``ask`` returns, asked again while the registry is away."""
+def _patiently(name: Name, ask: Callable[[], Response]) -> Answer:
+    """What ``ask`` returns, asked again while the registry is away or cuts the connection."""
     import requests  # noqa: PLC0415 - as above
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
-    def once() -> Response:
-        answer = ask()
-        if answer.status_code in _AWAY:
-            raise requests.ConnectionError(f"HTTP {answer.status_code}")
+    def once() -> Answer:
+        answer = web.within(DEADLINE, lambda: _read(name, ask))
+        kind = registry_failures.of_status(answer.status)
+        if answer.status >= 400 and kind.transient:
+            raise requests.ConnectionError(kind, _message(answer))
         return answer
 
     try:
         return web.with_retries(once)
-    except requests.RequestException as error:
-        fix = "check the address and the network; SSL_CERT_FILE names the CAs to trust"
-        raise fail(
-            SetupError, "registry-unreachable", f"{host}: {_reason(error)}", fix=fix
-        ) from None
+    except (requests.RequestException, HTTPError, ValueError) as error:
+        if isinstance(error.args[0] if error.args else None, Kind):
+            kind, reason = error.args
+        else:
+            reason = _reason(error)
+            kind = registry_failures.of_text(f"{type(error).__name__} {reason}")
+        raise error_of(kind, name.host, name.path, f"{name.host}: {reason}") from None
+
+
+def _read(name: Name, ask: Callable[[], Response]) -> Answer:
+    with ask() as response:
+        content = bytearray()
+        for piece in response.iter_content(1 << 16):
+            content += piece
+            if len(content) > MOST_BYTES:
+                raise _failed(name, f"its answer is longer than {MOST_BYTES} bytes")
+        links = response.links.get("next", {})
+        return Answer(
+            status=response.status_code,
+            headers=response.headers,
+            content=bytes(content),
+            following=links.get("url"),
+        )
 
 
 def _reason(error: Exception) -> str:
@@ -336,45 +330,42 @@ def _with(header: str | None) -> Callable[[PreparedRequest], PreparedRequest]:
     return sign
 
 
-def _failed(name: Name, said: str) -> FactoryError:
-    what, fix = f"{name.host}: {said}", "try again later, or ask whoever runs the registry"
-    return fail(SetupError, "registry-failed", what, fix=fix)
+def _failed(name: Name, said: str) -> RegistryError:
+    return error_of(registry_failures.OTHER, name.host, name.path, f"{name.host}: {said}")
 
 
-def _json(name: Name, answer: Response) -> dict[str, Any]:
+def _next(name: Name, tail: str, link: str | None) -> str | None:
+    """The address of the page that ``link`` leads to. Raises ValueError if it is no URL."""
+    if link is None:
+        return None
+    # only the path is taken: credentials go to no other host
+    parts = urlsplit(urljoin(f"{name.url}{tail}", link))
+    return f"{parts.path.removeprefix(f'/v2/{name.path}')}?{parts.query}"
+
+
+@contextmanager
+def _understood(name: Name) -> Iterator[None]:
+    """What cannot be read in an answer is an error of the registry's."""
     try:
-        row = answer.json()
-    except ValueError:
+        yield
+    except ValueError as error:
+        raise _failed(name, f"its answer about {name.path} cannot be read: {error}") from None
+
+
+def _json(name: Name, answer: Answer) -> dict[str, Any]:
+    try:
+        row = json.loads(answer.content)
+    except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
-        raise _failed(name, f"{answer.url} is not JSON")
+        raise _failed(name, f"its answer about {name.path} is not JSON")
     return row
 
 
-def _message(answer: Response) -> str:
+def _message(answer: Answer) -> str:
     """What the registry says went wrong."""
     try:
-        said = str(answer.json()["errors"][0]["message"])
-    except (ValueError, KeyError, IndexError, TypeError):
+        said = str(json.loads(answer.content)["errors"][0]["message"])
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         said = ""
-    return f"HTTP {answer.status_code}{f', {said}' if said else ''}"
-
-
-def _descriptors(name: Name, rows: Iterable[Any] | None) -> tuple[Descriptor, ...]:
-    """The descriptors in a manifest's list, which may be missing."""
-    try:
-        return tuple(_descriptor(row) for row in rows or () if row is not None)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _failed(name, f"{name.path} has a manifest that cannot be read") from None
-
-
-def _descriptor(row: Mapping[str, Any]) -> Descriptor:
-    platform = row.get("platform") or {}
-    return Descriptor(
-        digest=str(row["digest"]),
-        media_type=str(row.get("mediaType", "")),
-        size=int(row.get("size", 0)),
-        platform=f"{platform['os']}/{platform['architecture']}" if platform else "",
-        artifact_type=str(row.get("artifactType", "")),
-        annotations=row.get("annotations") or {},
-    )
+    return f"HTTP {answer.status}{f', {said[:MOST_SAID]}' if said else ''}"

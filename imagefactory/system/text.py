@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from imagefactory import redaction
+
 #: What a line or a table cell is made of: a ``str`` is data and is printed as it is, a ``Text``
 #: (see ``styled``) has a style. Neither is ever parsed for markup or emoji codes.
 Part = str | Text
 
 
 def safe(text: str) -> str:
-    """``text`` with everything that is not printable written as an escape, such as ``\\x1b``.
+    """``text`` with everything that is not printable written as an escape, such as ``\\x1b``,
+    and without secrets.
 
     Data comes from images, logs and indexes: none of it may move the cursor, set colours, reverse
     the reading direction or break the encoding of the output. Line ends and tabs stay.
     """
+    text = redaction.hide(text)
     if text.isprintable():
         return text
     return "".join(

@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
+from imagefactory import redaction
 from imagefactory.errors import FactoryError
 from imagefactory.system import tables
 from imagefactory.system.text import Part, join, safe, shorten, styled
@@ -125,8 +126,8 @@ def emit_json(value: object) -> None:
 def finish(error: FactoryError | None = None, exit_code: int = 0, *, wanted: bool = True) -> None:
     """Write the JSON document of the command that has ended: its result, its errors, or both.
 
-    ``wanted`` is whether ``--json`` was on the command line. Non-ASCII characters are escaped, so
-    that the bytes are the same on every terminal and in a pipe.
+    ``wanted`` is whether ``--json`` was on the command line. Secrets are left out. Non-ASCII
+    characters are escaped, so that the bytes are the same on every terminal and in a pipe.
     """
     value = _results.pop() if _results else None
     failed = error is not None and wanted
@@ -134,7 +135,7 @@ def finish(error: FactoryError | None = None, exit_code: int = 0, *, wanted: boo
         errors = [problem.as_dict() for problem in error.problems]
         value = {**(value or {}), "errors": errors, "exit_code": exit_code}
     if value is not None:
-        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+        sys.stdout.write(json.dumps(redaction.hide_in(value), indent=2) + "\n")
         sys.stdout.flush()
 
 

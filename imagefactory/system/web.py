@@ -11,6 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, TypeVar
@@ -125,6 +127,31 @@ def with_retries(request: Callable[[], Answer]) -> Answer:
     stamina.instrumentation.set_on_retry_hooks([])  # by default it logs its own event names
     broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
     return stamina.retry(on=broken, attempts=1 + retries(), wait_max=2.0)(request)()
+
+
+def within(seconds: float, work: Callable[[], Answer]) -> Answer:
+    """What ``work`` returns or raises, if it ends within ``seconds``.
+
+    The time-outs of HTTP libraries start again with every byte. Raises requests' Timeout; the work
+    is then abandoned in its thread.
+    """
+    import requests  # noqa: PLC0415 - see the module's docstring
+
+    done: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return done.result(seconds)
+    except FutureTimeoutError:
+        if done.done():
+            raise
+        raise requests.Timeout(f"no complete answer within {seconds:.0f} s (timeout)") from None
 
 
 def download(

@@ -115,12 +115,17 @@ def _indexes(settings: Settings) -> list[Finding]:
         if not index.startswith("http"):
             continue
         try:
-            answer = requests.get(f"{index.rstrip('/')}/pip/", timeout=20, stream=True)
+            answer = requests.get(
+                f"{index.rstrip('/')}/pip/",
+                timeout=20,
+                stream=True,
+                auth=settings.account_for(index),
+            )
             problem = "" if answer.ok else f"HTTP {answer.status_code}"
             answer.close()
         except requests.RequestException as error:
             problem = type(error).__name__
-        shown = index.rpartition("@")[2]
+        shown = index.partition("://")[2]
         if problem:
             remedy = "check the network and SSL_CERT_FILE, or set UV_DEFAULT_INDEX to another index"
             findings.append(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from imagefactory.verifying import checks
-from imagefactory.verifying.receipt import CheckResult, Outcome
+from imagefactory.verifying.receipt import CheckResult, Outcome, Requirement
 from imagefactory.verifying.subject import Subject
 
 
@@ -69,12 +69,16 @@ Need = Literal["facts", "manifest", "lock", "server"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A check with what the decorator says about it."""
+    """A check with what the decorator says about it.
+
+    ``excusable``: whether ``excused`` is among its verdicts.
+    """
 
     name: str
     required: bool
     needs: tuple[Need, ...]
     function: Check
+    excusable: bool = False
 
     @property
     def theme(self) -> str:
@@ -102,16 +106,23 @@ class Description:
 
 
 def check(
-    name: str, *, required: bool = True, needs: Need | tuple[Need, ...] = ()
+    name: str,
+    *,
+    required: bool = True,
+    needs: Need | tuple[Need, ...] = (),
+    excusable: bool = False,
 ) -> Callable[[Check], Registered]:
     """Make the decorated function the check ``name``.
 
-    It is called only when what it needs is there.
+    It is called only when what it needs is there. Only an ``excusable`` check may return
+    ``excused``.
     """
 
     def register(function: Check) -> Registered:
         wanted = (needs,) if isinstance(needs, str) else needs
-        return Registered(name=name, required=required, needs=wanted, function=function)
+        return Registered(
+            name=name, required=required, needs=wanted, function=function, excusable=excusable
+        )
 
     return register
 
@@ -154,6 +165,21 @@ def describe() -> tuple[Description, ...]:
     )
 
 
+def requirements(channel: str) -> tuple[Requirement, ...]:
+    """What a receipt must have for an image of a torch channel before it may move.
+
+    Images of the channel ``cpu`` can serve everywhere.
+    """
+    return tuple(
+        Requirement(
+            name=entry.name,
+            required=entry.required,
+            excusable=entry.excusable or ("server" in entry.needs and channel != "cpu"),
+        )
+        for entry in all_checks()
+    )
+
+
 def judge(subject: Subject) -> tuple[CheckResult, ...]:
     """The results of all checks on ``subject``."""
     return tuple(_result(entry, subject) for entry in all_checks())
@@ -164,10 +190,11 @@ def _result(entry: Registered, subject: Subject) -> CheckResult:
         verdict = _unmet(entry, subject) or entry.function(subject)
     except Exception as error:  # noqa: BLE001 - a report of another shape than expected proves nothing
         verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
+    may_skip = entry.excusable or "server" in entry.needs
     return CheckResult(
         name=entry.name,
         outcome=verdict.outcome,
-        required=entry.required and not verdict.excused,
+        required=entry.required and not (verdict.excused and may_skip),
         detail=verdict.detail,
         seconds=verdict.seconds,
     )

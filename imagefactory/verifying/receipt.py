@@ -6,12 +6,14 @@ Only an image with a receipt that passes may move.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagefactory import __version__
 from imagefactory.errors import Problem
 
 if TYPE_CHECKING:
@@ -46,6 +48,22 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A check that a receipt must have before its image may move.
+
+    Attributes:
+        name: the check's name.
+        required: whether it must have passed.
+        excusable: whether it may have been skipped instead, because it does not apply to every
+            image or cannot run on every machine.
+    """
+
+    name: str
+    required: bool
+    excusable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The record of one verification of one image.
 
@@ -56,6 +74,7 @@ class Receipt:
         build_key: the build key, from the image's label.
         verified_at: RFC 3339, UTC.
         checks: the results, in order.
+        version: of the imagefactory that verified it; empty for a version that did not record it.
     """
 
     digest: str
@@ -64,6 +83,7 @@ class Receipt:
     build_key: str
     verified_at: str
     checks: tuple[CheckResult, ...]
+    version: str = ""
 
     @property
     def passed(self) -> bool:
@@ -92,26 +112,81 @@ def load(folder: Path, digest: str) -> Receipt | None:
     A file that cannot be read counts as no receipt.
     """
     try:
-        data = json.loads(_path(folder, digest).read_text(encoding="utf-8"))
-        checks: Sequence[dict[str, Any]] = data["checks"]
-        return Receipt(
-            digest=data["digest"],
-            tag=data["tag"],
-            cell=data["cell"],
-            build_key=data["build_key"],
-            verified_at=data["verified_at"],
-            checks=tuple(
-                CheckResult(**{**check, "outcome": Outcome(check["outcome"])}) for check in checks
-            ),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return _read(json.loads(_path(folder, digest).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
+def _read(data: Any) -> Receipt:
+    """The receipt in a file. Raises ValueError, KeyError or TypeError if it is none."""
+    fields = {name: data[name] for name in ("digest", "tag", "cell", "build_key", "verified_at")}
+    fields["version"] = data.get("version", "")
+    checks = [_read_check(row) for row in data["checks"]]
+    if not all(isinstance(value, str) for value in fields.values()):
+        raise TypeError("a field of a receipt is no text")
+    return Receipt(**fields, checks=tuple(checks))
+
+
+def _read_check(row: dict[str, Any]) -> CheckResult:
+    found = CheckResult(**{**row, "outcome": Outcome(row["outcome"])})
+    if type(found.required) is not bool or not isinstance(found.seconds, int | float):
+        raise TypeError("a field of a check has another type")
+    if not (isinstance(found.name, str) and isinstance(found.detail, str)):
+        raise TypeError("a field of a check is no text")
+    return found
+
+
+def differences(
+    record: Receipt, *, digest: str, cell: str, build_key: str, required: Sequence[Requirement]
+) -> list[str]:
+    """How ``record`` differs from a receipt of this version for exactly this image.
+
+    ``required`` is every check that this version makes of the image. A check that failed is no
+    difference: see ``Receipt.passed``.
+    """
+    own = {"digest": digest, "cell": cell, "build_key": build_key}
+    found = [
+        f"its {field.replace('_', ' ')} is {_brief(getattr(record, field))}, expected "
+        f"{_brief(value)}"
+        for field, value in own.items()
+        if getattr(record, field) != value
+    ]
+    times = Counter(check.name for check in record.checks)
+    known = {one.name: one for one in required}
+    groups = {
+        "lacks": [name for name in known if name not in times],
+        "has unknown checks": [name for name in times if name not in known],
+        "has twice": [name for name, count in times.items() if count > 1],
+        "has as optional": [
+            check.name
+            for check in record.checks
+            if not check.required and not _may_be_optional(check, known.get(check.name))
+        ],
+    }
+    return found + [f"it {what}: {', '.join(names)}" for what, names in groups.items() if names]
+
+
+def _may_be_optional(check: CheckResult, wanted: Requirement | None) -> bool:
+    if wanted is None or not wanted.required:
+        return True
+    return wanted.excusable and check.outcome is Outcome.SKIP
+
+
+def _brief(text: str) -> str:
+    return repr(text[:40])
+
+
 def not_passed(folder: Path, tags: Sequence[str], images: Mapping[str, ImageInfo]) -> list[str]:
-    """The ``tags`` whose very digest has not passed yet; ``images`` are the engine's, by tag."""
+    """The ``tags`` whose very digest has not passed yet; ``images`` are the engine's, by tag.
+
+    What another version of imagefactory verified counts as not passed: its checks were others.
+    """
     before = {tag: load(folder, images[tag].digest) if tag in images else None for tag in tags}
-    return [tag for tag, one in before.items() if not (one and one.passed)]
+    return [
+        tag
+        for tag, one in before.items()
+        if not (one and one.passed and one.version == __version__)
+    ]
 
 
 def problems(receipts: Sequence[Receipt]) -> list[Problem]:

@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from imagefactory import __version__
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock, Resolution
 from imagefactory.locking.store import digest as lock_digest
@@ -63,6 +64,7 @@ def verify(
         build_key=subject.label("build-key"),
         verified_at=now.astimezone(UTC).isoformat(timespec="seconds"),
         checks=judge(subject),
+        version=__version__,
     )
 
 

@@ -201,7 +201,8 @@ def _once(plan: WheelPlan, env: BuildEnv, file: Path, target: str) -> list[str]:
                 log.write(event.text + "\n")
                 view.feed(event)
 
-        code = engine.bake(file, [target], on_line=read, builder=builder)
+        secrets = bakefile.secrets(env.settings)
+        code = engine.bake(file, [target], on_line=read, builder=builder, secrets=secrets)
     tally = progress.tallies[target]
     if code == 0 and tally.seconds is not None:
         timings.add([Took(what=kind, warm=tally.warm, seconds=tally.seconds)])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.e2e import CPU, copy_project, factory
+from support.e2e import CPU, copy_project, factory, planted
 
 from imagefactory.locking import store
 from imagefactory.patching import cuda_home
@@ -65,8 +65,11 @@ def cuda() -> Path:
 
 @pytest.fixture(scope="session")
 def cpu_image(engine: Engine) -> str:
-    """The cpu cell, built from the committed matrix (nothing is done if it is there already)."""
-    done = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify")
+    """The cpu cell, built from the committed matrix (nothing is done if it is there already).
+
+    The build has credentials for the index; tests look for them in what it made.
+    """
+    done = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", environ=planted())
     assert done.code == 0, done.err
     return CPU
 

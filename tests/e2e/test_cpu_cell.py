@@ -6,6 +6,7 @@ Built, verified, skipped, pushed; and red for every fault.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.e2e import CPU, derive, factory
+from support.e2e import CPU, PLANTED, Completed, derive, factory, planted
 
+from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
@@ -101,8 +103,17 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
     assert "push-unverified" in refused.err
     assert f"imagefactory verify {verified_cpu_image}" in refused.err
 
-    pushed = factory("push", "--select", "flavor=cpu", "--to", repository, "--json")
+    own = f"{repository}:{verified_cpu_image.rpartition(':')[2]}"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "Dockerfile").write_text("FROM scratch\nLABEL whose=user\n")
+    engine.build(tmp_path / "own", tag=own)
+    users = engine.inspect_image(own).digest
+    pushed = factory(
+        "push", "--select", "flavor=cpu", "--to", repository, "--json", environ=planted()
+    )
     assert pushed.code == 0, pushed.err
+    assert engine.inspect_image(own).digest == users, "the user's own image has its name again"
+    engine.untag(own)
     digest = engine.inspect_image(verified_cpu_image).digest
     assert {row["digest"] for row in pushed.json} == {digest}
     url = f"http://{registry}/v2/team/vllm/manifests/{digest}"
@@ -114,6 +125,7 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
         manifest = json.load(answer)
     assert len(manifest["layers"]) > 5
     blobs = {row["digest"]: row["size"] for row in [manifest["config"], *manifest["layers"]]}
+    assert not planted_credentials(verified_cpu_image, engine, tmp_path / "registry", pushed)
     first, *others = pushed.json
     assert (first["blobs_sent"], first["blobs_there"]) == (len(blobs), 0)
     assert first["bytes_sent"] == sum(blobs.values())
@@ -123,6 +135,27 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
     assert again.code == 0
     assert all(row["blobs_sent"] == 0 for row in again.json)
     assert sum(path.stat().st_size for path in (tmp_path / "registry").rglob("data")) == sizes
+
+
+def planted_credentials(
+    tag: str, engine: Engine, stored: Path, pushed: Completed
+) -> dict[str, str]:
+    """What has the account with which the image was built: files, history, labels, logs, output."""
+    texts = {str(path): path for path in stored.rglob("data") if path.stat().st_size < 1_000_000}
+    found = {name: path.read_text(errors="replace") for name, path in texts.items()}
+    settings = from_environment(os.environ)
+    logs = [*settings.logs.glob("*.log"), *(settings.cache / "build").rglob("*bake*.json")]
+    found |= {str(path): path.read_text(errors="replace") for path in logs}
+    found |= {"output": pushed.out + pushed.err, "history": str(engine.history(tag))}
+    assert any('"history"' in text for text in found.values()), "the image's configuration is read"
+    # libraries are unpacked from wheels: what a build writes are texts
+    argv = ["-rlF", PLANTED, "/opt", "/etc", "/root", "/usr/local", "--exclude=*.so*"]
+    inside = engine.run(
+        tag, argv, platform=engine.platform, entrypoint="grep", network="none", timeout=120
+    )
+    assert inside.code in (0, 1), inside.err
+    found["layers"] = f"{PLANTED} {inside.out}" if inside.out else ""
+    return {name: text[:200] for name, text in found.items() if PLANTED in text}
 
 
 def _engine_dir() -> str:

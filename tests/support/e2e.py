@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
 from support import ROOT
 
+#: An account for the main index that it does not ask for: it must be found nowhere.
+PLANTED = "planted-s3cret-of-the-index"
 CPU = "imagefactory/vllm:cpu-vllm0.32.0-torch2.13.0-cpu"
 
 
@@ -43,6 +46,12 @@ def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = No
         check=False,
     )
     return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def planted() -> dict[str, str]:
+    """Variables with an account in the URL of the main index; nothing else about it changes."""
+    index = from_environment(os.environ).indexes[0]
+    return {"UV_DEFAULT_INDEX": index.replace("://", f"://robot:{PLANTED}@", 1)}
 
 
 def copy_project(folder: Path, *changes: tuple[str, str]) -> Path:

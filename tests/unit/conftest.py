@@ -14,6 +14,8 @@ import stamina
 import uv
 from hypothesis import settings
 
+from imagefactory import redaction
+
 # Each run draws other examples, so few of them find in some runs what many find in one.
 settings.register_profile("few", max_examples=20, deadline=None)
 settings.load_profile("few")
@@ -24,6 +26,11 @@ gc.set_threshold(50_000)  # by default, a tenth of the time goes into looking fo
 def retries_do_not_wait() -> Iterator[None]:
     with stamina.set_testing(True, attempts=3, cap=True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_a_test_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_secrets", [])
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from support.machine import settings
 from support.plans import inputs_with
 from support.plans import planned as plan_of
 
+from imagefactory import __version__
 from imagefactory.errors import CheckFailedError, InputError, Problem
 from imagefactory.locking.lock import Lock
 from imagefactory.planning.decision import Uncovered
@@ -30,7 +31,7 @@ def image(tag: str) -> ImageInfo:
     )
 
 
-def verified(tag: str, outcome: Outcome) -> Receipt:
+def verified(tag: str, outcome: Outcome, version: str = __version__) -> Receipt:
     check = CheckResult(name="torch", outcome=outcome, required=True, detail="seen", seconds=0.1)
     return Receipt(
         digest=f"sha256:{tag}",
@@ -39,6 +40,7 @@ def verified(tag: str, outcome: Outcome) -> Receipt:
         build_key="k",
         verified_at="2026-11-20T00:00:00+00:00",
         checks=(check,),
+        version=version,
     )
 
 
@@ -68,12 +70,19 @@ def test_only_images_whose_digest_has_not_passed_are_verified(tmp_path: Path) ->
         verified("good", Outcome.PASS),
         verified("bad", Outcome.FAIL),
         verified("skipped", Outcome.SKIP),
+        verified("before", Outcome.PASS, version="0.0.1"),
     ):
         receipt.save(tmp_path, one)
-    existing = ["good", "bad", "skipped", "new"]
+    existing = ["good", "bad", "skipped", "before", "new"]
     images = {tag: image(tag) for tag in existing}
     left = receipt.not_passed(tmp_path, [*existing, "missing"], images)
-    assert left == ["bad", "skipped", "new", "missing"]  # verifying reports the missing one
+    assert left == [
+        "bad",
+        "skipped",
+        "before",
+        "new",
+        "missing",
+    ]  # verifying reports the missing one
 
 
 def test_a_required_check_that_failed_or_was_skipped_is_a_problem() -> None:

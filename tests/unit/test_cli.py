@@ -18,7 +18,7 @@ import pytest
 import yaml
 from support import ROOT
 
-from imagefactory import cli
+from imagefactory import cli, redaction
 from imagefactory.building import bases
 from imagefactory.errors import CheckFailedError, Problem
 from imagefactory.examples import examples
@@ -435,17 +435,22 @@ def test_with_json_a_bug_is_a_document_and_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def bug(**_: object) -> None:
-        raise KeyError("x")
+        redaction.remember("s3cret-word")
+        raise KeyError("s3cret-word")
 
     monkeypatch.setattr(cli, "app", bug)
     monkeypatch.setattr(sys, "argv", ["imagefactory", "plan", "--json"])
     monkeypatch.setattr(shell, "LOG", CommandLog())
     handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyError):
+    with pytest.raises(SystemExit) as ended:
         cli.main()
     signal.signal(signal.SIGTERM, handler)
-    (error,) = json.loads(capsys.readouterr().out)["errors"]
-    assert (error["code"], error["what"]) == ("internal-error", "KeyError: 'x'")
+    assert ended.value.code == 1
+    written = capsys.readouterr()
+    (error,) = json.loads(written.out)["errors"]
+    assert (error["code"], error["what"]) == ("internal-error", "KeyError: '***'")
+    assert "Traceback (most recent call last)" in written.err
+    assert "s3cret-word" not in written.out + written.err
 
 
 @pytest.mark.parametrize(

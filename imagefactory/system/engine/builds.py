@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import Literal
 
+from imagefactory import redaction
 from imagefactory.errors import SetupError, fail
 from imagefactory.system.engine import builders, cache_records
 from imagefactory.system.engine.builders import Builder
 from imagefactory.system.engine.cache_records import CacheRecord
-from imagefactory.system.engine.docker import Part
+from imagefactory.system.engine.docker import Part, mind_the_client
 
 #: How BuildKit reports what it does: JSON for programs, lines for people.
 Progress = Literal["rawjson", "plain"]
@@ -37,20 +38,24 @@ class Builds(Part):
         progress: Progress = "rawjson",
         cached: bool = True,
         overrides: Sequence[str] = (),
+        secrets: Mapping[str, str] | None = None,
     ) -> int:
         """Bake ``targets`` of a bake file and hand each line of output to ``on_line``.
 
         ``builder`` is a buildx builder, the engine's own if it is None. Without ``cached`` nothing
         comes from BuildKit's cache, and its cache mounts begin empty. ``overrides`` are values for
-        ``--set``, such as ``target.output=type=cacheonly``. Returns the exit code; on any way out
-        the bake has ended.
+        ``--set``, such as ``target.output=type=cacheonly``. ``secrets`` are variables that secrets
+        of the file refer to. Returns the exit code; on any way out
+        the bake has ended. Raises SetupError ``engine-failed`` if a signal killed the client.
         """
         words = [*_bake(file, targets, builder, progress), *([] if cached else ["--no-cache"])]
         words += [word for override in overrides for word in ("--set", override)]
-        with self._docker.stream(*words, env=_ENVIRONMENT) as process:
+        with self._docker.stream(*words, env={**_ENVIRONMENT, **(secrets or {})}) as process:
             for line in process.stdout or ():
-                on_line(line)
-            return process.wait()
+                on_line(redaction.hide(line))
+            code = process.wait()
+        mind_the_client(code, "docker buildx bake")
+        return code
 
     def bake_command(
         self, file: Path, targets: Sequence[str], *, builder: str | None = None

@@ -55,8 +55,11 @@ class Docker:
         quiet: bool = True,
         join: bool = False,
     ) -> shell.Completed:
-        """``docker words...``; parameters, result and errors are those of ``shell.run``."""
-        return shell.run(
+        """``docker words...``; parameters, result and errors are those of ``shell.run``.
+
+        Raises SetupError ``engine-failed`` if a signal killed the client.
+        """
+        done = shell.run(
             [*self._argv, *words],
             env=self.environment,
             stdin=stdin,
@@ -64,6 +67,8 @@ class Docker:
             quiet=quiet,
             join=join,
         )
+        mind_the_client(done.code, f"docker {words[0]}")
+        return done
 
     def must(self, *words: str, image: str | None = None, quiet: bool = True) -> str:
         """What ``docker words...`` writes; ``image`` is the image that it is about, if any.
@@ -135,6 +140,17 @@ def failure(doing: str, said: str, image: str | None = None) -> FactoryError:
     kind = GoneError if "no such image" in low or "no such container" in low else SetupError
     last = said.strip().splitlines()[-1:] or ["Docker gave no reason"]
     return fail(kind, "engine-failed", f"{doing}: {last[0]}", fix="imagefactory doctor")
+
+
+def mind_the_client(code: int, doing: str) -> None:
+    """Raise SetupError ``engine-failed`` if ``code`` says that a signal killed Docker's client.
+
+    A killed client says nothing about the image that it was used on.
+    """
+    if code < 0:
+        what = f"{doing}: Docker's client was killed by signal {-code}"
+        fix = "try again; imagefactory doctor, and the kernel's log (out of memory?), may say why"
+        raise fail(SetupError, "engine-failed", what, fix=fix)
 
 
 class Part:

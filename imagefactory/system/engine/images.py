@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from imagefactory.errors import SetupError, fail
-from imagefactory.system import shell
+from imagefactory.system import reference as references
+from imagefactory.system import registry_failures, shell, ui
 from imagefactory.system.engine.docker import GoneError, Part, failure
+from imagefactory.system.registry_failures import RegistryError, error_of
 
 if TYPE_CHECKING:
     from python_on_whales import Image
 
 #: Processes that look images up side by side.
 LOOK_UPS = 4
+#: Times that a push is tried.
+PUSHES = 3
+#: Docker's client has lost its daemon, not the registry.
+_ENGINE_GONE = re.compile(r"docker daemon|docker\.sock|error during connect", re.IGNORECASE)
 #: Steps of a Dockerfile that make no layer.
 _NO_LAYER = ("ENV ", "LABEL ", "EXPOSE ", "ENTRYPOINT ", "CMD ", "ARG ")
 
@@ -146,18 +152,36 @@ class Images(Part):
     def push(self, reference: str) -> None:
         """Send the image of that name to its registry.
 
-        What the registry has then is the registry's to say. Raises SetupError ``push-registry`` if
-        it does not take the image.
+        A cut connection or a registry that is away for a moment is tried again. What the registry
+        has then is the registry's to say. Raises RegistryError if it does not take the image,
+        SetupError ``engine-failed`` if the engine does not answer, or its client is killed.
         """
+        import stamina  # noqa: PLC0415 - only a push needs it
+
+        stamina.instrumentation.set_on_retry_hooks([])  # by default it logs its own event names
+        for attempt in stamina.retry_context(
+            on=_is_transient, attempts=PUSHES, timeout=None, wait_initial=1.0
+        ):
+            with attempt:
+                if attempt.num > 1:
+                    ui.warn(f"{reference}: the push broke off, attempt {attempt.num} of {PUSHES}")
+                self._push(reference)
+
+    def _push(self, reference: str) -> None:
         done = self._docker.call("push", "--quiet", reference, quiet=False)
-        if not done.ok:
-            last = (done.err or done.out).strip().splitlines()[-1:]
-            raise fail(
-                SetupError,
-                "push-registry",
-                f"{reference}: {' '.join(last)}",
-                fix="docker login, or name another --to REPO",
-            )
+        if done.ok:
+            return
+        said = " ".join((done.err or done.out).strip().splitlines()[-1:]) or "Docker gave no reason"
+        if _ENGINE_GONE.search(said):
+            raise failure("docker push", said)
+        name = references.parse(reference)
+        # an address or a tag in the message says nothing about the failure
+        kind = registry_failures.of_text(said.replace(reference, "").replace(name.host, ""))
+        raise error_of(kind, name.host, name.path, f"{reference}: {said}")
+
+
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, RegistryError) and error.transient
 
 
 def _from_row(ref: str, row: Mapping[str, Any]) -> ImageInfo:

@@ -10,6 +10,7 @@ given. Compared with the same run for 12.0 (which upstream builds and tests):
   and the block-scaled matrix instructions;
 - the SM120 kernels are all built, with those features, beside their dispatchers, and the
   dispatchers know it by ENABLE_…;
+- other GPUs have code of every source that a build with CUDA 12.8 has for them;
 - the guards inside the kernels (``enable_sm120_…``) let through the ``__CUDA_ARCH__`` that the
   target has.
 """
@@ -24,6 +25,15 @@ from pathlib import Path
 import proofkit
 
 LISTS = ("12.1", "12.1a", "12.1f", "12.0f")
+#: Architectures of other GPUs, together and alone, and which GPUs they are for.
+OTHERS = {
+    "7.5;8.0;8.6;8.7;8.9;9.0;10.0;12.0": (75, 80, 86, 87, 89, 90, 100, 120),
+    "8.9": (89,),
+    "9.0": (90,),
+    "10.0": (100,),
+    "10.3": (103,),
+    "12.0": (120,),
+}
 KERNELS = {
     "scaled_mm_sm120_fp8.cu",
     "scaled_mm_blockwise_sm120_fp8.cu",
@@ -57,8 +67,8 @@ macro(find_package name)
     set(Python_VERSION_MINOR 12)
   elseif("${name}" STREQUAL "Torch")
     set(CUDA_FOUND 1)
-    set(CUDA_VERSION 13.0)
-    set(CMAKE_CUDA_COMPILER_VERSION 13.0)
+    set(CUDA_VERSION TOOLKIT)
+    set(CMAKE_CUDA_COMPILER_VERSION TOOLKIT)
     set(CMAKE_CUDA_FLAGS "-O3 GENCODE")
     set(Torch_VERSION ${TORCH_SUPPORTED_VERSION_CUDA})
   endif()
@@ -121,14 +131,14 @@ _file(WRITE "${CMAKE_BINARY_DIR}/seen" "${seen}")
 
 
 class Build:
-    """What CMake would have built for a list of architectures.
+    """What CMake would have built for a list of architectures, with one CUDA toolkit.
 
     ``targets`` maps (library, source) to the kinds of code for it, ``flags`` a library to its
     ENABLE_… definitions.
     """
 
-    def __init__(self, tree: Path, archs: str) -> None:
-        self.tree, self.archs = tree, archs
+    def __init__(self, tree: Path, archs: str, toolkit: str = "13.0") -> None:
+        self.tree, self.archs, self.toolkit = tree, archs, toolkit
         self.targets: dict[tuple[str, str], list[str]] = {}
         self.flags: dict[str, set[str]] = {}
         library = ""
@@ -151,7 +161,7 @@ class Build:
             shutil.copy(self.tree / "CMakeLists.txt", folder / "upstream.cmake")
             for inside in ("cmake", "csrc", "vllm"):
                 (folder / inside).symlink_to(self.tree / inside)
-            project = PROJECT.replace("GENCODE", gencode)
+            project = PROJECT.replace("GENCODE", gencode).replace("TOOLKIT", self.toolkit)
             (folder / "CMakeLists.txt").write_text(project, encoding="utf-8")
             code, said = proofkit.command(["cmake", "-Wno-dev", "-S", folder, "-B", made])
             if code:
@@ -160,22 +170,25 @@ class Build:
             return (made / "seen").read_text(encoding="utf-8")
 
 
-def loads(code: str, minor: int) -> int:
-    """How good a kind of code is for capability 12.``minor``.
+def loads(code: str, gpu: int) -> int:
+    """How good a kind of code is for a GPU (121 is capability 12.1).
 
     0 is not loaded, 1 is plain (or made from PTX), 2 has its features.
     """
-    if re.fullmatch(r"compute_\d+", code):
-        return 1
-    found = re.fullmatch(r"sm_12(\d)([af]?)", code)
-    if not found or int(found[1]) > minor or (found[2] == "a" and int(found[1]) != minor):
+    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)
+    if not found:
         return 0
-    return 2 if found[2] else 1
+    made, is_exact = int(found[2] + found[3]), found[4] == "a"
+    if found[1] == "compute":
+        return 1 if made <= gpu else 0
+    if int(found[2]) != gpu // 10 or made > gpu or (is_exact and made != gpu):
+        return 0
+    return 2 if found[4] else 1
 
 
-def best(codes: Iterable[str], minor: int) -> int:
+def best(codes: Iterable[str], gpu: int) -> int:
     """How good the best of some kinds of code is; -1 if there are none."""
-    return max((loads(code, minor) for code in codes), default=-1)
+    return max((loads(code, gpu) for code in codes), default=-1)
 
 
 def reached(tree: Path, path: Path) -> str:
@@ -232,8 +245,8 @@ def weak(build: Build, model: Build) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for library, source in sorted(model.targets.keys() | build.targets.keys()):
         codes = build.targets.get((library, source), [])
-        wanted = best(model.targets.get((library, source), []), 0)
-        if best(codes, 1) < (2 if source.rpartition("/")[2] in KERNELS else wanted):
+        wanted = best(model.targets.get((library, source), []), 120)
+        if best(codes, 121) < (2 if source.rpartition("/")[2] in KERNELS else wanted):
             found.setdefault(" ".join(sorted(codes)) or "nothing", []).append(source)
     return found
 
@@ -247,9 +260,26 @@ def symptoms_of(build: Build, model: Build) -> Iterator[str]:
     paths = sorted((build.tree / "csrc").rglob("*sm120*.cu"))
     for path in (path for path in paths if path.name in KERNELS):
         own = [codes for (_, s), codes in build.targets.items() if path.as_posix().endswith(s)]
-        loaded = {code for codes in own for code in codes if loads(code, 1)}
+        loaded = {code for codes in own for code in codes if loads(code, 121)}
         for macro in sorted({int(re.sub(r"\D", "", code)) * 10 for code in loaded}):
             yield from (f"{path.name}: {guard}" for guard in refused(build.tree, path, macro))
+
+
+def lost(tree: Path) -> Iterator[str]:
+    """Sources that CUDA 13 has no code of for another GPU, and CUDA 12.8 has."""
+    for archs, gpus in OTHERS.items():
+        before, now = Build(tree, archs, "12.8").targets, Build(tree, archs).targets
+        for gpu in gpus:
+            sources = [
+                source
+                for (library, source), codes in before.items()
+                if best(codes, gpu) > max(best(now.get((library, source), []), gpu), 0)
+            ]
+            if sources:
+                more = f" and {len(sources) - 2} more" if sources[2:] else ""
+                yield f"for {archs}: no code for {gpu / 10} of {', '.join(sources[:2])}{more}"
+    if not any(best(codes, 110) > 0 for codes in Build(tree, "11.0").targets.values()):
+        yield "for 11.0: no code at all"
 
 
 def judge(tree: Path) -> proofkit.Verdict:
@@ -262,10 +292,11 @@ def judge(tree: Path) -> proofkit.Verdict:
     for archs in LISTS:
         if seen := "; ".join(dict.fromkeys(symptoms_of(Build(tree, archs), model))):
             lists.setdefault(seen, []).append(archs)
+    found = [f"for {', '.join(archs)}: {seen}" for seen, archs in lists.items()]
     return proofkit.verdict(
-        (f"for {', '.join(archs)}: {seen}" for seen, archs in lists.items()),
+        [*found, *lost(tree)],
         right=f"for {', '.join(LISTS)} every source gets code for a GB10, and the dispatchers "
-        "know the SM120 kernels",
+        "know the SM120 kernels; other GPUs lose nothing",
     )
 
 

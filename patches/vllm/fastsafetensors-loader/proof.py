@@ -1,58 +1,87 @@
-"""Runs vLLM's fastsafetensors loader as the second machine of a cluster does: which GPU is loaded?
+"""Runs vLLM's fastsafetensors loader in several processes of a cluster: which GPU is loaded?
 
-``fastsafetensors_weights_iterator`` runs with stand-ins for torch and fastsafetensors: this process
-has rank 1 of 2, and one GPU, as each of two machines with a GPU each. The only device that it can
-load to is ``cuda:0``.
+``fastsafetensors_weights_iterator`` runs with stand-ins for torch and fastsafetensors, for ranks of
+one machine and of several: each has the GPU that vLLM gave it, which is its rank on one machine
+only. The second of two machines with a GPU each has ``cuda:0``.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import proofkit
 
 UTILITIES = "vllm/model_executor/model_loader/weight_utils.py"
 NAME = "fastsafetensors_weights_iterator"
+FILES = ["a.safetensors", "b.safetensors", "c.safetensors"]
+#: Rank, size of the group, and the number of the process's own GPU.
+PROCESSES = [(1, 2, 0), (0, 2, 0), (0, 1, 0), (3, 4, 3), (5, 8, 1), (2, 4, 2), (0, 2, 1)]
 
 
 class Loader:
     """fastsafetensors' loaders, old and new, as far as they are used; remembers its device."""
 
-    devices: ClassVar[list[str]] = []
-
-    def __init__(self, *arguments: object, device: object = None, **_named: object) -> None:
-        Loader.devices.append(str(device or next(a for a in arguments if "cuda" in str(a))))
+    def __init__(self, devices: list[str], arguments: tuple[object, ...], device: object) -> None:
+        devices.append(str(device or next(a for a in arguments if "cuda" in str(a))))
+        self.key_to_rank_lidx = {"name": (0, 0)}
 
     def __getattr__(self, name: str) -> object:
-        return proofkit.mocked(name)
+        return proofkit.Unknown(name)
+
+    def copy_files_to_device(self, *_: object, **_named: object) -> "Loader":
+        return self
+
+    def get_tensor(self, name: str, *_: object, **_named: object) -> object:
+        return object()
 
     def iterate_weights(self) -> Iterator[tuple[str, object]]:
         yield "name", object()
 
 
-def judge(tree: Path) -> proofkit.Verdict:
-    """The symptom is a loader for any device but the only one."""
-    group = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
-    distributed = SimpleNamespace(is_initialized=lambda: True, group=SimpleNamespace(WORLD=group))
-    space: proofkit.Space = {
-        "torch": SimpleNamespace(distributed=distributed, device=str, Tensor=object),
-        "current_platform": SimpleNamespace(current_device=lambda: 0),
+def loaded_to(tree: Path, rank: int, size: int, gpu: int) -> set[str]:
+    """The devices that a process loads its weights to."""
+    devices: list[str] = []
+
+    def loader(*arguments: object, device: object = None, **_named: object) -> Loader:
+        return Loader(devices, arguments, device)
+
+    group = SimpleNamespace(rank=lambda: rank, size=lambda: size)
+    distributed = SimpleNamespace(is_initialized=lambda: size > 1)
+    distributed.group = SimpleNamespace(WORLD=group)
+    distributed.get_rank, distributed.get_world_size = group.rank, group.size
+    cuda = SimpleNamespace(current_device=lambda: gpu)
+    made: dict[str, dict[str, object]] = {
+        "fastsafetensors": {"SafeTensorsFileLoader": loader, "SingleGroup": lambda: group},
+        "fastsafetensors.parallel_loader": {"ParallelLoader": loader},
+    }
+    known: proofkit.Space = {
+        "torch": SimpleNamespace(distributed=distributed, device=str, cuda=cuda),
+        "current_platform": SimpleNamespace(current_device=lambda: gpu, is_cuda_alike=lambda: True),
         "tqdm": lambda items, **_named: items,
-        "_init_loader": Loader,
-        "_init_fastsafetensors_loader": Loader,
-        "_natural_sort_key": str,
+        "enable_tqdm": lambda _: False,
+        "logger": proofkit.Unknown("logger"),
     }
     utilities = proofkit.Source(tree / UTILITIES)
-    iterator = proofkit.bare(utilities.function(NAME))
-    with proofkit.modules({"fastsafetensors.parallel_loader": {"ParallelLoader": Loader}}):
-        utilities.run([iterator], space, proofkit.mocked)
-        list(space[NAME](["a.safetensors", "b.safetensors"], False))
-    if not Loader.devices:
-        raise proofkit.Inconclusive("no loader was made")
-    wrong = sorted(set(Loader.devices) - {"cuda:0"})
-    symptom = f"rank 1 with one GPU loads to {', '.join(wrong)}: invalid device ordinal"
-    return proofkit.verdict([symptom] if wrong else [], right="loads to its own GPU, cuda:0")
+    with proofkit.modules(made):
+        space = utilities.in_tree(tree, known)
+        utilities.run([proofkit.bare(utilities.function(NAME))], space)
+        names = {name for name, _ in space[NAME](FILES, False)}
+    if not devices or names != {"name"}:
+        raise proofkit.Inconclusive("nothing was loaded")
+    return set(devices)
+
+
+def symptoms(tree: Path) -> Iterator[str]:
+    """Processes that load to another GPU than their own."""
+    for rank, size, gpu in PROCESSES:
+        if wrong := sorted(loaded_to(tree, rank, size, gpu) - {f"cuda:{gpu}"}):
+            where = f"rank {rank} of {size} with cuda:{gpu} loads to {', '.join(wrong)}"
+            yield f"{where}: invalid device ordinal, or another process's GPU"
+
+
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a loader for any device but the process's own."""
+    return proofkit.verdict(symptoms(tree), right="each process loads to its own GPU")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ answer must be a backend together with its class: with None instead, the layer t
 stops at an assertion.
 """
 
-import ast
 import enum
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,16 +15,7 @@ import proofkit
 
 ORACLE = "vllm/model_executor/layers/fused_moe/oracle/nvfp4.py"
 CHOOSE, CLASS_OF = "select_nvfp4_moe_backend", "backend_to_kernel_cls"
-WANTED = {
-    "NvFp4MoeBackend",
-    "FLASHINFER_NVFP4_MOE_BACKENDS",
-    "fi_2_vllm_backend_map",
-    "map_nvfp4_backend",
-    "_use_a16",
-    CLASS_OF,
-    CHOOSE,
-}
-EXPERTS = ("Experts", "ExpertsFp4", "Modular", "Monolithic")
+EXPERTS = r"\w+(Experts|ExpertsFp4|Modular|Monolithic)"
 #: What a user can set, as far as a release reads it.
 WAYS: tuple[dict[str, bool], ...] = (
     {},
@@ -56,38 +46,30 @@ def experts(name: str) -> type:
     return type(name, (), {"is_supported_config": answer})
 
 
-def imported(oracle: proofkit.Source) -> dict[str, dict[str, object]]:
-    """Stand-ins for what the functions import from vLLM while they run, by module."""
-    found: dict[str, dict[str, object]] = {}
-    for node in ast.walk(oracle.module):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vllm"):
-            for name in (alias.name for alias in node.names):
-                made = experts(name) if name.endswith(EXPERTS) else proofkit.mocked(name)
-                found.setdefault(node.module, {})[name] = made
-    return found
-
-
 def choose(oracle: proofkit.Source, way: Mapping[str, bool]) -> tuple[str, object]:
     """What is chosen on 12.1: the backend's name, and its class."""
-    platform = proofkit.mocked("current_platform")
-    platform.is_device_capability = lambda capability: capability in ((12, 1), 121)
-    space = {
-        "Enum": enum.Enum,
-        "envs": Envs(way),
-        "is_supported_config_trtllm": lambda *_, **__: (False, "12.x"),
-        "prioritize_humming": lambda backends, *_: backends,
-        "FlashinferMoeBackend": FlashinferMoeBackend,
-        "get_flashinfer_moe_backend": lambda: FlashinferMoeBackend.CUTLASS,
-        "current_platform": platform,
-    }
-    config = proofkit.mocked("config", moe_backend="auto", swiglu_limit=None, is_lora_enabled=False)
-    parallel = config.moe_parallel_config
-    parallel.use_batched_activation_format = False
-    parallel.use_deepep_ll_kernels = parallel.use_pplx_kernels = False
-    with proofkit.modules(imported(oracle)):
-        wanted = [name for name in oracle.definitions if name in WANTED]
-        oracle.run(wanted, space, proofkit.mocked)
-        backend, chosen = space[CHOOSE](config, None, None)
+    platform = proofkit.Fields(is_device_capability=lambda capability: capability in ((12, 1), 121))
+    known = proofkit.Known(
+        EXPERTS,
+        experts,
+        envs=Envs(way),
+        is_supported_config_trtllm=lambda *_, **__: (False, "12.x"),
+        prioritize_humming=lambda backends, *_: backends,
+        FlashinferMoeBackend=FlashinferMoeBackend,
+        get_flashinfer_moe_backend=lambda: FlashinferMoeBackend.CUTLASS,
+        current_platform=platform,
+        logger=proofkit.Unknown("logger"),
+    )
+    parallel = proofkit.Fields(
+        use_batched_activation_format=False, use_deepep_ll_kernels=False, use_pplx_kernels=False
+    )
+    config = proofkit.Fields(
+        moe_backend="auto",
+        swiglu_limit=None,
+        is_lora_enabled=False,
+        moe_parallel_config=parallel,
+    )
+    backend, chosen = oracle.in_tree(oracle.path.parents[5], known)[CHOOSE](config, None, None)
     return backend.name, chosen
 
 

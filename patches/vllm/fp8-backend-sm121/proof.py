@@ -5,6 +5,7 @@ these say about themselves, are imported as they are. Torch, FlashInfer, the res
 GPU are stand-ins. FlashInfer and DeepGEMM count as installed, so that nothing but the GPU can rule
 them out. A Python of its own asks for each capability, as vLLM keeps answers.
 
+DeepGEMM stays the choice for blocks on 9.0, 10.0 and 10.3.
 On 12.1 the choice must be that of 12.0, and a kernel that has code for 12.x. DeepGEMM has it or not
 by the commit that vLLM takes: an installed tree has its headers to look at, sources name the
 commit. That the CUTLASS kernels are built and reached is for the proofs of cmake-arch-121 and
@@ -12,6 +13,7 @@ scaled-mm-sm121-dispatch.
 """
 
 import ast
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -21,8 +23,9 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import proofkit
 
@@ -65,6 +68,8 @@ NO_CODE = {
     "refused",
 }
 DEEP_GEMM = {"DeepGemmFp8BlockScaledMMKernel", "DEEPGEMM", "_run_deepgemm"}
+#: FlashInfer's own choice between kernels, which DeepGEMM is one of.
+DEEP_GEMM_TOO = {"FlashInferFp8DeepGEMMDynamicBlockScaledKernel"}
 #: DeepGEMM at the commits that vLLM takes: whether the official wheel that was made with it holds
 #: kernels for 12.x.
 COMMITS = {
@@ -81,6 +86,8 @@ KINDS = {
     "per token": ("kFp8StaticChannelSym", "kFp8DynamicTokenSym"),
     "per block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym"),
 }
+#: Other GPUs with the choice for blocks that DeepGEMM has kernels for, and one without.
+WITH_DEEP_GEMM, WITHOUT = ((9, 0), (10, 0), (10, 3)), (8, 9)
 #: What vllm.envs has; all other variables are not set.
 SETTINGS: dict[str, object] = {
     "VLLM_DISABLED_KERNELS": [],
@@ -129,6 +136,25 @@ class Thing:
         return False
 
     __ror__ = __or__
+
+
+class OwnPlatform:
+    """vLLM's own CUDA platform for the questions that it asks itself."""
+
+    def __init__(self, platform: "Platform", cuda: proofkit.Source) -> None:
+        self._platform, self._cuda = platform, cuda
+
+    def __getattr__(self, name: str) -> Any:
+        if name in vars(Platform) and name != "support_deep_gemm":
+            return getattr(self._platform, name)
+        functions = [n for n in ast.walk(self._cuda.module) if isinstance(n, ast.FunctionDef)]
+        method = next((node for node in functions if node.name == name), None)
+        if method is None:
+            raise proofkit.Inconclusive(f"vLLM's platform is asked for {name}")
+        space = self._cuda.in_tree(self._platform.tree.root, {"current_platform": self._platform})
+        made = self._cuda.run([proofkit.bare(method)], space)[name]
+        is_static = any(ast.unparse(each) == "staticmethod" for each in method.decorator_list)
+        return made if is_static else functools.partial(made, self)
 
 
 class Tree(NamedTuple):
@@ -211,10 +237,8 @@ class Platform(Thing):
 
     def support_deep_gemm(self) -> object:
         """vLLM's own answer, since 0.19 a method of its CUDA platform."""
-        name, cuda = "support_deep_gemm", proofkit.Source(self.tree.root / "vllm/platforms/cuda.py")
-        functions = [n for n in ast.walk(cuda.module) if isinstance(n, ast.FunctionDef)]
-        method = next(node for node in functions if node.name == name)
-        return cuda.run([proofkit.bare(method)])[name](self)
+        cuda = proofkit.Source(self.tree.root / "vllm/platforms/cuda.py")
+        return OwnPlatform(self, cuda).support_deep_gemm()
 
     def is_cuda(self) -> bool:
         return True
@@ -349,7 +373,8 @@ def ask(root: Path, capability: Pair) -> dict[str, str]:
     importlib.util.find_spec = installed
     dtype = importlib.import_module("torch").bfloat16
     keys = importlib.import_module(f"{UTILS}.quant_utils")
-    found = {}
+    supports = importlib.import_module("vllm.utils.deep_gemm").is_deep_gemm_supported
+    found = {"DeepGEMM": "supported" if supports() else "not supported"}
     for kind, (weight, activation) in KINDS.items():
         both = getattr(keys, weight), getattr(keys, activation)
         found[f"linear {kind}"] = linear(tree, both, kind, dtype)
@@ -368,11 +393,25 @@ def answers(root: Path, capability: Pair) -> dict[str, str]:
 
 def symptoms(tree: Tree, gb10: dict[str, str]) -> Iterator[str]:
     """Everything that is not as it should be, one line each."""
-    model, hopper = answers(tree.root, (12, 0)), answers(tree.root, (9, 0))
+    with ThreadPoolExecutor(2) as pool:
+        capabilities = [(12, 0), *WITH_DEEP_GEMM, WITHOUT]
+        model, *asked = pool.map(functools.partial(answers, tree.root), capabilities)
+    hopper = asked[0]
+    others = dict(zip([*WITH_DEEP_GEMM, WITHOUT], asked, strict=True))
     # else stand-ins may hide what a GPU rules out
     if hopper["experts per token"] != "VLLM_CUTLASS":
         raise proofkit.Inconclusive(f"on 9.0 the choice is not what is known of vLLM: {hopper}")
+    for capability, seen in others.items():
+        wanted = "supported" if capability in WITH_DEEP_GEMM else "not supported"
+        gpu = ".".join(map(str, capability))
+        if seen["DeepGEMM"] != wanted:
+            yield f"DeepGEMM on {gpu}: {seen['DeepGEMM']}"
+        is_taken = seen["linear per block"] in DEEP_GEMM | DEEP_GEMM_TOO
+        if is_taken != (capability in WITH_DEEP_GEMM):
+            yield f"linear per block on {gpu}: {seen['linear per block']}"
     for kind, name in gb10.items():
+        if kind == "DeepGEMM":
+            continue
         if name not in RUNS | NO_CODE | DEEP_GEMM:
             raise proofkit.Inconclusive(f"{kind} on 12.1: {name}, which this proof does not know")
         if name != model[kind]:
@@ -385,7 +424,7 @@ def judge(tree: Path) -> proofkit.Verdict:
     """The symptom is a choice on 12.1 that is not that of 12.0, or has no code for 12.x."""
     gb10 = answers(tree, (12, 1))
     found = list(symptoms(Tree(tree), gb10))
-    chosen = ", ".join(f"{kind}: {name}" for kind, name in gb10.items())
+    chosen = ", ".join(f"{kind}: {gb10[kind]}" for kind in gb10 if kind != "DeepGEMM")
     return proofkit.verdict(found, right=f"FP8 on 12.1 is as on 12.0, with code for 12.x: {chosen}")
 
 

@@ -7,7 +7,7 @@ with the original one, which has all experts in one tensor. Every tensor must ar
 parameter, with its expert and its shard.
 """
 
-import re
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,7 +81,6 @@ def loaders(model: proofkit.Source) -> dict[str, Callable[..., Any]]:
         functions[-1].name = owner
     helpers = [name for name in model.definitions if name.startswith("_remap")]
     space = {
-        "re": re,
         "is_pp_missing_parameter": lambda *_: False,
         "maybe_remap_kv_scale_name": lambda name, _parameters: name,
         "default_weight_loader": lambda *_: None,
@@ -90,7 +89,8 @@ def loaders(model: proofkit.Source) -> dict[str, Callable[..., Any]]:
         "AutoWeightsLoader": lambda inner, **_: SimpleNamespace(load_weights=inner.hand_on),
         "fused_moe_make_expert_params_mapping": lambda *_, **__: table(),
     }
-    return model.run([*helpers, *functions], space)
+    tree = model.path.parents[3]
+    return model.run([*helpers, *functions], model.in_tree(tree, space))
 
 
 def load(model: proofkit.Source, weights: Weights, kinds: Iterable[str]) -> list[Arrived]:
@@ -147,6 +147,12 @@ def symptoms(model: proofkit.Source) -> Iterable[str]:
         if got != sorted(wanted, key=str):
             lost = len(wanted - set(got))
             yield f"{what} checkpoint: {lost} of {len(wanted)} tensors do not arrive"
+    if "Expected 2D expert weight" in model.text:
+        for shape in ((4,), (2, 8, 4)):
+            name = f"{LAYER}.experts.0.gate_proj.weight"
+            with contextlib.suppress(AssertionError, KeyError):
+                load(model, [(name, Tensor(*shape))], KINDS)
+                yield f"a weight of {len(shape)} dimensions is taken for an expert's"
 
 
 def judge(tree: Path) -> proofkit.Verdict:

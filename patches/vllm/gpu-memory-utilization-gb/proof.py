@@ -299,11 +299,19 @@ def with_flag(vllm: Vllm) -> Iterator[str]:
     asked = {text: (VISIBLE, float(text)) for text in ("108", "107.5", "110.7", "0.25")}
     asked |= {"100": (math.ceil(100.5 * GIB), 100), "60": (2 * VISIBLE, 60)}
     for text, (free, wanted) in asked.items():
-        got = vllm.request(vllm.configure(FLAG, text), free, VISIBLE)
+        found = vllm.configure(FLAG, text)
+        got = vllm.request(found, free, VISIBLE)
+        if not math.isclose(found.gpu_memory_utilization, got / VISIBLE):
+            yield f"{FLAG} {text} is shown as a fraction of {found.gpu_memory_utilization}"
         if got != math.ceil(wanted * GIB) or type(got) is not int:
             yield f"{FLAG} {text} requests {got / GIB:.3f} GiB of {VISIBLE / GIB:.2f}"
     if vllm.request(vllm.construct(gpu_memory_utilization_gb=108), VISIBLE, VISIBLE) != 108 * GIB:
         yield "LLM(gpu_memory_utilization_gb=108) requests something else"
+    yield from too_much(vllm)
+
+
+def too_much(vllm: Vllm) -> Iterator[str]:
+    """What is taken although it leaves no margin."""
     close = [("110.8", 2 * VISIBLE), ("108", math.floor(108.4 * GIB))]
     for text, free in [("111", VISIBLE), ("110.8", VISIBLE), ("200", VISIBLE), *close]:
         message = refused(vllm.request, vllm.configure(FLAG, text), free, VISIBLE)

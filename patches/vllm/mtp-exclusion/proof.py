@@ -13,7 +13,6 @@ model file the rule alone is judged.
 
 import ast
 import contextlib
-import fnmatch
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,6 +48,49 @@ RULES = [
     (["lm_head"], "mtp.fc", False),
     ([], "mtp.fc", False),
 ]
+BELOW = "model.mtp.layers.0.mlp.experts"
+#: Layers of many models, whether of a head or only named like one.
+LAYERS = [
+    "lm_head",
+    "model.embed_tokens",
+    "model.layers.0.self_attn.qkv_proj",
+    "model.layers.1.mlp.experts",
+    "language_model.lm_head",
+    "language_model.model.layers.0.mlp.gate_up_proj",
+    "language_model.model.layers.1.self_attn.o_proj",
+    "visual.blocks.0.attn.qkv",
+    "vision_model.encoder.layers.0.mlp.fc1",
+    "audio_tower.layers.0.fc1",
+    "model.mtp_block.fc",
+    "model.mtp.fc",
+    "language_model.mtp.fc",
+    "draft.mtp.fc",
+    "xmtp.fc",
+    "mtp_head.fc",
+    "mtpx.fc",
+    "fc.mtp.norm",
+    BELOW,
+    "mtp.layers.1.mlp.gate_up_proj",
+    "mtp.layers.10.mlp.gate_up_proj",
+]
+BESIDE = ["mtp.fc", "mtp.pre_fc_norm_hidden", "mtp.fc_embedding", "mtp.embed_tokens", "mtp.norm"]
+INSIDE = ["mtp.layers.0.self_attn.qkv_proj", "mtp.layers.0.mlp.experts", "mtp.layers.0.eh_proj"]
+#: What a list excludes, and what of the layers above it leaves unquantized, and what it may:
+#: upstream looks for a pattern anywhere in a name, and a model may have the head below ``model``.
+TABLE: list[tuple[list[str], list[str], list[str]]] = [
+    ([], [], []),
+    (["lm_head"], ["lm_head"], ["language_model.lm_head"]),
+    (["visual*"], ["visual.blocks.0.attn.qkv"], []),
+    (["mtp.layers.0.*"], INSIDE, [*BESIDE, BELOW]),
+    (["mtp.layers.3.*"], [], BESIDE),
+    (["mtp.layers.0.self_attn*"], INSIDE[:1], []),
+    (["mtp.layers.0.self_attn.qkv_proj"], INSIDE[:1], []),
+    (["mtp.layers.0.mlp.experts"], [INSIDE[1]], [BELOW]),
+    (["mtp.pre_fc_norm_hidden"], ["mtp.pre_fc_norm_hidden"], []),
+    (["model.layers.0*"], ["model.layers.0.self_attn.qkv_proj"], [LAYERS[5]]),
+    (["model.mtp.layers.0.mlp*"], [BELOW], []),
+    (["mtp.layer.0*", "xmtp.layers.0*", "mtp_head.layers.0*", "layers.7.mtp*"], [], []),
+]
 #: Excludes a whole layer of the head; 48 is what 0 is called where layers count on.
 WHOLE_LAYER = ["mtp.layers.0*", "mtp.layers.0.*", "mtp.layers.48*", "mtp.layers.*"]
 
@@ -57,6 +99,8 @@ WHOLE_LAYER = ["mtp.layers.0*", "mtp.layers.0.*", "mtp.layers.48*", "mtp.layers.
 def rule(vllm: Path) -> Any:
     """ModelOpt's config class with nothing but its exclusion rule and its renaming of patterns."""
     source = proofkit.Source(vllm / QUANTIZATION / "modelopt.py")
+    if RULE not in source.text:
+        raise proofkit.Inconclusive(f"modelopt.py has no {RULE}")
     owners = [
         node
         for node in source.module.body
@@ -65,15 +109,11 @@ def rule(vllm: Path) -> Any:
     ]
     if len(owners) != 1:
         raise proofkit.Inconclusive(f"{len(owners)} classes in modelopt.py define {RULE}")
-    space = {
-        "fnmatch": fnmatch.fnmatch,
-        "is_layer_skipped": lambda prefix, ignored, *_, **__: prefix in ignored,
-    }
-    utilities = vllm / QUANTIZATION / "utils/quant_utils.py"
-    helpers = proofkit.Source(utilities) if utilities.is_file() else None
-    if helpers and "is_layer_skipped" in helpers.definitions:
-        helpers.run(["is_layer_skipped"], space, proofkit.mocked)
-    source.run([proofkit.bare(owners[0], (RULE, MAPPER))], space, proofkit.mocked)
+    known: dict[str, object] = {}
+    if not (vllm / QUANTIZATION / "utils/quant_utils.py").is_file():
+        known["is_layer_skipped"] = lambda prefix, ignored, *_, **__: prefix in ignored
+    space = source.in_tree(vllm.parent, known)
+    source.run([proofkit.bare(owners[0], (RULE, MAPPER))], space)
     return space[owners[0].name]
 
 
@@ -100,8 +140,10 @@ def heads(vllm: Path) -> Iterator[tuple[proofkit.Source, ast.ClassDef]]:
                 yield source, source.cls(name)
 
 
-def beside_layers(source: proofkit.Source, head: ast.ClassDef, quant_config: Any) -> list[str]:
-    """Names of the linear layers beside the head's decoder layers that get a quant config."""
+def beside_layers(
+    source: proofkit.Source, head: ast.ClassDef, quant_config: Any
+) -> dict[str, bool]:
+    """The linear layers beside the head's decoder layers: whether they get a quant config."""
     made: dict[str, object] = {}
 
     def linear(*_: object, prefix: str = "", quant_config: object = None, **__: object) -> object:
@@ -115,11 +157,11 @@ def beside_layers(source: proofkit.Source, head: ast.ClassDef, quant_config: Any
         arguments = ast.unparse(source.function("__init__", of=head.name).args)
         more = {"quant_config": quant_config} if "quant_config" in arguments else {}
         space[head.name](vllm_config=vllm_config, prefix="mtp", **more)
-    return [
-        name
+    return {
+        name: given is not None
         for name, given in made.items()
-        if given is not None and not name.startswith("mtp.layers.")
-    ]
+        if not name.startswith("mtp.layers.")
+    }
 
 
 def rule_symptoms(vllm: Path) -> Iterator[str]:
@@ -130,6 +172,14 @@ def rule_symptoms(vllm: Path) -> Iterator[str]:
             if made.is_layer_excluded(layer) != wanted:
                 how = "quantized" if wanted else "left unquantized"
                 yield f"with {patterns} excluded, {layer} is {how}"
+    for patterns, must, may in TABLE:
+        for renamed in (False, True):
+            made = config(vllm, patterns, renamed=renamed)
+            got = {name for name in [*LAYERS, *BESIDE, *INSIDE] if made.is_layer_excluded(name)}
+            if more := sorted(got - {*must, *may}):
+                yield f"with {patterns} excluded, {', '.join(more)} is left unquantized"
+            if less := sorted(set(must) - got):
+                yield f"with {patterns} excluded, {', '.join(less)} is quantized"
 
 
 def head_symptoms(vllm: Path) -> Iterator[str]:
@@ -138,15 +188,20 @@ def head_symptoms(vllm: Path) -> Iterator[str]:
     if not found and list(vllm.glob("model_executor/models/*mtp*.py")):
         raise proofkit.Inconclusive("no model file makes a head under the name mtp")
     layers = {} if found else {"(no model file here)": ["mtp.fc"]}
+    seen = False
     for source, head in found:
         quant_config = config(vllm, ["mtp.layers.0*"], renamed=False)
-        if at := beside_layers(source, head, quant_config):
+        made = beside_layers(source, head, quant_config)
+        seen = seen or bool(made)
+        if at := [name for name, is_given in made.items() if is_given]:
             layers[source.path.relative_to(vllm).as_posix()] = at
+    if found and not seen:
+        raise proofkit.Inconclusive("no head makes a linear layer beside its decoder layers")
     for pattern in WHOLE_LAYER:
         for renamed in (False, True):
-            made = config(vllm, ["lm_head", pattern], renamed=renamed)
+            rules = config(vllm, ["lm_head", pattern], renamed=renamed)
             missed = {
-                name: [layer for layer in at if not made.is_layer_excluded(layer)]
+                name: [layer for layer in at if not rules.is_layer_excluded(layer)]
                 for name, at in layers.items()
             }
             shown = [f"{', '.join(at)} in {name}" for name, at in missed.items() if at]

@@ -3,28 +3,58 @@
 The model's architecture must be in the registry with a module that knows its latent experts, and
 ``nemotron_v3`` in the table of reasoning parsers with a class that exists. Where that class is a
 plain one (up to 0.23), it is run with the classes that it is made from: it separates thoughts from
-the answer, and an answer without thoughts is an answer where thinking was switched off. Where it
-belongs to the parser engine, only that its class exists is checked.
+the answer, whole and streamed, and an answer without thoughts is an answer where thinking was
+switched off. Where it belongs to the parser engine, only that its class exists is checked.
 """
 
 import ast
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import proofkit
 
 ARCHITECTURE, PARSER = "NemotronHForCausalLM", "nemotron_v3"
-OFF = SimpleNamespace(chat_template_kwargs={"enable_thinking": False})
-ON = SimpleNamespace(chat_template_kwargs=None)
-ANSWERS = (
-    (ON, "<think>why</think>Paris", ("why", "Paris")),
-    (ON, "why</think>Paris", ("why", "Paris")),
-    (ON, "still thinking", ("still thinking", None)),
+THINK = ("<think>", "</think>")
+OFF = {"enable_thinking": False}
+NONEMPTY = {"force_nonempty_content": True}
+#: What the chat template was asked for, what the model says, and its thoughts and answer.
+ANSWERS: tuple[tuple[dict[str, bool] | None, str, tuple[str | None, str | None]], ...] = (
+    (None, "<think>why</think>Paris", ("why", "Paris")),
+    (None, "why</think>Paris", ("why", "Paris")),
+    (None, "still thinking", ("still thinking", None)),
+    (None, "why</think>", ("why", None)),
+    ({}, "still thinking", ("still thinking", None)),
+    ({"enable_thinking": True}, "still thinking", ("still thinking", None)),
+    ({"force_nonempty_content": False}, "still thinking", ("still thinking", None)),
     (OFF, "Paris", (None, "Paris")),
+    (OFF, "why</think>Paris", ("why", "Paris")),
+    (NONEMPTY, "Paris", (None, "Paris")),
+    (NONEMPTY, "why</think>Paris", ("why", "Paris")),
 )
+#: Deltas as a server gets them, token by token, and what a client must get.
+STREAMED: tuple[tuple[list[list[str]], tuple[str, str]], ...] = (
+    ([["<think>"], ["why", "?"], ["</think>"], ["Par"], ["is"]], ("why?", "Paris")),
+    ([["why"], ["</think>"], ["Paris"]], ("why", "Paris")),
+    ([["why", "</think>", "Par"], ["is"]], ("why", "Paris")),
+    ([["still"], [" thinking"]], ("still thinking", "")),
+)
+
+
+class Tokenizer:
+    """A word is a token."""
+
+    words: ClassVar[list[str]] = []
+
+    def get_vocab(self) -> dict[str, int]:
+        return {word: self.encode(word) for word in THINK}
+
+    def encode(self, word: str) -> int:
+        if word not in self.words:
+            self.words.append(word)
+        return self.words.index(word)
 
 
 def tables(path: Path) -> dict[Any, Any]:
@@ -44,25 +74,26 @@ def has_class(path: Path, name: str) -> bool:
     return isinstance(found, ast.ClassDef)
 
 
-def parser(folder: Path, path: Path, name: str) -> Any:
-    """An instance of a plain reasoning parser, made from its own bases without a tokenizer."""
-    space = {
-        "ReasoningParser": object,
-        "DeltaMessage": proofkit.mocked("DeltaMessage"),
-        "abstractmethod": lambda method: method,
+def parser(tree: Path, path: Path, name: str) -> Any:
+    """An instance of a plain reasoning parser, made from its own bases."""
+    message = SimpleNamespace
+    known = {
+        "DeltaMessage": lambda **given: message(**{"reasoning": None, "content": None, **given})
     }
-    chain = [
-        (folder / "basic_parsers.py", "BaseThinkingReasoningParser"),
-        (folder / "deepseek_r1_reasoning_parser.py", "DeepSeekR1ReasoningParser"),
-        (path, name),
-    ]
-    for file, wanted in chain:
-        source = proofkit.Source(file)
-        node = source.cls(wanted)
-        functions = [n for n in node.body if isinstance(n, ast.FunctionDef)]
-        node.body = [n for n in functions if n.name != "__init__"]
-        source.run([node], space)
-    return space[name]()
+    return proofkit.Source(path).in_tree(tree, known)[name](Tokenizer())
+
+
+def streamed(made: Any, deltas: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """The thoughts and the answer that a client gets of ``deltas``."""
+    text, ids, got = "", list[int](), ["", ""]
+    for words in deltas:
+        delta, tokens = "".join(words), [Tokenizer().encode(word) for word in words]
+        now = text + delta, [*ids, *tokens]
+        message = made.extract_reasoning_streaming(text, now[0], delta, ids, now[1], tokens)
+        text, ids = now
+        for at, part in enumerate(("reasoning", "content")):
+            got[at] += getattr(message, part, None) or ""
+    return got[0], got[1]
 
 
 def model_faults(vllm: Path) -> Iterator[str]:
@@ -85,16 +116,25 @@ def parser_faults(vllm: Path) -> Iterator[str]:
         return
     path = folder / f"{entry[0]}.py"
     if not has_class(path, entry[1]):
-        if not path.is_file() or entry[1] not in proofkit.read(path):
+        if not path.is_file() or entry[1] not in proofkit.Source(path).names:
             yield f"--reasoning-parser {PARSER} names {entry[1]}, which is not in {path.name}"
         return
     if "engine" in entry[0]:
         return
-    made = parser(folder, path, entry[1])
-    for request, text, wanted in ANSWERS:
+    made = parser(vllm.parent, path, entry[1])
+    for asked, text, wanted in ANSWERS:
+        request = SimpleNamespace(chat_template_kwargs=asked)
         got = tuple(made.extract_reasoning(text, request))
         if got != wanted:
-            yield f"{text!r} is read as {got}, not {wanted}"
+            yield f"{text!r} is read as {got}, not {wanted}, with {asked}"
+    for deltas, parts in STREAMED:
+        try:
+            seen = streamed(made, deltas)
+        except Exception as error:  # noqa: BLE001 - any kind stops a stream
+            yield f"streaming {deltas} raises {error!r}"
+            continue
+        if seen != parts:
+            yield f"streaming {deltas} gives {seen}, not {parts}"
 
 
 def judge(tree: Path) -> proofkit.Verdict:

@@ -161,9 +161,9 @@ def judge(tree: Path) -> proofkit.Verdict:
     # the input is rounded to NVFP4 as well, which turns the outcome by a few degrees at most
     cosine = (got * right).sum() / np.linalg.norm(got) / np.linalg.norm(right)
     turn = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
-    size = np.linalg.norm(got) / np.linalg.norm(right)
+    size = (got * right).sum() / (right * right).sum()
     seen = f"{size:.3g} times as large as the right one, and {turn:.0f} degrees off"
-    good = bool(0.9 < size < 1.1 and turn < 12)
+    good = bool(0.97 < size < 1.03 and turn < 8)
     return proofkit.Verdict(
         proofkit.RIGHT if good else proofkit.SYMPTOM,
         f"{'right: ' if good else ''}the emulated product is {seen}",

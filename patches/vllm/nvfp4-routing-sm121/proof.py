@@ -3,7 +3,8 @@
 The functions that choose are taken out of the sources and run with stand-ins for what they call.
 Every kernel says that it can do the layer, except Marlin, whose own answer is taken from its
 source. By saying no to each kernel that was chosen and asking again, the whole order of preference
-comes out. It must be: on capability 12.1 Marlin first and then the order of 12.0; on 12.0, 12.2,
+comes out, in one process that is asked for one GPU after the other, also with LoRA and with batched
+experts. It must be: on capability 12.1 Marlin first and then the order of 12.0; on 12.0, 12.2,
 13.0, 10.3, 10.0 and 9.0 nothing moved; and what a user asked for (flag or variable) is what a user
 gets, on 12.1 too.
 
@@ -14,7 +15,6 @@ exist also Marlin's ``kernels/linear/nvfp4/marlin.py``,
 """
 
 import ast
-import contextlib
 import enum
 import functools
 import itertools
@@ -29,21 +29,6 @@ EXPERTS = ("experts/marlin_moe.py", "fused_marlin_moe.py")
 GB10, MODEL = (12, 1), (12, 0)
 #: Two are above 12.1: "from 12.1 on" is wrong, too.
 OTHERS = [(13, 0), (12, 2), MODEL, (10, 3), (10, 0), (9, 0)]
-LINEAR_HELPERS = (
-    "_LINEAR_BACKEND_KERNEL_MAP",
-    "_get_linear_backend",
-    "_filter_kernels_by_backend",
-    "_resolve_backend_kernels",
-    "_POSSIBLE_NVFP4_KERNELS",
-    "_NVFP4_BACKEND_TO_KERNEL",
-)
-MOE_HELPERS = (
-    "NvFp4MoeBackend",
-    "FLASHINFER_NVFP4_MOE_BACKENDS",
-    "fi_2_vllm_backend_map",
-    "map_nvfp4_backend",
-    "_use_a16",
-)
 #: What a user can choose with VLLM_NVFP4_GEMM_BACKEND.
 GEMM_BACKENDS = (
     "cutlass",
@@ -102,8 +87,8 @@ class Platform:
 class Envs:
     """vLLM's environment variables, unset but for the given ones."""
 
-    def __init__(self, given: Mapping[str, object]) -> None:
-        self.given = given
+    def __init__(self) -> None:
+        self.given: Mapping[str, object] = {}
 
     def __getattr__(self, name: str) -> object:
         unset = {"VLLM_NVFP4_GEMM_BACKEND": None, "VLLM_DISABLED_KERNELS": list[str]()}
@@ -116,16 +101,19 @@ class Envs:
 @functools.cache
 def marlin_for_linear(folder: Path, capability: Pair) -> bool:
     """Marlin's own answer for a linear layer."""
-    space: proofkit.Space = {"current_platform": Platform(capability)}
+    known: dict[str, object] = {"current_platform": Platform(capability)}
     utilities = folder / "layers/quantization/utils/marlin_utils_fp4.py"
-    if utilities.is_file():
-        proofkit.Source(utilities).run(["is_fp4_marlin_supported"], space, proofkit.mocked)
     marlin = folder / "kernels/linear/nvfp4/marlin.py"
     if not marlin.is_file():
-        return bool(space.get("is_fp4_marlin_supported", lambda: True)())
+        name = "is_fp4_marlin_supported"
+        if not utilities.is_file():
+            return True
+        return bool(proofkit.Source(utilities).in_tree(root_of(folder), known)[name]())
     source, name = proofkit.Source(marlin), "MarlinNvFp4LinearKernel"
+    if not utilities.is_file():
+        known["is_fp4_marlin_supported"] = lambda: True
     own = proofkit.bare(source.cls(name), {"is_supported", "can_implement"})
-    kernel = source.run([own], space, proofkit.mocked)[name]
+    kernel = source.run([own], source.in_tree(root_of(folder), known))[name]
     return bool(kernel.is_supported()[0] and kernel.can_implement(None)[0])
 
 
@@ -136,89 +124,115 @@ def marlin_for_experts(folder: Path, capability: Pair) -> bool:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return True
-    weights, activations = object(), object()
-    asked = {"_supports_current_device": (), "_supports_quant_scheme": (weights, activations)}
+    keys = proofkit.Known(
+        r"k[A-Z]\w+", lambda _name: object(), current_platform=Platform(capability)
+    )
+    asked = {
+        "_supports_current_device": (),
+        "_supports_quant_scheme": (keys["kNvfp4Static"], keys["kNvfp4Dynamic"]),
+    }
     source, name = proofkit.Source(path), "MarlinExpertsBase"
-    space = {"current_platform": Platform(capability), "kNvfp4Static": weights}
-    source.run([proofkit.bare(source.cls(name), asked)], space, proofkit.mocked)
+    space = source.in_tree(root_of(folder), keys)
+    source.run([proofkit.bare(source.cls(name), asked)], space)
     return all(getattr(space[name], method)(*given) for method, given in asked.items())
 
 
-def imported(platform: Platform, flag: str) -> contextlib.AbstractContextManager[None]:
-    """What the choosing functions import while they run."""
-    kernels = SimpleNamespace(linear_backend=flag, linear_backend_per_quant=None)
-    config = SimpleNamespace(kernel_config=kernels)
-    return proofkit.modules(
-        {
-            "vllm.platforms": {"current_platform": platform},
-            "vllm.config": {"get_current_vllm_config_or_none": lambda: config},
-            "fbgemm_gpu": {},
-        }
-    )
+def root_of(folder: Path) -> Path:
+    """The tree that ``vllm/model_executor`` is in."""
+    return folder.parents[1]
 
 
-class Linear:
-    """The choice of a kernel for NVFP4 linear layers."""
+class Choice:
+    """A choice that one process makes again and again, for other GPUs and other users.
+
+    What it does to a list that outlives the choice is seen by the next one.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        kernels = folder / "kernels/linear/__init__.py"
-        utilities = folder / "layers/quantization/utils/nvfp4_utils.py"
-        choose = "init_nvfp4_linear_kernel"
-        self.by_list = kernels.is_file() and choose in proofkit.Source(kernels).definitions
-        self.source = proofkit.Source(kernels if self.by_list else utilities)
+        self.folder, self.platform, self.envs = folder, Platform(GB10), Envs()
+        self.refused: Collection[str] = ()
+        self.flag = "auto"
 
     def __call__(
         self,
         capability: Pair,
         refused: Collection[str] = (),
         flag: str = "auto",
-        **variables: object,
+        **more: object,
     ) -> str | None:
         """The name of what is chosen, None if nothing is left."""
-        platform = Platform(capability)
-        space = {
-            "current_platform": platform,
-            "envs": Envs(variables),
-            "Enum": enum.Enum,
-        }
-        choose = self._of_list if self.by_list else self._of_branches
-        with imported(platform, flag):
-            try:
-                return choose(platform, refused, space)
-            except ValueError:
-                return None
+        self.platform.capability = Capability(*capability)
+        self.refused, self.flag = refused, flag
+        self.envs.given = {name: value for name, value in more.items() if name.isupper()}
+        try:
+            return self.choose({name: more[name] for name in more.keys() - self.envs.given.keys()})
+        except (ValueError, NotImplementedError):
+            return None
 
-    def _of_list(
-        self, platform: Platform, refused: Collection[str], space: proofkit.Space
-    ) -> str | None:
-        marlin = marlin_for_linear(self.folder, platform.capability)
+    def choose(self, layer: Mapping[str, object]) -> str:
+        """The name of what is chosen for a kind of layer."""
+        raise NotImplementedError
 
-        def stand_in(name: str) -> object:
-            if not name.endswith("Kernel"):
-                return proofkit.mocked(name)
-            can = name not in refused and (marlin or name != "MarlinNvFp4LinearKernel")
-            answer = classmethod(lambda *_: (can, None))
-            methods = {"is_supported": answer, "can_implement": answer}
-            return type(name, (), {**methods, "__init__": lambda *_: None})
+    def layers(self) -> Iterator[dict[str, Any]]:
+        """Every kind of layer."""
+        yield {}
 
-        space["PlatformEnum"] = proofkit.mocked("PlatformEnum", CUDA="cuda")
-        space["prefers_humming"] = lambda *_: False
-        space["prioritize_humming"] = lambda kernels, *_: kernels
-        helpers = [name for name in LINEAR_HELPERS if name in self.source.definitions]
-        self.source.run([*helpers, "init_nvfp4_linear_kernel"], space, stand_in)
-        return type(space["init_nvfp4_linear_kernel"]()).__name__
 
-    def _of_branches(
-        self, platform: Platform, refused: Collection[str], space: proofkit.Space
-    ) -> str | None:
-        marlin = marlin_for_linear(self.folder, platform.capability)
-        space["has_flashinfer"] = lambda: "FLASHINFER_CUTLASS" not in refused
-        space["cutlass_fp4_supported"] = lambda: "VLLM_CUTLASS" not in refused
-        space["is_fp4_marlin_supported"] = lambda: marlin and "MARLIN" not in refused
-        wanted = ["NvFp4LinearBackend", "select_nvfp4_linear_backend"]
-        self.source.run(wanted, space, proofkit.mocked)
-        return str(space["select_nvfp4_linear_backend"]().name)
+class Linear(Choice):
+    """The choice of a kernel for NVFP4 linear layers."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        kernels = folder / "kernels/linear/__init__.py"
+        utilities = folder / "layers/quantization/utils/nvfp4_utils.py"
+        name = "init_nvfp4_linear_kernel"
+        self.by_list = kernels.is_file() and name in proofkit.Source(kernels).definitions
+        self.source = proofkit.Source(kernels if self.by_list else utilities)
+        config = SimpleNamespace(kernel_config=self)
+        known = proofkit.Known(
+            r"\w+Kernel",
+            self.kernel,
+            current_platform=self.platform,
+            envs=self.envs,
+            PlatformEnum=proofkit.mocked("PlatformEnum", CUDA="cuda"),
+            prefers_humming=lambda *_: False,
+            prioritize_humming=lambda kernels, *_: kernels,
+            get_current_vllm_config_or_none=lambda: config,
+            has_flashinfer=lambda: "FLASHINFER_CUTLASS" not in self.refused,
+            cutlass_fp4_supported=lambda: "VLLM_CUTLASS" not in self.refused,
+            is_fp4_marlin_supported=lambda: self.can("MARLIN"),
+            logger=proofkit.Unknown("logger"),
+        )
+        self.space = self.source.in_tree(root_of(folder), known)
+
+    @property
+    def linear_backend(self) -> str:
+        return self.flag
+
+    linear_backend_per_quant = None
+
+    def can(self, name: str) -> bool:
+        """Whether a kernel says that it can do the layer."""
+        marlin = marlin_for_linear(self.folder, self.platform.capability)
+        return name not in self.refused and (marlin or not is_marlin(name))
+
+    def kernel(self, name: str) -> type:
+        """A stand-in for a class of kernels."""
+        answer = classmethod(lambda *_: (self.can(name), None))
+        methods = {"is_supported": answer, "can_implement": answer}
+        return type(name, (), {**methods, "__init__": lambda *_: None})
+
+    def choose(self, layer: Mapping[str, object]) -> str:
+        if self.by_list:
+            return type(self.space["init_nvfp4_linear_kernel"](**layer)).__name__
+        return str(self.space["select_nvfp4_linear_backend"]().name)
+
+    def layers(self) -> Iterator[dict[str, Any]]:
+        yield {}
+        if self.by_list:
+            arguments = self.source.function("init_nvfp4_linear_kernel").args
+            if "use_a16" in ast.unparse(arguments):
+                yield {"use_a16": True}
 
     def settings(self) -> Iterator[dict[str, Any]]:
         """Every way in which a user can ask for a linear kernel of one kind."""
@@ -231,13 +245,12 @@ class Linear:
                 yield {"VLLM_NVFP4_GEMM_BACKEND": backend}
 
     def _flags(self) -> Iterator[dict[str, Any]]:
-        table = getattr(self.source.definitions.get("_LINEAR_BACKEND_KERNEL_MAP"), "value", None)
-        if isinstance(table, ast.Dict):
-            for key, value in zip(table.keys, table.values, strict=True):
-                kernels = proofkit.names_in([value])
-                of_nvfp4 = any("NvFp4" in kernel for kernel in kernels)
-                if of_nvfp4 and "W4A16" not in "".join(kernels) and isinstance(key, ast.Constant):
-                    yield {"flag": key.value}
+        name = "_LINEAR_BACKEND_KERNEL_MAP"
+        table = self.space[name] if name in self.source.names else {}
+        for flag, kernels in table.items():
+            names = [kernel.__name__ for kernel in kernels]
+            if any("NvFp4" in each for each in names) and "W4A16" not in "".join(names):
+                yield {"flag": flag}
 
 
 class OneOrMany(type):
@@ -247,54 +260,52 @@ class OneOrMany(type):
         return iter([cls])
 
 
-class Moe:
+class Moe(Choice):
     """The choice of a backend for NVFP4 experts."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.source = proofkit.Source(folder / "layers/fused_moe/oracle/nvfp4.py")
-
-    def __call__(
-        self,
-        capability: Pair,
-        refused: Collection[str] = (),
-        flag: str = "auto",
-        **variables: object,
-    ) -> str | None:
-        """The name of what is chosen, None if nothing is left."""
-        platform = Platform(capability)
-        marlin = marlin_for_experts(self.folder, capability)
-
-        def experts(backend: enum.Enum) -> type:
-            can = backend.name not in refused and (marlin or backend.name != "MARLIN")
-            answer = staticmethod(lambda *_: (can, None))
-            return OneOrMany("Experts", (), {"is_supported_config": answer})
-
-        space: proofkit.Space = {
-            "Enum": enum.Enum,
-            "envs": Envs(variables),
-            "backend_to_kernel_cls": experts,
+        known: dict[str, object] = {
+            "current_platform": self.platform,
+            "envs": self.envs,
+            "backend_to_kernel_cls": self.experts,
             "is_supported_config_trtllm": lambda *_, **__: (
-                "FLASHINFER_TRTLLM" not in refused,
+                "FLASHINFER_TRTLLM" not in self.refused,
                 None,
             ),
             "prioritize_humming": lambda backends, *_: backends,
             "FlashinferMoeBackend": FlashinferMoeBackend,
             "get_flashinfer_moe_backend": lambda: FlashinferMoeBackend.CUTLASS,
+            "logger": proofkit.Unknown("logger"),
         }
-        if "current_platform" in self.source.names:
-            space["current_platform"] = platform
-        helpers = [name for name in MOE_HELPERS if name in self.source.definitions]
-        self.source.run([*helpers, "select_nvfp4_moe_backend"], space, proofkit.mocked)
-        config = proofkit.mocked(
-            "config", moe_backend=flag, swiglu_limit=None, is_lora_enabled=False
+        self.space = self.source.in_tree(root_of(folder), known)
+
+    def experts(self, backend: enum.Enum) -> type:
+        """A stand-in for a backend's classes of experts."""
+        marlin = marlin_for_experts(self.folder, self.platform.capability)
+        can = backend.name not in self.refused and (marlin or backend.name != "MARLIN")
+        answer = staticmethod(lambda *_: (can, None))
+        return OneOrMany("Experts", (), {"is_supported_config": answer})
+
+    def choose(self, layer: Mapping[str, object]) -> str:
+        is_batched = bool(layer.get("is_batched"))
+        parallel = proofkit.Fields(
+            use_batched_activation_format=is_batched,
+            use_deepep_ll_kernels=is_batched,
+            use_pplx_kernels=False,
         )
-        config.moe_parallel_config.use_batched_activation_format = False
-        with imported(platform, "auto"):
-            try:
-                return str(space["select_nvfp4_moe_backend"](config, None, None)[0].name)
-            except (ValueError, NotImplementedError):
-                return None
+        config = proofkit.Fields(
+            moe_backend=self.flag,
+            swiglu_limit=None,
+            is_lora_enabled=bool(layer.get("is_lora_enabled")),
+            moe_parallel_config=parallel,
+        )
+        return str(self.space["select_nvfp4_moe_backend"](config, None, None)[0].name)
+
+    def layers(self) -> Iterator[dict[str, Any]]:
+        for is_lora, is_batched in itertools.product((False, True), repeat=2):
+            yield {"is_lora_enabled": is_lora, "is_batched": is_batched}
 
     def settings(self) -> Iterator[dict[str, Any]]:
         """Every way in which a user can ask for experts of one kind."""
@@ -310,10 +321,10 @@ class Moe:
             yield {"VLLM_TEST_FORCE_FP8_MARLIN": True}
 
 
-def order(choose: Linear | Moe, capability: Pair) -> list[str]:
+def order(choose: Choice, capability: Pair, layer: Mapping[str, Any]) -> list[str]:
     """All that can be chosen, most preferred first."""
     chosen: list[str] = []
-    while (name := choose(capability, tuple(chosen))) is not None:
+    while (name := choose(capability, tuple(chosen), **layer)) is not None:
         if name in chosen:
             what = f"{name} is chosen although it says that it cannot do the layer"
             raise proofkit.Inconclusive(what)
@@ -326,24 +337,27 @@ def is_marlin(name: str | None) -> bool:
     return "marlin" in (name or "").lower()
 
 
-def symptoms_of(what: str, choose: Linear | Moe) -> Iterator[str]:
+def symptoms_of(what: str, choose: Linear | Moe, layer: Mapping[str, Any]) -> Iterator[str]:
     """What is not as it should be in one choice, one line each."""
-    orders = {capability: order(choose, capability) for capability in [GB10, *OTHERS]}
+    orders = {capability: order(choose, capability, layer) for capability in [GB10, *OTHERS]}
     first = orders[GB10][0] if orders[GB10] else None
     if not is_marlin(first):
         yield f"{what} on 12.1 prefers {first} to Marlin"
-    for capability in OTHERS:
+    for capability in OTHERS if not layer.get("use_a16") else ():
         names = itertools.takewhile(lambda name: not is_marlin(name), orders[capability])
-        if not any("CUTLASS" in name.upper() for name in names):
+        if not any("CUTLASS" in name.upper() for name in names) and orders[capability]:
             gpu = ".".join(map(str, capability))
             yield f"{what} on {gpu}: Marlin, which no user asked for"
     rest, model = ([n for n in orders[pair] if not is_marlin(n)] for pair in (GB10, MODEL))
     if rest != model:
         yield f"{what} on 12.1, after Marlin: {', '.join(rest)}; on 12.0: {', '.join(model)}"
-    for setting in choose.settings():
-        got, meant = choose(GB10, **setting), choose(MODEL, **setting)
-        if got != meant:
-            yield f"{what} on 12.1 with {setting}: {got}, not {meant}"
+    if (again := order(choose, GB10, layer)) != orders[GB10]:
+        yield f"{what} on 12.1, asked again: {', '.join(again)}"
+    if not any(layer.values()):
+        for setting in choose.settings():
+            got, meant = choose(GB10, **setting, **layer), choose(MODEL, **setting, **layer)
+            if got != meant:
+                yield f"{what} on 12.1 with {setting}: {got}, not {meant}"
 
 
 def judge(tree: Path) -> proofkit.Verdict:
@@ -353,8 +367,9 @@ def judge(tree: Path) -> proofkit.Verdict:
     seen: list[str] = []
     for what, choose in choices.items():
         try:
-            seen += symptoms_of(what, choose)
-        except (NameError, AssertionError) as error:
+            for layer in choose.layers():
+                seen += symptoms_of(what, choose, layer)
+        except AssertionError as error:
             seen.append(f"{what}: choosing fails: {error!r}")
     right = "Marlin on 12.1 unless the user chose; 13.0, 12.2, 12.0, 10.3, 10.0 and 9.0 as before"
     return proofkit.verdict(seen, right)

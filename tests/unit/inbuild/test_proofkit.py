@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -296,3 +297,90 @@ def test_nvcc_compiles_for_one_target_and_gives_the_ptx(
 )
 def test_the_first_error_says_what_went_wrong(output: str, line: str) -> None:
     assert proofkit.first_error(output) == line
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A tree whose choice needs names of two files."""
+    folder = tmp_path / "vllm"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "kernels/tables.py").write_text(
+        "from vllm.platforms import current_platform as here\n\nWIDTH = 3\n"
+        "class Base:\n    width = WIDTH\n\n"
+        "def table():\n    return ['a', 'b'] if here.is_cuda() else []\n"
+    )
+    (folder / "kernels/__init__.py").write_text(
+        "import functools\nimport vllm.envs as envs\nfrom .tables import Base, table as names\n"
+        "from elsewhere import helper, decorate\n\n"
+        "@decorate\n@functools.cache\ndef choose():\n    return [n for n in names() if own(n)]\n\n"
+        "def own(name):\n    from vllm.kernels.tables import WIDTH\n    return len(name) < WIDTH\n\n"
+        "def guess():\n    return 'a' if helper() else 'b'\n\n"
+        "def hidden():\n    try:\n        return [n for n in helper.names]\n"
+        "    except Exception:\n        return []\n\n"
+        "class Wide(Base):\n    twice = envs.FACTOR * Base.width\n"
+    )
+    return tmp_path
+
+
+def names_of(package: Path) -> proofkit.Space:
+    known = {
+        "current_platform": SimpleNamespace(is_cuda=lambda: True),
+        "envs": SimpleNamespace(FACTOR=2),
+    }
+    return proofkit.Source(package / "vllm/kernels/__init__.py").in_tree(package, known)
+
+
+def test_a_name_is_what_it_is_in_the_tree_whichever_file_defines_it(package: Path) -> None:
+    space = names_of(package)
+    assert space["choose"]() == ["a", "b"]
+    assert space["Wide"].twice == 6
+    with pytest.raises(KeyError):
+        space["gone"]
+
+
+@pytest.mark.parametrize("function", ["guess", "hidden"])
+def test_what_nobody_knows_decides_nothing(package: Path, function: str) -> None:
+    space = names_of(package)
+    with pytest.raises(proofkit.Inconclusive, match=r"elsewhere\.helper.*would decide"):
+        space[function]()
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        bool,
+        list,
+        len,
+        lambda one: one == 1,
+        lambda one: one < 1,
+        lambda one: 1 in one,
+        lambda one: one.attribute().other >= 2,
+    ],
+)
+def test_an_unknown_thing_can_be_handed_on_and_never_decides(
+    decide: Callable[[object], object],
+) -> None:
+    unknown = proofkit.Unknown("thing")
+    assert {unknown: 1}[unknown] == 1
+    assert unknown.same is unknown.same
+    with pytest.raises(proofkit.Inconclusive, match=r"thing.* would decide"):
+        decide(unknown)
+
+
+def test_stand_ins_are_made_for_the_names_of_a_pattern_once_each() -> None:
+    known = proofkit.Known(r"\w+Kernel", lambda name: [name], envs=1)
+    assert known["MarlinKernel"] is known["MarlinKernel"]
+    assert ("MarlinKernel" in known, "envs" in known, "Kernels" in known) == (True, True, False)
+    fields = proofkit.Fields(flag=False)
+    assert not fields.flag
+    with pytest.raises(proofkit.Inconclusive, match="other would decide"):
+        bool(fields.other)
+
+
+def test_methods_that_a_method_calls_stay_with_it(tmp_path: Path) -> None:
+    text = "class K:\n    LIMIT = 2\n    def can(self):\n        return self.own() < self.LIMIT\n"
+    text += "    def own(self):\n        return 1\n    def gone(self):\n        return nothing\n"
+    (tmp_path / "k.py").write_text(text)
+    source = proofkit.Source(tmp_path / "k.py")
+    made = source.run([proofkit.bare(source.cls("K"), ["can"])])["K"]
+    assert (made().can(), hasattr(made, "gone")) == (True, False)

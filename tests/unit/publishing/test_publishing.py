@@ -2,63 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.images import DIGEST, Images, image
+from support.machine import settings
 from support.plans import planned
 from support.registry import FakeRegistry, fake_registry
 
-from imagefactory.errors import CheckFailedError, SetupError, fail
+from imagefactory import pipeline
+from imagefactory.errors import CheckFailedError, InputError, SetupError, fail
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.publishing import publishing
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.registry import Registries
-from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying import check_registry, receipt
+from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
+from imagefactory.workspace import Workspace
+
+#: What a receipt needs here: ``on-gpu`` may be skipped, ``advice`` may end in any way.
+NEEDED = (
+    Requirement(name="files", required=True, excusable=False),
+    Requirement(name="torch", required=True, excusable=False),
+    Requirement(name="on-gpu", required=True, excusable=True),
+    Requirement(name="advice", required=False, excusable=False),
+)
+GOOD = (
+    CheckResult(name="files", outcome=Outcome.PASS, required=True, detail="", seconds=0),
+    CheckResult(name="torch", outcome=Outcome.PASS, required=True, detail="", seconds=0),
+    CheckResult(name="on-gpu", outcome=Outcome.SKIP, required=False, detail="", seconds=0),
+    CheckResult(name="advice", outcome=Outcome.FAIL, required=False, detail="", seconds=0),
+)
 
 
-def saved(folder: Path, *outcomes: Outcome, digest: str = DIGEST) -> None:
-    checks = tuple(
-        CheckResult(name=f"c{n}", outcome=o, required=True, detail="", seconds=0)
-        for n, o in enumerate(outcomes)
+def saved(folder: Path, *checks: CheckResult, **fields: str) -> Path:
+    """A receipt of these checks for the image of ``planned()``, where ``fields`` say no other."""
+    made = planned()
+    right = {"digest": DIGEST, "cell": made.cell.name, "build_key": made.build_key}
+    record = Receipt(
+        **{"tag": "t", "verified_at": "now", **right, **fields},
+        checks=checks or GOOD,
     )
-    made = Receipt(
-        digest=digest, tag="t", cell="c", build_key="k", verified_at="now", checks=checks
-    )
-    receipt.save(folder, made)
+    return receipt.save(folder, record)
 
 
-def refused(folder: Path, *images: ImageInfo) -> str:
+def check(name: str, outcome: Outcome, *, required: bool = True) -> CheckResult:
+    return CheckResult(name=name, outcome=outcome, required=required, detail="", seconds=0)
+
+
+def allowed(folder: Path, *images: ImageInfo) -> int:
+    return len(publishing.allowed([planned()], Images(*images), folder, lambda _: NEEDED))
+
+
+def refused(folder: Path, *images: ImageInfo) -> tuple[str, str]:
+    """Code and text of the refusal to push."""
     with pytest.raises(CheckFailedError) as caught:
-        publishing.allowed([planned()], Images(*images), folder)
+        allowed(folder, *images)
     (problem,) = caught.value.problems
     assert problem.fix.startswith("imagefactory ")
-    return problem.code
+    return problem.code, problem.what
 
 
 def test_an_image_may_move_only_with_a_passed_receipt_of_exactly_its_digest(tmp_path: Path) -> None:
     made = planned()
-    assert refused(tmp_path) == "push-no-image"
-    assert refused(tmp_path, image(made, **{"io.imagefactory.build-key": "old"})) == "push-stale"
-    assert refused(tmp_path, image(made)) == "push-unverified"
-    saved(tmp_path, Outcome.PASS, digest="sha256:" + "b" * 64)
-    assert refused(tmp_path, image(made)) == "push-unverified"
-    saved(tmp_path, Outcome.PASS, Outcome.FAIL)
-    assert refused(tmp_path, image(made)) == "push-failed-verify"
-    saved(tmp_path, Outcome.PASS, Outcome.SKIP)
-    assert refused(tmp_path, image(made)) == "push-failed-verify"
+    assert refused(tmp_path)[0] == "push-no-image"
+    assert refused(tmp_path, image(made, **{"io.imagefactory.build-key": "old"}))[0] == "push-stale"
+    assert refused(tmp_path, image(made))[0] == "push-unverified"
+    saved(tmp_path, digest="sha256:" + "b" * 64)
+    assert refused(tmp_path, image(made))[0] == "push-unverified"
+    for bad in (Outcome.FAIL, Outcome.SKIP):
+        saved(tmp_path, GOOD[0], check("torch", bad), *GOOD[2:])
+        code, what = refused(tmp_path, image(made))
+        assert (code, what.endswith("last verification: torch")) == ("push-failed-verify", True)
     saved(tmp_path)
-    assert refused(tmp_path, image(made)) == "push-failed-verify"
-    saved(tmp_path, Outcome.PASS)
-    assert len(publishing.allowed([made], Images(image(made)), tmp_path)) == 1
+    assert allowed(tmp_path, image(made)) == 1
 
 
-def test_a_receipt_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    saved(tmp_path, Outcome.PASS)
-    next(tmp_path.glob("*.json")).write_text("{}")
+def without(name: str) -> tuple[CheckResult, ...]:
+    return tuple(one for one in GOOD if one.name != name)
+
+
+@pytest.mark.parametrize(
+    ("checks", "difference"),
+    [
+        ((check("invented", Outcome.PASS),), "it has unknown checks: invented"),
+        ((check("invented", Outcome.PASS),), "it lacks: files, torch, on-gpu, advice"),
+        (without("torch"), "it lacks: torch"),
+        (without("advice"), "it lacks: advice"),
+        ((*GOOD, check("more", Outcome.PASS)), "it has unknown checks: more"),
+        ((*GOOD, GOOD[0]), "it has twice: files"),
+        (
+            (*without("torch"), check("torch", Outcome.SKIP, required=False)),
+            "it has as optional: torch",
+        ),
+        (
+            (*without("torch"), check("torch", Outcome.FAIL, required=False)),
+            "it has as optional: torch",
+        ),
+        (
+            (*without("on-gpu"), check("on-gpu", Outcome.FAIL, required=False)),
+            "it has as optional: on-gpu",
+        ),
+    ],
+)
+def test_a_receipt_with_other_checks_than_this_version_makes_is_refused(
+    tmp_path: Path, checks: tuple[CheckResult, ...], difference: str
+) -> None:
+    saved(tmp_path, *checks, version="0.0.1")
+    code, what = refused(tmp_path, image(planned()))
+    assert code == "push-receipt"
+    assert difference in what.partition("version: ")[2].split("; ")
+    assert "the receipt of imagefactory 0.0.1" in what
+
+
+@pytest.mark.parametrize("field", ["digest", "cell", "build_key"])
+def test_a_receipt_of_another_image_is_refused(tmp_path: Path, field: str) -> None:
+    path = saved(tmp_path)
+    rows = json.loads(path.read_text())
+    right = rows[field]
+    path.write_text(json.dumps({**rows, field: "other"}))
+    code, what = refused(tmp_path, image(planned()))
+    assert code == "push-receipt"
+    assert f"its {field.replace('_', ' ')} is 'other', expected {right[:40]!r}" in what
+
+
+def test_what_the_real_checks_require_depends_on_the_channel() -> None:
+    cuda, cpu = (
+        {one.name: one for one in check_registry.requirements(channel)}
+        for channel in ("cu130", "cpu")
+    )
+    assert {*cuda} == {*cpu} == {one.name for one in check_registry.all_checks()}
+    server = {name for name in cuda if name.startswith("server-")}
+    assert server
+    assert all(cuda[name].excusable and not cpu[name].excusable for name in server)
+    assert {name for name in cpu if cpu[name].excusable} == {"patches-effective"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.clear(),
+        lambda rows: rows["checks"][0].update(required="yes"),
+        lambda rows: rows["checks"][0].update(outcome="fine"),
+        lambda rows: rows["checks"][0].update(seconds="x"),
+        lambda rows: rows["checks"][0].update(name=1),
+        lambda rows: rows["checks"][0].update(more=1),
+        lambda rows: rows.update(cell=None),
+        lambda rows: rows.update(checks=5),
+    ],
+)
+def test_a_receipt_that_cannot_be_read_is_none(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    path = saved(tmp_path)
+    assert receipt.load(tmp_path, DIGEST) is not None
+    rows = json.loads(path.read_text())
+    change(rows)
+    path.write_text(json.dumps(rows))
     assert receipt.load(tmp_path, DIGEST) is None
 
 
@@ -71,7 +175,7 @@ class Pushing(Images):
         self.registry = registry
         self.layers: dict[str, dict[str, int]] = {}
         self.named: dict[str, str] = {}
-        self.left: list[str] = []
+        self.pushes: list[tuple[str, str]] = []
 
     def image(self, plan: CellPlan, layers: dict[str, int]) -> ImageInfo:
         """An image of these layers, verified as it will be in the registry."""
@@ -81,12 +185,17 @@ class Pushing(Images):
 
     def tag(self, source: str, target: str) -> None:
         self.named[target] = source
-        self.left.append(target)
 
     def untag(self, ref: str) -> None:
-        self.left.remove(ref)
+        del self.named[ref]
+
+    def inspect_image(self, ref: str) -> ImageInfo:
+        if ref not in self.named:
+            raise fail(CheckFailedError, "image-missing", f"the engine has no image {ref}")
+        return replace(image(planned()), digest=self.named[ref])
 
     def push(self, reference: str) -> None:
+        self.pushes.append((reference, self.named[reference]))
         repository, _, tag = reference.removeprefix(f"{self.registry.address}/").rpartition(":")
         self.registry.put(repository, "same", self.layers[self.named[reference]])
         self.registry.manifests[repository, tag] = self.registry.manifests.pop((repository, "same"))
@@ -113,7 +222,7 @@ def test_a_blob_is_sent_once_to_a_repository(pushing: Pushing) -> None:
         (first, pushing.image(first, {"sha256:base": 1000, "sha256:vllm": 200})),
         (second, pushing.image(second, {"sha256:base": 1000, "sha256:vllm": 200, "sha256:p": 3})),
     ]
-    done = publishing.push(pushing, ready, repository)
+    done = publishing.push(pushing, ready, repository).pushed
     assert [one.reference for one in done] == [
         f"{repository}:gb10",
         f"{repository}:gb10-torch",
@@ -126,7 +235,7 @@ def test_a_blob_is_sent_once_to_a_repository(pushing: Pushing) -> None:
         (1, 3, 3),
     ]
     assert [one.digest for one in done] == [ready[0][1].digest, *(i.digest for _, i in ready)]
-    assert pushing.left == []
+    assert pushing.named == {}
     assert done[0].as_dict()["bytes_sent"] == 210
 
 
@@ -138,7 +247,7 @@ def test_of_a_large_repository_the_tags_that_are_most_alike_are_read(
     pushing.registry.put("me/vllm", "gb10-old", {"sha256:base": 1000})
     one = cell("gb10-new")
     ready = [(one, pushing.image(one, {"sha256:base": 1000}))]
-    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm")
+    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
     assert (done.blobs_sent, done.blobs_there) == (1, 1)
 
 
@@ -146,11 +255,12 @@ def test_a_tag_that_is_something_else_in_the_registry_is_refused(pushing: Pushin
     one = cell("gb10")
     made = pushing.image(one, {"sha256:base": 1})
     pushing.layers[made.digest] = {"sha256:swapped": 1}
-    with pytest.raises(CheckFailedError) as caught:
-        publishing.push(pushing, [(one, made)], f"{pushing.registry.address}/me/vllm")
-    (problem,) = caught.value.problems
+    done = publishing.push(pushing, [(one, made)], f"{pushing.registry.address}/me/vllm")
+    assert done.pushed == ()
+    assert isinstance(done.error, CheckFailedError)
+    (problem,) = done.error.problems
     assert (problem.code, made.digest in problem.what) == ("push-other-digest", True)
-    assert pushing.left == []
+    assert pushing.named == {}
 
 
 def test_an_engine_that_knows_images_by_their_config_may_push(pushing: Pushing) -> None:
@@ -158,7 +268,7 @@ def test_an_engine_that_knows_images_by_their_config_may_push(pushing: Pushing) 
     made = pushing.image(one, {"sha256:base": 1})
     pushing.layers["sha256:config-same"] = pushing.layers[made.digest]
     ready = [(one, replace(made, digest="sha256:config-same"))]
-    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm")
+    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
     assert done.digest == made.digest
 
 
@@ -171,6 +281,97 @@ def test_a_repository_that_nobody_may_list_gets_its_images_and_says_so(
     monkeypatch.setattr(pushing.registries, "tags", denied)
     one = cell("gb10")
     ready = [(one, pushing.image(one, {"sha256:base": 1}))]
-    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm")
+    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
     assert (done.blobs_sent, done.blobs_there) == (2, 0)
     assert "all blobs are counted as sent: nobody may list it" in capsys.readouterr().err
+
+
+def test_a_users_own_tag_of_that_name_is_given_back(pushing: Pushing) -> None:
+    one = cell("gb10")
+    made, target = pushing.image(one, {"sha256:1": 1}), f"{pushing.registry.address}/me/vllm:gb10"
+    before = {target: "sha256:" + "e" * 64, "other:1": "sha256:" + "f" * 64}
+    pushing.named = dict(before)
+    repository = target.rpartition(":")[0]
+    assert publishing.push(pushing, [(one, made)], repository).error is None
+    assert pushing.pushes == [(target, made.digest)]
+    assert pushing.named == before
+
+    def killed(reference: str) -> None:
+        raise KeyboardInterrupt
+
+    pushing.push = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        publishing.push(pushing, [(one, made)], repository)
+    assert pushing.named == before
+
+
+def test_a_users_own_tag_of_the_same_image_is_not_touched(
+    pushing: Pushing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cell("gb10")
+    made, target = pushing.image(one, {"sha256:1": 1}), f"{pushing.registry.address}/me/vllm:gb10"
+    pushing.named = {target: made.digest}
+    monkeypatch.delattr(Pushing, "tag")
+    monkeypatch.delattr(Pushing, "untag")  # an engine that is called would fail
+    assert publishing.push(pushing, [(one, made)], target.rpartition(":")[0]).error is None
+    assert pushing.named == {target: made.digest}
+
+
+def test_of_several_tags_each_is_reported_when_one_fails(pushing: Pushing) -> None:
+    one = cell("a", "b", "c")
+    ready = [(one, pushing.image(one, {"sha256:1": 1}))]
+    push = pushing.push
+
+    def denied(reference: str) -> None:
+        if reference.endswith(":b"):
+            raise fail(SetupError, "registry-denied", "not you")
+        push(reference)
+
+    pushing.push = denied  # type: ignore[method-assign]
+    done = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm")
+    assert isinstance(done.error, SetupError)
+    rows = [row.as_dict() for row in done.rows]
+    assert [str(row["reference"])[-1] for row in rows] == ["a", "b", "c"]
+    assert [row["digest"] for row in rows] == [ready[0][1].digest, None, None]
+    codes = [[error["code"] for error in row["errors"]] for row in rows]  # type: ignore[attr-defined]
+    assert codes == [[], ["registry-denied"], ["push-not-tried"]]
+    assert {*rows[0]} == {*rows[1]}
+    assert pushing.named == {}
+
+
+def test_blobs_that_the_registry_does_not_show_are_unknown_and_not_zero(
+    pushing: Pushing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> dict[str, int]:
+        raise fail(SetupError, "registry-cut", "cut")
+
+    one = cell("a")
+    ready = [(one, pushing.image(one, {"sha256:1": 1}))]
+    monkeypatch.setattr(pushing.registries, "blobs", denied)
+    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
+    assert (done.blobs_sent, done.blobs_there, done.bytes_sent) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [
+        ("", "is empty"),
+        ("u:pw@host/x", "contains credentials"),
+        ("a b", "contains white space"),
+        ("x:tag", "has the tag tag"),
+    ],
+)
+def test_a_wrong_repository_is_refused_before_anything_is_read(
+    tmp_path: Path, to: str, reason: str
+) -> None:
+    workspace = Workspace(matrix=tmp_path / "none", project=tmp_path, settings=settings(tmp_path))
+    with pytest.raises(InputError) as caught:
+        pipeline.push(workspace, [], to)
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.code, reason in problem.what) == (
+        "--to",
+        "reference-wrong",
+        True,
+    )
+    assert problem.fix
+    assert "pw" not in str(problem)

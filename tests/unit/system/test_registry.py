@@ -14,8 +14,10 @@ from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory.errors import InputError, SetupError
 from imagefactory.system import registry
-from imagefactory.system.registry import Descriptor, Name, Registries
+from imagefactory.system.manifests import Descriptor
+from imagefactory.system.registry import Answer, Name, Registries
 
+DIGEST = "sha256:" + "2" * 64
 LAYERS = {"sha256:1": 100, "sha256:2": 200}
 
 
@@ -61,10 +63,10 @@ def refused(work: Callable[[], object]) -> tuple[str, str]:
         ("docker.io/me/x:1", "https://registry-1.docker.io/v2/me/x", "1"),
         ("me/x", "https://registry-1.docker.io/v2/me/x", "latest"),
         ("ghcr.io/me/x:1", "https://ghcr.io/v2/me/x", "1"),
-        ("ghcr.io/me/x:1@sha256:2", "https://ghcr.io/v2/me/x", "sha256:2"),
+        (f"ghcr.io/me/x:1@{DIGEST}", "https://ghcr.io/v2/me/x", DIGEST),
         ("localhost/x", "http://localhost/v2/x", "latest"),
         ("127.0.0.1:5000/a/b/x:1", "http://127.0.0.1:5000/v2/a/b/x", "1"),
-        ("127.9.9.9/x@sha256:2", "http://127.9.9.9/v2/x", "sha256:2"),
+        (f"127.9.9.9/x@{DIGEST}", "http://127.9.9.9/v2/x", DIGEST),
         ("[::1]:5000/x", "http://[::1]:5000/v2/x", "latest"),
         ("10.0.0.1:5000/x", "https://10.0.0.1:5000/v2/x", "latest"),
     ],
@@ -74,7 +76,7 @@ def test_a_reference_is_read_as_docker_reads_it(reference: str, url: str, wanted
     assert (found.url, found.wanted) == (url, wanted)
 
 
-@pytest.mark.parametrize("reference", ["", ":1", "@sha256:2", "ghcr.io/:1"])
+@pytest.mark.parametrize("reference", ["", ":1", f"@{DIGEST}", "ghcr.io/:1"])
 def test_a_reference_without_a_repository_is_refused(reference: str) -> None:
     with pytest.raises(InputError) as caught:
         registry.parse(reference)
@@ -245,7 +247,7 @@ def test_a_helper_that_has_no_account_is_no_error_and_a_broken_one_is(
     server.user = "me:secret"
     login(tmp_path, credsStore="test")
     helper(tmp_path, "credentials not found in native keychain", code=1)
-    assert refused(lambda: ask.tags(f"{server.address}/me/x"))[0] == "registry-denied"
+    assert refused(lambda: ask.tags(f"{server.address}/me/x"))[0] == "registry-login"
     helper(tmp_path, "the keychain is locked", code=1)
     code, what = refused(lambda: ask.tags(f"{server.address}/me/x"))
     assert (code, "the keychain is locked" in what) == ("registry-credentials", True)
@@ -270,9 +272,9 @@ def test_without_the_right_account_it_says_to_log_in(
     with pytest.raises(SetupError) as caught:
         ask.manifest(f"{server.address}/me/x:1")
     (problem,) = caught.value.problems
-    assert problem.code == "registry-denied"
+    assert problem.code == "registry-login"
     assert "who are you" in problem.what
-    assert problem.fix.startswith(f"docker login {server.address}")
+    assert problem.fix == f"docker login {server.address}"
 
 
 def test_an_account_for_another_registry_stays_here(
@@ -303,7 +305,7 @@ def test_a_registry_that_is_away_for_a_moment_is_asked_again(
     assert ask.manifest(f"{server.address}/me/x:1")
     server.broken = 9
     code, what = refused(lambda: ask.manifest(f"{server.address}/me/x:1"))
-    assert (code, what) == ("registry-unreachable", f"{server.address}: HTTP 503")
+    assert (code, what) == ("registry-failed", f"{server.address}: HTTP 503")
 
 
 def test_a_registry_that_does_not_answer_is_the_machines_fault(ask: Registries) -> None:
@@ -312,7 +314,19 @@ def test_a_registry_that_does_not_answer_is_the_machines_fault(ask: Registries) 
     assert what.startswith("127.0.0.1:9: Failed to establish a new connection")
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"layers": [{}]}', b'{"config": "x"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"[]",
+        b'{"layers": [{}]}',
+        b'{"config": "x"}',
+        b'{"layers": 5}',
+        b'{"layers": [{"digest": "x", "size": 1e999}]}',
+        b"[" * 100_000,
+        b'{"config": {"digest": "x", "size": -1}}',
+    ],
+)
 def test_nonsense_is_an_error_of_the_registrys(
     server: FakeRegistry, ask: Registries, body: bytes
 ) -> None:
@@ -337,3 +351,59 @@ def test_the_bundle_that_docker_trusts_is_trusted(
     assert trusted() == str(tmp_path / "ca.pem")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/own.pem")
     assert trusted() == "/own.pem"
+
+
+@pytest.mark.parametrize(
+    "tags", [b'{"tags": 5}', b'{"tags": ["a b"]}', b'{"tags": ["--help"]}', b'{"tags": [1]}']
+)
+def test_a_list_of_what_are_no_tags_is_an_error_of_the_registrys(
+    ask: Registries, monkeypatch: pytest.MonkeyPatch, tags: bytes
+) -> None:
+    answer = Answer(status=200, headers={}, content=tags)
+    monkeypatch.setattr(ask, "_send", lambda *_: answer)
+    assert refused(lambda: ask.tags("127.0.0.1:1/me/x"))[0] == "registry-failed"
+
+
+def test_a_list_without_an_end_is_an_error_of_the_registrys(
+    ask: Registries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = iter(range(10**6))
+
+    def send(*_: object) -> Answer:
+        link = f"/v2/me/x/tags/list?last={next(pages)}"
+        return Answer(status=200, headers={}, content=b'{"tags": ["a"]}', following=link)
+
+    monkeypatch.setattr(ask, "_send", send)
+    code, what = refused(lambda: ask.tags("127.0.0.1:1/me/x"))
+    assert (code, "no end" in what) == ("registry-failed", True)
+    assert next(pages) == registry.MOST_PAGES
+
+
+def test_a_link_that_is_no_address_is_an_error_of_the_registrys(
+    ask: Registries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Answer(status=200, headers={}, content=b"{}", following="http://[")
+    monkeypatch.setattr(ask, "_send", lambda *_: answer)
+    assert refused(lambda: ask.tags("127.0.0.1:1/me/x"))[0] == "registry-failed"
+
+
+def test_an_answer_that_is_too_long_or_too_slow_is_not_waited_for(
+    server: FakeRegistry, ask: Registries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put("me/x", "1", LAYERS)
+    monkeypatch.setattr(registry, "MOST_BYTES", 10)
+    assert "longer than 10 bytes" in refused(lambda: ask.manifest(f"{server.address}/me/x:1"))[1]
+    monkeypatch.setattr(registry, "MOST_BYTES", 10**6)
+    monkeypatch.setattr(registry, "DEADLINE", 0.0)
+    assert refused(lambda: ask.manifest(f"{server.address}/me/x:1"))[0] == "registry-cut"
+
+
+def test_a_password_is_not_sent_without_encryption(
+    ask: Registries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login(tmp_path, auths={"ghcr.io": {"auth": basic("me:secret")}})
+    challenge = {"WWW-Authenticate": 'Bearer realm="http://ghcr.io/token"'}
+    answer = Answer(status=401, headers=challenge, content=b"")
+    monkeypatch.setattr(ask, "_send", lambda *_: answer)
+    code, what = refused(lambda: ask.manifest("ghcr.io/me/x:1"))
+    assert (code, "without encryption" in what) == ("registry-failed", True)

@@ -60,7 +60,7 @@ def _changed(patch: Mapping[str, Any], now: Mapping[str, str | None]) -> list[st
     return faults
 
 
-@check("patches-effective", needs=("facts", "manifest"))
+@check("patches-effective", needs=("facts", "manifest"), excusable=True)
 def effective(subject: Subject) -> Verdict:
     """The proof of every patch passes in the finished image.
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import stamina
 from support.docker import FakeDocker
 
 from imagefactory.errors import CheckFailedError, SetupError
@@ -142,9 +145,47 @@ def test_the_history_is_of_layers_from_the_bottom_up(engine: Engine, docker: Fak
     assert engine.history("made:1") == [("COPY a /", 1), ("COPY b /", 2)]
 
 
-def test_a_push_that_the_registry_refuses_says_why(engine: Engine, docker: FakeDocker) -> None:
-    docker.answer("push --quiet ghcr.io/me/x:1", err="preparing\ndenied: not you\n", code=1)
+def refused(engine: Engine) -> tuple[str, str]:
     with pytest.raises(SetupError) as caught:
         engine.push("ghcr.io/me/x:1")
     (problem,) = caught.value.problems
-    assert (problem.code, problem.what) == ("push-registry", "ghcr.io/me/x:1: denied: not you")
+    assert problem.fix
+    return problem.code, problem.what
+
+
+def test_a_push_that_the_registry_refuses_says_why_and_is_not_tried_again(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("push --quiet ghcr.io/me/x:1", err="preparing\ndenied: not you\n", code=1)
+    assert refused(engine) == ("registry-denied", "ghcr.io/me/x:1: denied: not you")
+    assert len(docker.calls) == 1
+
+
+def test_a_push_that_breaks_off_is_tried_again(engine: Engine, docker: FakeDocker) -> None:
+    docker.answer("push", err="read tcp 10.0.0.1:5000: connection reset by peer", code=1)
+    with stamina.set_testing(True, attempts=3):
+        assert refused(engine)[0] == "registry-cut"
+    assert docker.calls == ["push --quiet ghcr.io/me/x:1"] * 3
+
+
+def test_an_engine_that_is_gone_is_no_failure_of_the_registry(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("push", err="Cannot connect to the Docker daemon at unix:///x.sock", code=1)
+    assert refused(engine)[0] == "engine-failed"
+
+
+@pytest.mark.parametrize("work", ["push", "bake", "run"])
+def test_a_killed_client_is_a_failure_of_the_engine(
+    engine: Engine, docker: FakeDocker, work: str, tmp_path: Path
+) -> None:
+    docker.program.write_text("#!/bin/sh\nkill -9 $$\n")
+    works: dict[str, Callable[[], object]] = {
+        "push": lambda: engine.push("ghcr.io/me/x:1"),
+        "bake": lambda: engine.bake(tmp_path / "f", ["cell"], on_line=print),
+        "run": lambda: engine.run("i:1", ["true"], platform="linux/amd64", timeout=9),
+    }
+    with pytest.raises(SetupError) as caught:
+        works[work]()
+    (problem,) = caught.value.problems
+    assert (problem.code, "killed by signal 9" in problem.what) == ("engine-failed", True)

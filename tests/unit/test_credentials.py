@@ -1,0 +1,218 @@
+"""Planted credentials: they open the index, and are in nothing that is written, shown or run."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.docker import FakeDocker
+from support.index import serve, wheels_of_matrix
+from support.matrices import GOOD
+from support.plans import planned
+
+from imagefactory import redaction, workspace
+from imagefactory.building import bakefile, building
+from imagefactory.building.contexts import Contexts
+from imagefactory.inbuild import archives
+from imagefactory.locking import locking, store, wheelhouse
+from imagefactory.matrix import matrix
+from imagefactory.settings import from_environment
+from imagefactory.system import keyring, shell
+from imagefactory.system.engine import Engine
+
+USER, PASSWORD = "robot", "s3cret/w@rd+planted"
+#: How the password may turn up: as it is, quoted for a URL, and as Basic credentials.
+FORMS = ("s3cret", "planted", "c2VjcmV0", "cGxhbnRlZ")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[str]:
+    """An index that only the planted account may read."""
+    files = wheels_of_matrix(tmp_path / "files")
+    with serve(files, tmp_path / "www", account=f"{USER}:{PASSWORD}") as url:
+        yield url
+
+
+def environment(kind: str, index: str, folder: Path) -> dict[str, str]:
+    """An environment with the planted account in one of the ways in which users write it."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    base = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    with_account = index.replace("://", "://robot:s3cret%2Fw%40rd%2Bplanted@")
+    named = {"UV_INDEX_CORP_USERNAME": USER, "UV_INDEX_CORP_PASSWORD": PASSWORD}
+    if kind == "netrc":
+        (home / ".netrc").write_text(f"machine 127.0.0.1 login {USER} password {PASSWORD}\n")
+    return (
+        base
+        | {
+            "uv": {"UV_DEFAULT_INDEX": with_account},
+            "pip": {"PIP_INDEX_URL": with_account},
+            "named": {"UV_DEFAULT_INDEX": f"corp={index}", **named},
+            "netrc": {"UV_DEFAULT_INDEX": index},
+        }[kind]
+    )
+
+
+def planted_in(texts: dict[str, str]) -> list[str]:
+    """What has the password in any form."""
+    return [name for name, text in texts.items() if any(form in text for form in FORMS)]
+
+
+def written(folder: Path) -> dict[str, str]:
+    """The text of every file below ``folder``."""
+    return {
+        str(path): path.read_bytes().decode(errors="replace")
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".netrc"
+    }
+
+
+@pytest.mark.parametrize("kind", ["uv", "pip", "named", "netrc"])
+def test_an_index_opens_to_the_account_that_the_environment_has(
+    tmp_path: Path, index: str, kind: str
+) -> None:
+    using = from_environment(environment(kind, index, tmp_path))
+    assert using.indexes == (index,)
+    assert using.account_for(f"{index}/torch/") == (USER, PASSWORD)
+    assert using.index_accounts() == {index: (USER, PASSWORD)}
+    assert planted_in({"settings": repr(using), "indexes": str(using.indexes)}) == []
+    assert using.account_for("https://elsewhere.example/simple") is None
+
+
+def test_a_lock_is_made_with_credentials_that_are_written_nowhere(
+    tmp_path: Path,
+    index: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = tmp_path / "state"
+    using = replace(
+        from_environment(environment("uv", index, tmp_path)),
+        state=state,
+        cache=state / "cache",
+    )
+    shell.LOG.open(state / "commands.log")
+    seen: list[str] = []
+    run = shell.run
+
+    def recorded(argv: list[str], **options: object) -> shell.Completed:
+        seen.append(repr(argv))
+        seen.extend(path.read_text() for path in Path(argv[3]).parent.glob("*") if path.is_file())
+        done = run(argv, **options)  # type: ignore[arg-type]
+        seen.extend((done.out, done.err))
+        return done
+
+    monkeypatch.setattr(shell, "run", recorded)
+    (tmp_path / "matrix.yaml").write_text(GOOD)
+    lock, _ = locking.update(None, matrix.load(tmp_path / "matrix.yaml").cells, using)
+    store.write(state / "wheels.lock", lock, guards=state)
+    wheel = lock.resolutions[0].wheel("leaf")
+    assert wheel is not None
+    assert wheel.index == index
+    assert wheelhouse.from_index(wheel, using).is_file()
+    shown = capsys.readouterr()
+    texts = {**written(state), "out": shown.out, "err": shown.err, "uv": "\n".join(seen)}
+    assert len(texts) > 4
+    assert len(seen) > 5
+    assert planted_in(texts) == []
+
+
+def test_a_build_gets_credentials_as_a_secret_and_no_file_or_argument_has_them(
+    tmp_path: Path, index: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    using = replace(from_environment(environment("uv", index, tmp_path)), state=state)
+    shell.LOG.open(state / "commands.log")
+    docker = FakeDocker(tmp_path)
+    docker.program.write_text(
+        f'#!/bin/sh\necho "$@" >> {state}/argv\nenv > {tmp_path}/environment\n'
+        f'echo "401 for http://{USER}:s3cret%2Fw%40rd%2Bplanted@host/ and {PASSWORD}" >&2\nexit 1\n'
+    )
+    contexts = Contexts(folder=state / "build", templates=(), unpackers=(), settings=using)
+    contexts.folder.mkdir(parents=True)
+    plan = planned()
+    entry = bakefile._cell_entry(contexts.folder, plan, plan.base, using)
+    bake = bakefile._write(contexts.folder / "bake.json", {plan.cell.name: entry})
+    assert entry["secret"] == ["id=indexes,env=IMAGEFACTORY_INDEX_ACCOUNTS"]
+    assert entry["args"]["UV_DEFAULT_INDEX"] == index
+    secrets = bakefile.secrets(using)
+    engine = Engine(binary=str(docker.program))
+    engine.__dict__["data_root"] = "/"
+    (result,) = building.bake(engine, [plan], bake, state / "logs", secrets=secrets)
+    assert not result.ok
+    # the client has it, and nobody else
+    assert PASSWORD in (tmp_path / "environment").read_text()
+    shown = capsys.readouterr()
+    texts = {**written(state), "result": repr(result), "out": shown.out, "err": shown.err}
+    assert {"argv", "bake.json", "commands.log"} <= {Path(name).name for name in texts}
+    assert "401 for http://" in "".join(texts.values())
+    assert planted_in(texts) == []
+
+
+def test_in_a_build_the_secret_opens_the_index(
+    tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (page,) = (tmp_path / "www" / "simple" / "leaf").glob("index.html")
+    sha = page.read_text().partition("sha256=")[2][:64]
+    listing = tmp_path / "list.txt"
+    listing.write_text(f"leaf==1.0 --hash=sha256:{sha}\n")
+    monkeypatch.setattr(archives, "ARCHIVES", tmp_path / "archives")
+    monkeypatch.setattr(archives, "ACCOUNTS", tmp_path / "indexes")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+    monkeypatch.delenv("UV_INDEX", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        archives.collect(listing)
+    assert "HTTP 401" in str(ended.value)
+    (tmp_path / "indexes").write_text(json.dumps({index: [USER, PASSWORD]}))
+    assert [path.name for path in archives.collect(listing)] == ["leaf-1.0-py3-none-any.whl"]
+    assert planted_in({"out": str(capsys.readouterr())}) == []
+
+
+def test_the_keyring_is_asked_for_the_index_and_then_for_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "keyring"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n'
+        '[ "$4" = corp.example:8443 ] && printf "robot\\nfrom-keyring\\n"\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    environ = {"UV_DEFAULT_INDEX": "https://corp.example:8443/simple", "HOME": str(tmp_path)}
+    file = tmp_path / "matrix.yaml"
+    assert workspace.find(file, environ).settings.index_accounts() == {}
+    keyring.find.cache_clear()
+    using = workspace.find(file, {**environ, "UV_KEYRING_PROVIDER": "subprocess"}).settings
+    assert using.account_for("https://corp.example:8443/files/x.whl") == ("robot", "from-keyring")
+    assert using.account_for("https://pypi.org/simple/x/") is None
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [line.split()[-1] for line in asked] == [*using.indexes, "corp.example:8443"]
+
+
+def test_two_indexes_on_one_host_have_accounts_of_their_own() -> None:
+    both = "https://a:pass-of-a@h.example/a/simple https://b:pass-of-b@h.example/b/simple"
+    using = from_environment({"UV_INDEX": both})
+    assert using.account_for("https://h.example/b/simple/x/") == ("b", "pass-of-b")
+    assert using.account_for("https://h.example/a/simple/x/") == ("a", "pass-of-a")
+
+
+def test_what_is_remembered_is_hidden_in_every_form() -> None:
+    redaction.remember(PASSWORD, user=USER)
+    texts = [
+        PASSWORD,
+        "s3cret%2Fw%40rd%2Bplanted",
+        "s3cret/w%40rd%2Bplanted",
+        "Basic cm9ib3Q6czNjcmV0L3dAcmQrcGxhbnRlZA==",
+        f"https://{USER}:{PASSWORD}@host/x",
+    ]
+    assert planted_in({text: redaction.hide(f"<{text}>") for text in texts}) == []
+    assert redaction.hide("https://u:new@h/x git@h ssh://git@h") == (
+        "https://u:***@h/x git@h ssh://git@h"
+    )
+    shown = redaction.hide_in({"a": [PASSWORD, 1, None], PASSWORD: ("b", PASSWORD)})
+    assert shown == {"a": ["***", 1, None], "***": ["b", "***"]}
