@@ -85,27 +85,52 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal that cannot show a character gets an escape, not a traceback
             reconfigure(errors="backslashreplace")
-    shell.LOG.open(from_environment(os.environ).logs / "commands.log")
     json = _wants_json(sys.argv[1:])
     try:
+        _check_output()
+        shell.LOG.open(from_environment(os.environ).logs / "commands.log")
         code = _run()
+        if code not in _STOPPED:
+            ui.finish()
     except (FactoryError, OSError) as error:
         known = error if isinstance(error, FactoryError) else _of_the_machine(error)
         ui.failure(known)
-        ui.finish(known, known.exit_code, wanted=json)
+        _finish(known, known.exit_code, wanted=json)
         sys.exit(known.exit_code)
     except Exception as error:  # noqa: BLE001 - its traceback is shown, without secrets
         bug = fail(FactoryError, "internal-error", f"{type(error).__name__}: {error}", fix=REPORT)
-        ui.finish(bug, bug.exit_code, wanted=json)
+        _finish(bug, bug.exit_code, wanted=json)
         sys.stderr.write(redaction.hide(traceback.format_exc()))
         sys.exit(bug.exit_code)
     if code in _STOPPED:
         name, what = _STOPPED[code]
         ui.say(f"{what}; finished steps are kept, and the next run continues from there")
-        ui.finish(fail(FactoryError, name, what, fix="run it again"), code, wanted=json)
-    else:
-        ui.finish()
+        _finish(fail(FactoryError, name, what, fix="run it again"), code, wanted=json)
     sys.exit(code)
+
+
+def _finish(error: FactoryError, code: int, *, wanted: bool) -> None:
+    """Write the document of a command that failed, unless that is what failed."""
+    try:
+        ui.finish(error, code, wanted=wanted)
+        sys.stdout.flush()
+    except OSError:  # what is left in the buffer would fail again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _check_output() -> None:
+    """Raise SetupError if standard output is closed: a file opened later would become it."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a number
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as above
+        what, fix = "standard output is closed", "redirect it, to /dev/null if it is not wanted"
+        raise fail(SetupError, "output-closed", what, fix=fix)
 
 
 REPORT = "this is a bug: report it with the traceback on standard error"

@@ -11,7 +11,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from imagefactory import redaction
+from imagefactory.errors import InputError, fail
 
+#: Without an explicit scheme and host, uv would read it as a path or an option.
+_INDEX = re.compile(r"https?://[^\s/-][^\s]*")
 SNAPSHOT = "https://snapshot.debian.org/archive"
 
 
@@ -173,9 +176,9 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
     the credentials of a named index; those in URLs go into ``accounts`` and nowhere else.
     ``IMAGEFACTORY_DEBIAN_MIRROR``, ``IMAGEFACTORY_DEBIAN_SECURITY_MIRROR``,
     ``IMAGEFACTORY_DEBIAN_SNAPSHOT``, ``IMAGEFACTORY_DEBIAN_KEYS`` and ``IMAGEFACTORY_DEBS``
-    (folders) say where Debian packages come from.
+    (folders) say where Debian packages come from. Raises InputError for an index that is not a URL.
     """
-    home = Path(environ.get("HOME") or Path.home())
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - never fails
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "imagefactory"
     cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "imagefactory"
     main = environ.get("UV_DEFAULT_INDEX") or environ.get("PIP_INDEX_URL") or DEFAULT_INDEX
@@ -185,6 +188,11 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
         *environ.get("PIP_FIND_LINKS", "").split(),
     ]
     indexes, accounts = split_accounts([main, *more], environ)
+    for index in indexes:
+        if not _INDEX.fullmatch(index):
+            what = f"{index.rpartition('@')[2]!r} is not the URL of an index"
+            fix = "set UV_DEFAULT_INDEX and UV_INDEX to URLs such as https://host/simple"
+            raise fail(InputError, "index-url", what, where="environment", fix=fix)
     bundle = environ.get("SSL_CERT_FILE")
     return Settings(
         state=state,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +55,7 @@ class Workspace:
 
 def find(matrix: Path, environ: Mapping[str, str]) -> Workspace:
     """The workspace of a matrix file; it need not exist yet."""
-    project = matrix.resolve().parent
+    project = Path(os.path.realpath(matrix)).parent  # which, unlike resolve(), accepts loops
     settings = from_environment(environ)
     if keyring.is_wanted(environ):
         settings = replace(settings, keyring=keyring.find)

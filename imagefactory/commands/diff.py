@@ -8,7 +8,7 @@ import typer
 
 from imagefactory import opening
 from imagefactory.commands import tables
-from imagefactory.commands.options import HERE, File, Json, workspace_of
+from imagefactory.commands.options import HERE, File, Json, check_images, workspace_of
 from imagefactory.inspecting import anatomy, filetree, inspecting, rebuild
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system import ui
@@ -42,6 +42,7 @@ def diff_command(
 
     Lists changed pins, packages, patches and settings, and the layers to transfer.
     """
+    check_images(old, new)
     workspace = workspace_of(file)
     engine = opening.connect(workspace)
     found = anatomy.compare(

@@ -8,7 +8,7 @@ import typer
 
 from imagefactory import opening
 from imagefactory.commands import tables
-from imagefactory.commands.options import HERE, File, Json, workspace_of
+from imagefactory.commands.options import HERE, File, Json, check_images, workspace_of
 from imagefactory.inspecting import anatomy, inspecting
 from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.planning.cell_plan import LABEL
@@ -29,6 +29,7 @@ def inspect_command(
     json: Json = False,
 ) -> None:
     """Show an image's pins, patches, layers, biggest packages and verification result."""
+    check_images(tag)
     workspace = workspace_of(file)
     engine = opening.connect(workspace)
     found = inspecting.look(engine, tag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
-from imagefactory.errors import CheckFailedError
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.locking import bases, changes, locking, store
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
@@ -17,6 +18,7 @@ from imagefactory.matrix.matrix import Matrix
 from imagefactory.system import ui
 from imagefactory.workspace import Workspace
 
+_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 app = typer.Typer(add_completion=False)
 
 
@@ -52,13 +54,17 @@ def lock_command(
 
     What cannot be resolved is reported at the end; everything else is written.
     """
+    packages = tuple(package or ())
+    for name in packages:
+        if not _PACKAGE.fullmatch(name):
+            what, fix = f"{name!r} is not the name of a package", "write the name alone"
+            raise fail(InputError, "package-name", what, fix=fix)
     workspace = workspace_of(file)
     declared = matrix.load(workspace.matrix)
     if check:
         _check_lock(workspace, declared, json=json)
         return
     old = opening.read_lock(workspace)
-    packages = tuple(package or ())
     settings = replace(workspace.settings, named=declared.indexes)
     renewed = locking.renew(
         old,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from imagefactory import workspace
+from imagefactory.errors import InputError, fail
 from imagefactory.workspace import Workspace
 
+#: What no program that gets it can take for an option.
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_BUILDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 HERE = Path("matrix.yaml")
 File = Annotated[
     Path,
@@ -26,6 +31,15 @@ Select = Annotated[
         "Repeat for OR.",
     ),
 ]
+
+
+def _builder(name: str | None) -> str | None:
+    if name and not _BUILDER.fullmatch(name):
+        what, fix = f"{name!r} is not the name of a builder", "docker buildx ls lists them"
+        raise fail(InputError, "builder-name", what, fix=fix)
+    return name
+
+
 BuilderName = Annotated[
     str | None,
     typer.Option(
@@ -33,9 +47,18 @@ BuilderName = Annotated[
         metavar="NAME",
         envvar="BUILDX_BUILDER",
         help="Buildx builder to build on.",
+        callback=_builder,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def check_images(*names: str) -> None:
+    """Check images that are named on the command line. Raises InputError for the others."""
+    for name in names:
+        if not _IMAGE.fullmatch(name):
+            what, fix = f"{name!r} is not the name of an image", "write [HOST/]REPOSITORY:TAG"
+            raise fail(InputError, "image-name", what, fix=fix)
 
 
 def workspace_of(file: Path) -> Workspace:

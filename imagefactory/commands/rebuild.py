@@ -8,7 +8,7 @@ import typer
 
 from imagefactory import workflows
 from imagefactory.commands import tables
-from imagefactory.commands.options import HERE, File, Json, workspace_of
+from imagefactory.commands.options import HERE, File, Json, check_images, workspace_of
 from imagefactory.inspecting import rebuild
 from imagefactory.system import ui
 
@@ -37,6 +37,7 @@ def rebuild_command(
 
     Exits with 1 if they differ.
     """
+    check_images(tag)
     done = workflows.rebuild(workspace_of(file), tag, with_base=with_base, files=diff)
     if json:
         ui.emit_json(done.as_dict())

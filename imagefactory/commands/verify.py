@@ -15,6 +15,7 @@ from imagefactory.commands.options import (
     File,
     Json,
     Select,
+    check_images,
     workspace_of,
 )
 from imagefactory.errors import CheckFailedError, InputError, fail
@@ -49,6 +50,7 @@ def verify_command(
     json: Json = False,
 ) -> None:
     """Run images in containers and check them; exits with 1 if a required check fails."""
+    check_images(*(tags or []))
     if checks:
         _show_checks(json=json)
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from imagefactory.errors import Problem
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
-from imagefactory.system import web
+from imagefactory.system import index_errors, web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
@@ -26,10 +26,15 @@ THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One index's page for one project; ``problem`` says why it could not be read."""
+    """One index's page for one project; ``error`` says why it could not be read."""
 
     files: tuple[DistributionPackage, ...] = ()
-    problem: str = ""
+    error: Problem | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why it could not be read, in short; empty if it could."""
+        return self.error.what if self.error else ""
 
 
 def pages(index: str, projects: Iterable[str], settings: Settings) -> dict[str, Page]:
@@ -50,14 +55,26 @@ def _page(client: PyPISimple, name: str) -> Page:
     from pypi_simple import NoSuchProjectError  # noqa: PLC0415
 
     try:
-        page = web.with_retries(lambda: client.get_project_page(name, timeout=web.TIMEOUT))
+        with web.waiting(client.endpoint):
+            page = web.with_retries(lambda: client.get_project_page(name, timeout=web.timeout()))
         return Page(files=tuple(page.packages))
     except NoSuchProjectError:
         return Page()
     except (requests.RequestException, ValueError) as error:
-        answer = getattr(error, "response", None)
-        status = f" {answer.status_code}" if answer is not None else ""
-        return Page(problem=f"{type(error).__name__}{status}")
+        return Page(error=index_errors.of_request(client.get_project_url(name), error))
+
+
+def faults(names: Sequence[str], settings: Settings) -> list[Problem]:
+    """What is wrong with the indexes themselves, as far as their pages of ``names`` show it."""
+    found = [pages(index, names, settings) for index in settings.indexes]
+    errors = [page.error for shown in found for page in shown.values() if page.error]
+    if errors:
+        return list(dict.fromkeys(errors))[:1]
+    local = {path.name.partition("-")[0] for f in settings.find_links for path in f.glob("*.whl")}
+    known = {name for shown in found for name, page in shown.items() if page.files}
+    if known or any(name.replace("-", "_") in local for name in names):
+        return []
+    return [index_errors.of_empty(index, names) for index in settings.indexes]
 
 
 @lru_cache(maxsize=256)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, with_config
 
 from imagefactory.matrix.cell import Base, Cell, NamedIndex, Request, Toolchain, request_of
 from imagefactory.system.platforms import Platform
@@ -14,7 +17,26 @@ WHEELHOUSE = "wheelhouse"
 #: What is wrong with a lock that was written before unpackers were locked.
 NO_UNPACKER = "wheels.lock does not pin the uv that unpacks wheels"
 
+#: What a person may have edited is validated when a lock is read: none of it may be an option of a
+#: program, leave a folder or be of no effect.
+_STRICT = with_config(ConfigDict(extra="forbid"))
+Text = Annotated[str, Field(pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$")]
+#: What a person wrote, with line ends and the joiners of emoji.
+Prose = Annotated[str, Field(pattern=r"^[[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]\n\t\x{200c}\x{200d}]+$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Size = Annotated[int, Field(strict=True, ge=0)]
+Day = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
+Project = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Version = Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.+!]{0,127}$")]
+#: The name of a file, without a folder.
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!~-]{0,254}$")]
+WheelFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl$")]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+!~-]*$")]
+Address = Annotated[str, Field(pattern=r"^(find-links|wheelhouse|https?://[!-~]+)$")]
 
+
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
     """A wheel, identified by its hash; ``index`` only records where it was found.
@@ -28,14 +50,17 @@ class Wheel:
         index: the simple index it was found on; ``find-links`` for a local folder (whose path
             differs between machines), ``wheelhouse`` for a wheel that imagefactory built, or the
             URL of a wheel that the matrix gives by URL.
+        requires: what it requires of other wheels on the target, without markers; None if that is
+            not recorded, as in locks of older versions.
     """
 
-    name: str
-    version: str
-    filename: str
-    sha256: str
-    size: int
-    index: str
+    name: Project
+    version: Version
+    filename: WheelFile
+    sha256: Sha256
+    size: Size
+    index: Address
+    requires: tuple[Text, ...] | None = None
 
     @property
     def tags(self) -> str:
@@ -58,6 +83,7 @@ class Wheel:
         return self.index.endswith(".whl")
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBuild:
     """The build of the locked torch, read from ``torch/version.py`` in the wheel.
@@ -69,19 +95,21 @@ class TorchBuild:
         cuda: CUDA version of the build, such as ``13.0``; None for a CPU build.
     """
 
-    version: str
-    cuda: str | None
+    version: Version
+    cuda: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")] | None
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedOverride:
     """An override as recorded in the lock: what is replaced or dropped, and why."""
 
-    requirement: str
+    requirement: Text
     drop: bool
-    reason: str
+    reason: Prose
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """The full set of wheels for one request; ``name`` is only a label.
@@ -90,13 +118,13 @@ class Resolution:
     take their date from it.
     """
 
-    name: str
-    created: str
+    name: Word
+    created: Day
     platform: Platform
-    python: str
-    glibc: str
-    channel: str
-    requirements: tuple[str, ...]
+    python: Annotated[str, Field(pattern=r"^3\.[0-9]{1,2}$")]
+    glibc: Annotated[str, Field(pattern=r"^2\.[0-9]{1,2}$")]
+    channel: Annotated[str, Field(pattern=r"^(cpu|cu[0-9]{3})$")]
+    requirements: tuple[Text, ...]
     overrides: tuple[LockedOverride, ...]
     torch: TorchBuild
     wheels: tuple[Wheel, ...]
@@ -132,13 +160,14 @@ class Resolution:
         return next((wheel for wheel in self.wheels if wheel.name == name), None)
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedToolchain:
     """The wheels of one toolchain for one platform."""
 
-    name: str
+    name: Word
     platform: Platform
-    requirements: tuple[str, ...]
+    requirements: tuple[Text, ...]
     wheels: tuple[Wheel, ...]
 
     def answers(self, toolchain: Toolchain, platform: Platform) -> bool:
@@ -150,6 +179,7 @@ class LockedToolchain:
         )
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedSource:
     """Sources that wheels are built from, as one archive; fields as those of a wheel.
@@ -159,14 +189,15 @@ class LockedSource:
     ``git+URL@COMMIT`` as its URL.
     """
 
-    name: str
-    version: str
-    filename: str
-    sha256: str
-    size: int
-    url: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][!-~]*$")]
+    version: Word
+    filename: FileName
+    sha256: Sha256
+    size: Size
+    url: Annotated[str, Field(pattern=r"^(git\+)?(https?|ssh|file)://[!-,.-~][!-~]*$")]
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltWheel:
     """A wheel that imagefactory built.
@@ -178,12 +209,13 @@ class BuiltWheel:
         wheel: the wheel; building the same key again gives the same bytes.
     """
 
-    key: str
+    key: Annotated[str, Field(pattern=r"^[A-Za-z0-9]+$")]
     platform: Platform
-    replaces: str
+    replaces: Sha256
     wheel: Wheel
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacker:
     """The wheel of uv, which unpacks all other wheels in builds that run on ``platform``."""
@@ -192,13 +224,14 @@ class Unpacker:
     wheel: Wheel
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedDriver:
     """A driver that a CUDA toolkit is accepted on, against NVIDIA's documentation, and why."""
 
-    cuda: str
-    driver: str
-    reason: str
+    cuda: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
+    driver: Version
+    reason: Prose
 
 
 def drivers_of(cells: Iterable[Cell]) -> tuple[LockedDriver, ...]:
@@ -212,6 +245,7 @@ def drivers_of(cells: Iterable[Cell]) -> tuple[LockedDriver, ...]:
     return tuple(sorted(found, key=lambda one: (one.cuda, one.driver, one.reason)))
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deb:
     """A Debian package, identified by its hash.
@@ -226,13 +260,15 @@ class Deb:
         path: of the file below the archive, such as ``pool/main/b/bash/bash_5.2_amd64.deb``.
     """
 
-    name: str
-    version: str
-    arch: str
-    sha256: str
-    size: int
-    archive: str
-    path: str
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+    version: Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.+:~-]*$")]
+    arch: Annotated[str, Field(pattern=r"^[a-z0-9]+$")]
+    sha256: Sha256
+    size: Size
+    archive: Annotated[str, Field(pattern=r"^debian(-security)?$")]
+    path: Annotated[
+        str, Field(pattern=r"^([A-Za-z0-9+~_-][A-Za-z0-9.+~_-]*/)+[A-Za-z0-9][^/\s]*\.deb$")
+    ]
 
     @property
     def filename(self) -> str:
@@ -240,6 +276,7 @@ class Deb:
         return self.path.rpartition("/")[2]
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedBase:
     """A base image for one platform: a digest in a registry, or Debian packages.
@@ -261,13 +298,13 @@ class LockedBase:
             packages, and in locks that were written before it was read.
     """
 
-    name: str
+    name: Word
     platform: Platform
-    created: str
-    image: str
-    digest: str | None
-    suite: str | None
-    packages: tuple[str, ...]
+    created: Day
+    image: Word
+    digest: Digest | None
+    suite: Annotated[str, Field(pattern=r"^[a-z]+$")] | None
+    packages: tuple[Word, ...]
     debs: tuple[Deb, ...]
     builder: tuple[Deb, ...]
     compiler: tuple[Deb, ...] | None = None
@@ -288,12 +325,13 @@ class LockedBase:
         )
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A whole ``wheels.lock``; resolutions, toolchains and bases are sorted by name."""
 
-    created: str
-    tools: tuple[tuple[str, str], ...]
+    created: Day
+    tools: tuple[tuple[str, Text], ...]
     resolutions: tuple[Resolution, ...]
     toolchains: tuple[LockedToolchain, ...] = ()
     sources: tuple[LockedSource, ...] = ()

@@ -19,6 +19,8 @@ from imagefactory.errors import (
 )
 from imagefactory.locking import (
     changes,
+    closure,
+    dependencies,
     indexes,
     metadata,
     resolve,
@@ -195,7 +197,8 @@ def _toolchains(task: _Task, toolchains: Sequence[Toolchain]) -> Iterator[Locked
     for toolchain, platform in sorted(wanted, key=lambda pair: (pair[0].name, pair[1])):
         found = task.lock.toolchain(toolchain.name, platform) if task.lock else None
         valid = found is not None and found.answers(toolchain, platform)
-        if not valid or task.upgrade:
+        whole = found is not None and closure.is_recorded(found) and not closure.lacking(found)
+        if not valid or not whole or task.upgrade:
             with task.failures.of(f"{toolchain.name} {platform}", kept=valid):
                 found = lock_toolchain(toolchain, platform, task.settings, refresh=task.upgrade)
         if found:
@@ -264,8 +267,8 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
         LockedOverride(requirement=o.requirement, drop=o.drop, reason=o.reason)
         for o in request.overrides
     )
-    if old and not upgrade and not task.packages:
-        return replace(old, name=name, overrides=overrides)
+    if old and not upgrade and not task.packages and not closure.lacking(old):
+        return replace(_with_requirements(old, settings), name=name, overrides=overrides)
     previous = None if upgrade or not lock else old or _nearest(lock, request)
     with ui.step(f"resolving {name}"):
         found = resolve.resolve(
@@ -282,9 +285,7 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
     if torch is None:
         what, fix = f"{name} contains no torch", "add torch to the requirements"
         raise fail(CheckFailedError, "torch-missing", what, where=where, fix=fix)
-    build = torch_build.read(
-        torch, found[torch], settings.find_links, settings.account_for(found[torch])
-    )
+    build = torch_build.read(torch, found[torch], settings)
     wrong = torch_build.check(build, request.channel, where=where)
     if wrong:
         raise CheckFailedError(replace(wrong, what=f"{name}: {wrong.what}"))
@@ -298,12 +299,35 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
         requirements=request.requirements,
         overrides=overrides,
         torch=build,
-        wheels=tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename))),
+        wheels=dependencies.recorded(
+            found,
+            request.requirements,
+            request.overrides,
+            closure.environment(request.platform, request.python),
+            settings,
+        ),
         indexes=request.indexes,
     )
     # same outcome: keep the date, so that the image's build key does not change
     unchanged = old is not None and store.digest(old) == store.digest(new)
     return replace(new, created=old.created) if old and unchanged else new
+
+
+def _with_requirements(old: Resolution, settings: Settings) -> Resolution:
+    """``old`` with what its wheels require, if it was locked before that was recorded."""
+    from imagefactory.locking import pylock  # noqa: PLC0415 - only old locks need it
+
+    if closure.is_recorded(old):
+        return old
+    with ui.step(f"reading what the wheels of {old.name} require"):
+        wheels = dependencies.recorded(
+            pylock.locate(old, settings),
+            old.requirements,
+            old.overrides,
+            closure.environment(old.platform, old.python),
+            settings,
+        )
+    return replace(old, wheels=wheels)
 
 
 def _nearest(lock: Lock, request: Request) -> Resolution | None:
@@ -357,5 +381,6 @@ def check(
         wrong = torch_build.check(resolution.torch, resolution.channel, where=where)
         if wrong:
             problems.append(wrong)
+    problems += closure.of_lock(lock)
     wheels = {wheel.sha256: wheel for wheel in lock.all_wheels()}
     return (*problems, *indexes.missing(wheels.values(), settings))

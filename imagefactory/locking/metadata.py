@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from email.parser import HeaderParser
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import requests
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
-from remotezip import RemoteIOError, RemoteZip
 
-from imagefactory.locking import indexes
+from imagefactory.errors import SetupError
+from imagefactory.locking import indexes, remote_wheel
+from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
+from imagefactory.system import web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -29,9 +30,60 @@ def requires(name: str, version: str, settings: Settings) -> list[str] | None:
                     return _lines(archive.read(_member(archive)).decode())
     for index in settings.indexes:
         for file in indexes.pages(index, [name], settings)[name].files:
-            if _is(file.filename, name, version):
-                return _cached(index, file, settings)
+            sha256 = file.digests.get("sha256")
+            if sha256 and _is(file.filename, name, version):
+                return _of_file(file, sha256, index, settings)
     return None
+
+
+def _of_file(
+    file: DistributionPackage, sha256: str, index: str, settings: Settings
+) -> list[str] | None:
+    """The lines of a wheel on an index; None if they cannot be read."""
+    wheel = Wheel(
+        name=canonicalize_name(file.project or ""),
+        version=file.version or "",
+        filename=file.filename,
+        sha256=sha256,
+        size=file.size or 0,
+        index=index,
+    )
+    try:
+        return of_wheel(wheel, file.url.partition("#")[0], settings)
+    except SetupError:
+        return None
+
+
+def of_wheel(wheel: Wheel, location: str | Path, settings: Settings) -> list[str]:
+    """The Requires-Dist lines of a wheel; ``location`` is its URL or its path.
+
+    They are kept by the wheel's hash. Raises SetupError if they cannot be read.
+    """
+    kept = settings.cache / "metadata" / f"{wheel.sha256}.json"
+    try:
+        lines: list[str] = json.loads(kept.read_text(encoding="utf-8"))
+        if all(isinstance(line, str) for line in lines):
+            return lines
+    except (OSError, ValueError, TypeError, RecursionError):
+        pass
+    path = location if isinstance(location, Path) else indexes.local(wheel, settings.find_links)
+    if path:
+        with zipfile.ZipFile(path) as archive:
+            lines = _lines(archive.read(_member(archive)).decode())
+    else:
+        lines = _lines(_remote(wheel, str(location), settings))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(lines), encoding="utf-8")
+    return lines
+
+
+def _remote(wheel: Wheel, url: str, settings: Settings) -> str:
+    """METADATA: the index's own file (PEP 658), else from the wheel, by ranges or in full."""
+    account = settings.account_for(url)
+    text = web.text_of(f"{url}.metadata", account)
+    if text is not None and text.startswith("Metadata-Version:"):
+        return text
+    return remote_wheel.member(wheel, url, settings, _member).decode()
 
 
 def _is(filename: str, name: str, version: str) -> bool:
@@ -40,35 +92,6 @@ def _is(filename: str, name: str, version: str) -> bool:
     except InvalidWheelFilename:
         return False
     return found == canonicalize_name(name) and release == Version(version)
-
-
-def _cached(index: str, file: DistributionPackage, settings: Settings) -> list[str] | None:
-    key = file.digests.get("sha256") or hashlib.sha256(file.url.encode()).hexdigest()
-    folder = settings.cache / "metadata"
-    path = folder / f"{key}.json"
-    try:
-        lines: list[str] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        try:
-            lines = _lines(_fetch(index, file, settings))
-        except (requests.RequestException, RemoteIOError, KeyError):
-            return None
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(lines), encoding="utf-8")
-    return lines
-
-
-def _fetch(index: str, file: DistributionPackage, settings: Settings) -> str:
-    """The METADATA file: from the index if it has PEP 658 metadata, else by ranged reads."""
-    from pypi_simple import NoMetadataError, PyPISimple  # noqa: PLC0415 - takes 100 ms
-
-    try:
-        with PyPISimple(index, auth=settings.account_for(index)) as client:
-            return client.get_package_metadata(file, verify=bool(file.metadata_digests))
-    except (NoMetadataError, requests.RequestException):
-        with RemoteZip(file.url, auth=settings.account_for(file.url)) as archive:
-            data: bytes = archive.read(_member(archive))
-        return data.decode()
 
 
 def _member(archive: zipfile.ZipFile) -> str:

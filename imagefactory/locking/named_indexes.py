@@ -46,14 +46,15 @@ def at_url(text: str, found: Mapping[str, str]) -> str:
 def _url(index: NamedIndex, request: Request, tags: dict[Tag, int], settings: Settings) -> str:
     wanted = _requirement(index.package, request)
     page = indexes.pages(index.url, [index.package], settings)[index.package]
-    if page.problem:
+    if page.error:
         what = f"index {index.name} ({index.url}) cannot be read: {page.problem}"
         prefix = index_variable(index.name)
         fix = (
-            f"check its URL; if it asks for credentials, set {prefix}_USERNAME and "
-            f"{prefix}_PASSWORD, or write them to ~/.netrc"
+            f"set {prefix}_USERNAME and {prefix}_PASSWORD, or write them to ~/.netrc"
+            if page.error.code in ("index-credentials", "index-forbidden")
+            else page.error.fix
         )
-        raise fail(SetupError, "index-unreachable", what, fix=fix)
+        raise fail(SetupError, page.error.code, what, fix=fix)
     ranked, versions = [], set()
     for file in page.files:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 import tomllib
@@ -14,20 +13,20 @@ from urllib.parse import unquote, urlsplit
 
 import tomli_w
 import uv
+from packaging.requirements import Requirement
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.locking import cures, named_indexes, uv_indexes
+from imagefactory.locking import cures, indexes, named_indexes, uv_indexes
 from imagefactory.locking.lock import FIND_LINKS, Resolution, Wheel
 from imagefactory.locking.tags import target_tags, uv_platform
 from imagefactory.matrix.cell import Request
 from imagefactory.settings import Settings
-from imagefactory.system import shell, web
+from imagefactory.system import index_errors, shell, web
 
-_UNREACHABLE = re.compile(
-    r"Could not connect|Failed to fetch|dns error|error sending request|timed out", re.IGNORECASE
-)
+#: An answer that keeps uv from resolving anything; others depend on the package.
+_FATAL = {"credentials", "proxy", "failing", "timeout", "tls", "cut-off", "unreachable", "garbage"}
 
 
 def resolve(
@@ -50,9 +49,10 @@ def resolve(
         if previous:
             out.write_text(_as_pylock(previous), encoding="utf-8")
         command = _command(request, settings, folder, out, upgrade_packages)
+        _check_indexes(request, settings)
         done = shell.run(
             [*command, "--refresh"] if refresh else command,
-            env=uv_indexes.environment(settings, request.indexes),
+            env={**web.uv_environment(), **uv_indexes.environment(settings, request.indexes)},
         )
         if not done.ok:
             raise _failure(request, done.err, settings)
@@ -98,6 +98,23 @@ def _command(
     ]
 
 
+def _names(request: Request) -> list[str]:
+    """The packages that are looked up on the machine's own indexes."""
+    named = {index.package for index in request.indexes}
+    found = [Requirement(text) for text in request.requirements]
+    names = [canonicalize_name(one.name) for one in found if not one.url]
+    return [name for name in dict.fromkeys(names) if name not in named]
+
+
+def _check_indexes(request: Request, settings: Settings) -> None:
+    """Raise SetupError for an index that does not work: uv would try for long, and say less."""
+    for index in settings.indexes:
+        for name in _names(request)[:1]:
+            page = indexes.pages(index, [name], settings)[name]
+            if page.error and page.error.code.removeprefix("index-") in _FATAL:
+                raise SetupError(page.error)
+
+
 def _failure(request: Request, text: str, settings: Settings) -> Exception:
     lines = [
         line.strip()
@@ -107,9 +124,10 @@ def _failure(request: Request, text: str, settings: Settings) -> Exception:
     essence = " ".join(lines)[:900] or "uv printed no error"
     shown = f"{', '.join(request.requirements)} for {request.platform}, Python {request.python}"
     what = f"{shown}: {essence}"
-    if _UNREACHABLE.search(text):
-        fix = "check the indexes: imagefactory doctor"
-        return fail(SetupError, "index-unreachable", what, fix=fix)
+    of_index = index_errors.of_uv(text, what)
+    faults = [of_index] if of_index else indexes.faults(_names(request), settings)
+    if faults:
+        return SetupError(faults)
     fix = cures.of_missing_wheel(" ".join(lines), request, settings) or (
         "change the pins; or, if upstream's metadata is too strict, add an override with a reason "
         "to matrix.yaml"

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagefactory.errors import InputError, fail
-from imagefactory.locking.lock import Lock, LockedBase, LockedToolchain, Resolution, Wheel
-from imagefactory.system import locks
+from imagefactory.locking.lock import (
+    BuiltWheel,
+    Lock,
+    LockedBase,
+    LockedToolchain,
+    Resolution,
+    Unpacker,
+    Wheel,
+)
+from imagefactory.system import files, locks
 
 FORMAT = 1
 HEADER = """\
@@ -23,28 +35,57 @@ HEADER = """\
 # A [[resolution]] is all wheels of one (platform, Python, pins); cells may share it. `torch` is
 # what the wheel itself says it is (torch/version.py), `override` a decision against upstream's
 # metadata with its reason. A wheel is its sha256; `index` only says where it was found
-# ("find-links" is a local folder). A [[toolchain]] is a compiler set for one platform, installed
-# into a prefix of its own. A [[source]] is what wheels are made from, a [[built]] is a wheel made
-# by `imagefactory wheel`, keyed by the hash of everything that decides its content. An [[unpacker]]
-# is the uv that unpacks wheels in a build, for each platform that builds run on. A [[base]] is the
-# digest of an image in a registry, with the environment that it sets, or every Debian package (deb)
-# that the base consists of; `builder` packages are only in the stage that assembles images,
-# `compiler` packages only in the one that compiles wheels.
+# ("find-links" is a local folder), `requires` what it requires of the other wheels. A
+# [[toolchain]] is a compiler set for one platform, installed into a prefix of its own. A [[source]]
+# is what wheels are made from, a [[built]] is a wheel made by `imagefactory wheel`, keyed by the
+# hash of everything that decides its content. An [[unpacker]] is the uv that unpacks wheels in a
+# build, for each platform that builds run on. A [[base]] is the digest of an image in a registry,
+# with the environment that it sets, or every Debian package (deb) that the base consists of;
+# `builder` packages are only in the stage that assembles images, `compiler` packages only in the
+# one that compiles wheels.
 """
 _ADAPTER = TypeAdapter(Lock)
+#: The tables of the file, and what the classes call them.
+_TABLES = {
+    "resolution": "resolutions",
+    "toolchain": "toolchains",
+    "source": "sources",
+    "built": "built",
+    "unpacker": "unpackers",
+    "driver": "drivers",
+    "compiler": "compiler",
+    "base": "bases",
+    "wheel": "wheels",
+    "override": "overrides",
+    "index": "indexes",
+    "deb": "debs",
+    "builder": "builder",
+    "torch": "torch",
+}
+#: A value of the lock: names of attributes and positions in lists.
+Loc = tuple[str | int, ...]
+_TOP = ("resolution", "toolchain", "source", "built", "unpacker", "driver", "base")
+#: Bytes; the lock of a hundred resolutions has a tenth of it.
+LARGEST = 100_000_000
 _RESTORE = "restore it from version control, or remove it and run imagefactory lock"
 
 
 def read(path: Path) -> Lock:
     """Read a lock. Raises InputError if it is missing, malformed or of another format."""
     try:
-        return _loads(path.read_text(encoding="utf-8"), path)
+        return _loads(files.read_text(path, LARGEST), path)
     except FileNotFoundError:
         what, fix = f"there is no {path.name}", "imagefactory lock"
         raise fail(InputError, "lock-missing", what, where=str(path), fix=fix) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        what = f"not valid TOML: {error}"
-        raise fail(InputError, "lock-malformed", what, where=str(path), fix=_RESTORE) from None
+    except OSError as error:
+        what, where = f"it cannot be read: {error.strerror}", str(path)
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        what, where = f"not UTF-8 (byte {error.start})", f"{path}:{line}"
+    except (ValueError, RecursionError) as error:  # a number may have thousands of digits
+        found = re.search(r"at line (\d+)", str(error))
+        what, where = f"not valid TOML: {error}", f"{path}:{found[1] if found else 1}"
+    raise fail(InputError, "lock-malformed", what, where=where, fix=_RESTORE)
 
 
 @lru_cache(maxsize=4)
@@ -55,30 +96,122 @@ def _loads(text: str, path: Path) -> Lock:
         what = f"its format is {data.get('format')!r}, this imagefactory reads {FORMAT}"
         fix = "remove it and run imagefactory lock"
         raise fail(InputError, "lock-format", what, where=f"{path}:1", fix=fix)
-    return _parse(data, path)
-
-
-def _parse(data: dict[str, Any], path: Path) -> Lock:
     try:
-        return _ADAPTER.validate_python(
-            {
-                "created": data["created"],
-                "tools": tuple(data["tools"].items()),
-                "resolutions": tuple(_resolution(row) for row in data.get("resolution", ())),
-                "toolchains": tuple(_toolchain(row) for row in data.get("toolchain", ())),
-                "sources": tuple(data.get("source", ())),
-                "built": tuple(_built(row) for row in data.get("built", ())),
-                "unpackers": tuple(_built(row) for row in data.get("unpacker", ())),
-                "drivers": tuple(data.get("driver", ())),
-                "bases": tuple(_base(row) for row in data.get("base", ())),
-            }
-        )
+        lock = _parse(data)
+        what, loc = next(itertools.chain(_contradictions(lock), _tags(lock, data)), ("", ()))
     except ValidationError as error:
         first = error.errors()[0]
-        what = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    except (KeyError, AttributeError, TypeError) as error:
-        what = f"{error} is missing or has the wrong type"
-    raise fail(InputError, "lock-malformed", what, where=str(path), fix=_RESTORE)
+        loc = first["loc"]
+        what = f"{'.'.join(str(part) for part in loc)}: {first['msg']}"
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        what, loc = f"{error} is missing or has the wrong type", ()
+    if what:
+        where = f"{path}:{_line(text, loc)}"
+        raise fail(InputError, "lock-malformed", what, where=where, fix=_RESTORE)
+    return lock
+
+
+def _parse(data: dict[str, Any]) -> Lock:
+    unknown = sorted(data.keys() - {"format", "created", "tools", *_TOP})
+    if unknown:
+        raise TypeError(f"there is no key {unknown[0]!r}: it")
+    return _ADAPTER.validate_python(
+        {
+            "created": data["created"],
+            "tools": tuple(data["tools"].items()),
+            "resolutions": tuple(_resolution(row) for row in data.get("resolution", ())),
+            "toolchains": tuple(_toolchain(row) for row in data.get("toolchain", ())),
+            "sources": tuple(data.get("source", ())),
+            "built": tuple(_built(row) for row in data.get("built", ())),
+            "unpackers": tuple(_built(row) for row in data.get("unpacker", ())),
+            "drivers": tuple(data.get("driver", ())),
+            "bases": tuple(_base(row) for row in data.get("base", ())),
+        }
+    )
+
+
+def _contradictions(lock: Lock) -> Iterator[tuple[str, Loc]]:
+    """What contradicts itself in a lock whose values are valid, and where."""
+    sets: list[tuple[str, Sequence[Resolution | LockedToolchain]]] = [
+        ("resolutions", lock.resolutions),
+        ("toolchains", lock.toolchains),
+    ]
+    for key, parts in sets:
+        for number, part in enumerate(parts):
+            seen = set()
+            if not part.wheels:
+                yield f"{part.name} has no wheels", (key, number)
+            for index, wheel in enumerate(part.wheels):
+                loc: Loc = (key, number, "wheels", index, "filename")
+                if not _is_named(wheel):
+                    yield f"{wheel.filename} is not a file of {wheel.name} {wheel.version}", loc
+                if wheel.name in seen:
+                    yield f"{part.name} has two wheels of {wheel.name}", loc
+                seen.add(wheel.name)
+    for number, unpacker in enumerate(lock.unpackers):
+        if not _is_named(unpacker.wheel):
+            loc = ("unpackers", number, "wheel", "filename")
+            yield f"{unpacker.wheel.filename} is not a file of {unpacker.wheel.name}", loc
+
+
+def _tags(lock: Lock, data: Mapping[str, Any]) -> Iterator[tuple[str, Loc]]:
+    """The wheels whose tags, which are only for people, are not those of the file name."""
+    sets: list[tuple[str, Sequence[Resolution | LockedToolchain]]] = [
+        ("resolution", lock.resolutions),
+        ("toolchain", lock.toolchains),
+    ]
+    for key, parts in sets:
+        for number, part in enumerate(parts):
+            for index, wheel in enumerate(part.wheels):
+                row = data[key][number]["wheel"][index]
+                if row.get("tags", wheel.tags) != wheel.tags:
+                    loc: Loc = (_TABLES[key], number, "wheels", index, "tags")
+                    yield f"{wheel.filename} has other tags than {row['tags']!r}", loc
+    singles: list[tuple[str, Sequence[BuiltWheel | Unpacker]]] = [
+        ("built", lock.built),
+        ("unpacker", lock.unpackers),
+    ]
+    for key, ones in singles:
+        for number, one in enumerate(ones):
+            tags = data[key][number]["wheel"].get("tags", one.wheel.tags)
+            if tags != one.wheel.tags:
+                yield f"{one.wheel.filename} has other tags than {tags!r}", (_TABLES[key], number)
+
+
+def _is_named(wheel: Wheel) -> bool:
+    """Whether the file name of a wheel has its name and version."""
+    parts = wheel.filename.removesuffix(".whl").split("-")
+    if len(parts) not in (5, 6) or canonicalize_name(parts[0]) != wheel.name:
+        return False
+    version = parts[1].replace("_", "-")
+    try:  # most are equal, and comparing versions is slow
+        return version == wheel.version or Version(version) == Version(wheel.version)
+    except InvalidVersion:
+        return False
+
+
+def _line(text: str, loc: Sequence[str | int]) -> int:
+    """The line of the value at ``loc``, as in a Lock, or of the innermost table around it."""
+    names = {plural: single for single, plural in _TABLES.items()}
+    header, line, lines = "", 1, text.split("\n")
+    end, parts = len(lines), list(loc)
+    while parts and (key := names.get(str(parts[0]))):
+        header = f"{header}.{key}" if header else key
+        number = parts[1] if len(parts) > 1 and isinstance(parts[1], int) else None
+        head = f"[{header}]" if number is None else f"[[{header}]]"
+        at = [i for i in range(line, end + 1) if lines[i - 1].strip() == head]
+        if len(at) <= (number or 0):  # written in one line, as a value of the table around it
+            parts = [key]
+            break
+        line, *after = at[number or 0 :]
+        end = after[0] if after else end
+        parts = parts[1 if number is None else 2 :]
+    for i in range(line, end):
+        if lines[i].startswith("["):
+            break
+        if parts and re.match(rf'"?{re.escape(str(parts[0]))}"?\s*=', lines[i]):
+            return i + 1
+    return line
 
 
 def _resolution(row: dict[str, Any]) -> dict[str, Any]:
@@ -223,6 +356,7 @@ def _wheel_rows(wheels: Iterable[Wheel]) -> list[dict[str, Any]]:
             size=w.size,
             index=w.index,
             tags=w.tags,
+            requires=None if w.requires is None else list(w.requires),
         )
         for w in sorted(wheels, key=lambda w: (w.name, w.filename))
     ]

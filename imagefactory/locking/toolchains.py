@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from imagefactory.errors import FactoryError, Problem, SetupError, fail
-from imagefactory.locking import gitref, indexes, resolve, wheelhouse
+from imagefactory.locking import closure, dependencies, gitref, indexes, resolve, wheelhouse
 from imagefactory.locking.lock import Lock, LockedSource, LockedToolchain
 from imagefactory.locking.tags import BUILT, COMPILER_GLIBC, COMPILER_PYTHON
 from imagefactory.matrix import origins
@@ -35,12 +35,17 @@ def lock_toolchain(
     )
     try:
         with ui.step(f"resolving {toolchain.name} for {platform}"):
-            found = resolve.resolve(request, settings, refresh=refresh)
+            wheels = dependencies.recorded(
+                resolve.resolve(request, settings, refresh=refresh),
+                request.requirements,
+                (),
+                closure.environment(platform, COMPILER_PYTHON),
+                settings,
+            )
     except FactoryError as error:
         location = str(toolchain.location)
         problems = [replace(one, where=one.where or location) for one in error.problems]
         raise type(error)(problems) from None
-    wheels = tuple(sorted(found, key=lambda wheel: (wheel.name, wheel.filename)))
     return LockedToolchain(
         name=toolchain.name, platform=platform, requirements=toolchain.requirements, wheels=wheels
     )

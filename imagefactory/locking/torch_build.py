@@ -7,44 +7,32 @@ METADATA is not enough (torch 2.10.0 for aarch64 says ``2.10.0``, but is a CPU b
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
-from pathlib import Path
 
-import requests
-import stamina
-from remotezip import RemoteIOError, RemoteZip
-
-from imagefactory.errors import CheckFailedError, Problem, SetupError, fail
+from imagefactory.errors import CheckFailedError, Problem, fail
 from imagefactory.inbuild.identity import facts
+from imagefactory.locking import remote_wheel
 from imagefactory.locking.lock import TorchBuild, Wheel
+from imagefactory.settings import Settings
 
 MEMBER = "torch/version.py"
 _OTHER_TORCH = "choose another torch version"
 
 
-def read(
-    wheel: Wheel, url: str, folders: Sequence[Path], account: tuple[str, str] | None = None
-) -> TorchBuild:
+def read(wheel: Wheel, url: str, settings: Settings) -> TorchBuild:
     """The build of a torch wheel, from a local folder or by ranged reads of ``url``.
 
-    ``account`` is user and password for ``url``. Raises CheckFailedError if the wheel has no
+    Raises CheckFailedError if the wheel has no
     readable ``torch/version.py``, SetupError if it cannot be downloaded.
     """
-    paths = [folder / wheel.filename for folder in folders]
+    paths = [folder / wheel.filename for folder in settings.find_links]
     local = next((path for path in paths if path.is_file()), None)
     try:
         if local is not None:
             with zipfile.ZipFile(local) as archive:
                 text = archive.read(MEMBER).decode()
         else:
-            text = _remote(url, account)
+            text = remote_wheel.member(wheel, url, settings, lambda _: MEMBER).decode()
         found = facts(text)
-    except (RemoteIOError, requests.RequestException, OSError) as error:
-        what, fix = (
-            f"cannot read {wheel.filename}: {error}",
-            "check the indexes: imagefactory doctor",
-        )
-        raise fail(SetupError, "torch-unreachable", what, fix=fix) from None
     except (KeyError, SyntaxError, UnicodeDecodeError, zipfile.BadZipFile) as error:
         what = f"{wheel.filename} has no readable {MEMBER}: {error!r}"
         raise fail(CheckFailedError, "torch-unreadable", what, fix=_OTHER_TORCH) from None
@@ -52,13 +40,6 @@ def read(
         what = f"{wheel.filename}: {MEMBER} has no version"
         raise fail(CheckFailedError, "torch-unreadable", what, fix=_OTHER_TORCH)
     return TorchBuild(version=found["version"], cuda=found["cuda"])
-
-
-@stamina.retry(on=(RemoteIOError, requests.ConnectionError), attempts=3)
-def _remote(url: str, account: tuple[str, str] | None) -> str:
-    with RemoteZip(url, auth=account) as archive:
-        data: bytes = archive.read(MEMBER)
-    return data.decode()
 
 
 def check(build: TorchBuild, channel: str, *, where: str) -> Problem | None:

@@ -15,7 +15,14 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError, fail
+from imagefactory.errors import (
+    CheckFailedError,
+    FactoryError,
+    InputError,
+    Problem,
+    SetupError,
+    fail,
+)
 from imagefactory.locking import indexes, wheelhouse
 from imagefactory.locking.lock import FIND_LINKS, NO_UNPACKER, Unpacker, Wheel
 from imagefactory.locking.tags import COMPILER_GLIBC, COMPILER_PYTHON, target_tags
@@ -59,13 +66,13 @@ class _Offer:
     url: str
 
 
-def _offered(settings: Settings) -> tuple[list[_Offer], dict[str, str]]:
+def _offered(settings: Settings) -> tuple[list[_Offer], list[Problem]]:
     """The wheels of all indexes, then of all folders, and which indexes failed with what."""
-    found, down = list[_Offer](), dict[str, str]()
+    found, down = list[_Offer](), list[Problem]()
     for index in settings.indexes:
         page = indexes.pages(index, [NAME], settings)[NAME]
-        if page.problem:
-            down[index] = page.problem
+        if page.error:
+            down.append(page.error)
         for file in page.files:
             version = _release(file.filename)
             if version and not file.is_yanked and "sha256" in file.digests:
@@ -139,11 +146,11 @@ def _locked(platform: Platform, offer: _Offer, settings: Settings) -> Unpacker:
     return Unpacker(platform=platform, wheel=wheel)
 
 
-def _not_found(down: dict[str, str]) -> FactoryError:
+def _not_found(down: Sequence[Problem]) -> FactoryError:
     fix = "add an index with UV_INDEX or a folder with PIP_FIND_LINKS that has it"
     if down:
-        failed = ", ".join(f"{index} did not answer ({why})" for index, why in down.items())
-        return fail(SetupError, "index-unreachable", f"no {NAME} was found: {failed}", fix=fix)
+        what = f"no {NAME} was found: {', '.join(problem.what for problem in down)}"
+        return fail(SetupError, down[0].code, what, fix=f"{down[0].fix}; or {fix}")
     what = f"no version of {NAME} has a wheel for each of {', '.join(Platform)}"
     return fail(CheckFailedError, "lock-no-wheel", what, fix=fix)
 

@@ -16,8 +16,8 @@ from imagefactory.matrix.cell import AXES, Cell, DriverOverride
 from imagefactory.matrix.versions import is_version
 from imagefactory.system.platforms import Platform
 
-_SHORT = re.compile(r"\d+\.\d+")
-_CHANNEL = re.compile(r"cpu|cu\d{3}")
+_SHORT = re.compile(r"[0-9]+\.[0-9]+")
+_CHANNEL = re.compile(r"cpu|cu[0-9]{3}")
 #: The oldest Linux driver for each CUDA toolkit.
 DRIVERS_FILE = Path(__file__).with_name("cuda_drivers.toml")
 

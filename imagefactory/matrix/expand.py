@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from imagefactory.errors import Problem
+from imagefactory.errors import InputError, Problem, fail
 from imagefactory.matrix import axes as all_axes
 from imagefactory.matrix import declarations
 from imagefactory.matrix.axes import PLACEHOLDER
@@ -17,6 +18,8 @@ from imagefactory.matrix.cell import AXES, Cell, DriverOverride, Flavor, NamedIn
 from imagefactory.matrix.schema import MatrixFile, OverrideEntry
 from imagefactory.system.yamlfile import Loc, Location, Positions
 
+#: More than anybody builds; a product of two long lists is a mistake that would take hours.
+MOST_CELLS = 10_000
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -35,7 +38,16 @@ Removed = tuple[dict[str, str], str, Location]
 def points(
     file: MatrixFile, positions: Positions
 ) -> tuple[list[Point], list[Removed], list[Problem]]:
-    """Expand to points; also return the excluded ones, and problems of the expansion."""
+    """Expand to points; also return the excluded ones, and problems of the expansion.
+
+    Raises InputError for more cells than can be meant.
+    """
+    count = math.prod(map(len, _groups(file, positions))) + len(file.include)
+    if count > MOST_CELLS:
+        what = f"the matrix has {count} cells, more than {MOST_CELLS}"
+        where = str(positions.locate(("axes",) if file.axes else ("zip",)))
+        fix = "write fewer values, or vary them together in `zip`"
+        raise fail(InputError, "matrix-too-large", what, where=where, fix=fix)
     defaults = {
         axis: Value(text, positions.locate(("defaults", axis), "defaults"))
         for axis, text in file.defaults.items()

@@ -43,6 +43,10 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
         yield from _flavor(name, flavor, file, positions)
     for name, index in file.indexes.items():
         yield from _index(name, index, positions)
+    for name, toolchain in file.toolchains.items():
+        for number, text in enumerate(toolchain.requirements):
+            loc = ("toolchains", name, "requirements", number)
+            yield from _requirement(text, loc, positions)
     for number, entry in enumerate(file.overrides):
         yield from _override(entry, ("overrides", number), positions)
 
@@ -92,7 +96,7 @@ def _flavor(
     if flavor.driver is not None:
         yield from _driver(flavor.driver, loc, positions)
     for number, patch in enumerate(flavor.patches):
-        if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9.-]+", patch):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*", patch):
             what = f"{patch!r} is not the name of a patch"
             fix = "write project/name, the folder below patches/"
             yield _problem("bad-patch", (*loc, "patches", number), what, fix, positions)

@@ -17,7 +17,8 @@ class Kind(StrEnum):
 
 
 _GIT = re.compile(
-    r"git\+(?P<address>(?:https?|ssh|file)://[^#\s]*/[^#\s]+)@(?P<ref>[A-Za-z0-9._/-]+)"
+    r"git\+(?P<address>(?:https?|ssh|file)://(?!-)[^#\s]*/[^#\s]+)"
+    r"@(?P<ref>[A-Za-z0-9._/][A-Za-z0-9._/-]*)"
 )
 _ARCHIVE = re.compile(
     r"(?P<address>https?://[^#\s]+\.(?:tar|tar\.gz|tgz|tar\.xz|zip))#sha256=(?P<ref>[0-9a-f]{64})"

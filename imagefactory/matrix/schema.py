@@ -10,9 +10,12 @@ from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
 # [host[:port]/]path, as in image references; any other colon would start a tag
-_REPOSITORY = r"^(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*$"
+_REPOSITORY = r"^(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*$"
 #: A codename, for what `stable` is changes.
 _SUITE = r"^[a-z]+$"
+#: What is a name in the file becomes part of file names, options and stages of a Dockerfile.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
 When = dict[str, Text | list[Text]]
 
 
@@ -34,16 +37,20 @@ class BaseEntry(Strict):
     ] = None
     image: Annotated[
         Text | None,
-        Field(description="instead of `suite`: image reference; its digest is locked"),
+        Field(
+            pattern=_IMAGE, description="instead of `suite`: image reference; its digest is locked"
+        ),
     ] = None
     bootstrap: Annotated[
         str | None,
         Field(pattern=_SUITE, description="former name of `suite`; `image` next to it is a name"),
     ] = None
     python: Annotated[
-        Text, Field(description="the distribution's own Python, X.Y", pattern=r"^3\.\d+$")
+        Text, Field(description="the distribution's own Python, X.Y", pattern=r"^3\.[0-9]{1,2}$")
     ]
-    glibc: Annotated[Text, Field(description="the distribution's glibc, X.Y", pattern=r"^2\.\d+$")]
+    glibc: Annotated[
+        Text, Field(description="the distribution's glibc, X.Y", pattern=r"^2\.[0-9]{1,2}$")
+    ]
     packages: Annotated[
         list[Text], Field(description="Debian packages to install in every image on this base")
     ]
@@ -100,11 +107,11 @@ class BuildEntry(Strict):
         Field(description="git+https://host/repository@ref to use instead of the release's sdist"),
     ] = None
     extensions: Annotated[
-        list[Text],
+        list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]],
         Field(description="CMake targets to compile; the others come from the release's wheel"),
     ] = []
     sources: Annotated[
-        dict[Text, Text],
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text],
         Field(
             description=(
                 "variable of vLLM's CMake files (NAME_SRC_DIR) -> git+URL@ref, URL#sha256=, "
@@ -142,7 +149,10 @@ class FlavorEntry(Strict):
         ),
     ] = {}
     patches: Annotated[list[Text], Field(description="project/name below patches/, in order")] = []
-    env: dict[str, Text] = {}
+    env: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        Annotated[str, Field(pattern=r"^[^\n]+$")],
+    ] = {}
     serve_args: Annotated[
         list[Text], Field(description="default arguments that `serve` passes to vLLM")
     ] = []
@@ -199,14 +209,14 @@ class MatrixFile(Strict):
         list[Text],
         Field(min_length=1, description="templates; the first one gives the main image reference"),
     ]
-    bases: Annotated[dict[str, BaseEntry], Field(min_length=1)]
-    flavors: Annotated[dict[str, FlavorEntry], Field(min_length=1)]
+    bases: Annotated[dict[Name, BaseEntry], Field(min_length=1)]
+    flavors: Annotated[dict[Name, FlavorEntry], Field(min_length=1)]
     indexes: Annotated[
         dict[Annotated[str, Field(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$")], IndexEntry],
         Field(description="simple indexes beside those of the machine, for single packages"),
     ] = {}
     toolchains: Annotated[
-        dict[str, ToolchainEntry],
+        dict[Name, ToolchainEntry],
         Field(description="compilers and build tools, for proofs, wheels and JIT"),
     ] = {}
     defaults: Annotated[

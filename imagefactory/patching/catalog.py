@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import graphlib
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagefactory.errors import InputError, Problem, fail
@@ -15,6 +16,7 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import diffs
 from imagefactory.patching.patch import (
+    PROJECTS,
     Exemption,
     Kind,
     KindOn,
@@ -26,9 +28,14 @@ from imagefactory.patching.patch import (
     Variant,
 )
 from imagefactory.patching.schema import PatchFile
+from imagefactory.system import files as regular
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Loc, Positions
 
+#: Project and name: folders of the catalogue, and of build contexts.
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*")
+#: Bytes.
+LARGEST_PROOF = 1_000_000
 Catalog = Mapping[str, Patch]
 
 
@@ -223,8 +230,10 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
 
 def _specifier(text: str, loc: Loc, positions: Positions, problems: list[Problem]) -> SpecifierSet:
     try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
+        found = SpecifierSet(text)
+        for one in found:
+            Version(one.version.removesuffix(".*"))  # `===` takes any text
+    except ValueError:
         where = str(positions.locate(loc))
         fix = 'write it as in PEP 440, such as ">=0.22,<0.23"'
         problems.append(
@@ -236,6 +245,7 @@ def _specifier(text: str, loc: Loc, positions: Positions, problems: list[Problem
             )
         )
         return SpecifierSet()
+    return found
 
 
 def _shown(file: Path, root: Path | None) -> str:
@@ -243,6 +253,18 @@ def _shown(file: Path, root: Path | None) -> str:
 
 
 def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Iterator[Problem]:
+    links = [variant.diff for variant in patch.variants] + [patch.proof.script]
+    for file in dict.fromkeys(file for file in links if file.is_symlink()):
+        what, fix = f"{file.name} is a symbolic link", "put the file itself into the patch's folder"
+        yield Problem(code="patch-link", where=f"{patch.shown}:1", what=what, fix=fix)
+    if not _NAME.fullmatch(patch.name):
+        what = f"{patch.name!r} is not the name of a patch"
+        fix = "name its folders with lower-case letters, digits and -"
+        yield Problem(code="patch-bad-name", where=f"{patch.shown}:1", what=what, fix=fix)
+    elif patch.project not in PROJECTS:
+        what = f"{patch.project} is not a project that can be patched"
+        fix = f"put it into the folder of one: {', '.join(PROJECTS)}"
+        yield Problem(code="patch-unknown-project", where=f"{patch.shown}:1", what=what, fix=fix)
     if not patch.proof.script.is_file():
         where = str(positions.locate(("proof", "run")))
         what = f"{patch.name} has no proof: there is no file {patch.proof.script.name}"
@@ -252,6 +274,10 @@ def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Ite
             what=what,
             fix="write the check that fails without the patch",
         )
+    elif not _is_text(patch.proof.script):
+        what, fix = f"{patch.proof.script.name} is not Python source", "save it as UTF-8"
+        where = str(positions.locate(("proof", "run")))
+        yield Problem(code="patch-no-proof", where=where, what=what, fix=fix)
     for variant in patch.variants:
         if not variant.diff.is_file():
             what = f"there is no file {variant.diff.name}"
@@ -269,6 +295,13 @@ def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Ite
             what = f"two variants cover {both}: {one.versions} and {other.versions}"
             fix = "make the ranges disjoint"
             yield Problem(code="patch-overlap", where=str(other.location), what=what, fix=fix)
+
+
+def _is_text(file: Path) -> bool:
+    try:
+        return "\0" not in regular.read_text(file, LARGEST_PROOF)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _corners(patch: Patch) -> list[Version]:

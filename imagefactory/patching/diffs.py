@@ -10,17 +10,49 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
 from imagefactory.errors import Problem
+from imagefactory.system import files
 
 _FILE_LINE = re.compile(r"^(?:---|\+\+\+) (?P<name>[^\t\n]+)")
-_HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-_MODE_LINK = re.compile(
-    r"^(?:new file mode|old mode|new mode|deleted file mode) 120000|^index [0-9a-f.]+ 120000"
+_HUNK = re.compile(r"^@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
+_MODE = re.compile(
+    r"^(?:new file mode|old mode|new mode|deleted file mode|index [0-9a-f.]+) (?P<mode>\d+)"
 )
+#: What git's other header lines say that is wrong with a diff: code, problem and fix.
+_WRONG_MODES = {
+    "120000": (
+        "diff-symlink",
+        "the diff creates or changes a symbolic link",
+        "change the link's target instead",
+    ),
+    "160000": (
+        "diff-submodule",
+        "the diff changes the commit of a submodule",
+        "patch the files inside it instead",
+    ),
+}
+_WRONG_MODE = (
+    "diff-mode",
+    "the diff sets a file mode that git does not have",
+    "write 100644, or 100755 for a program",
+)
+_MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (?P<name>.+)")
+#: The largest diff that is read, in bytes.
+LARGEST = 10_000_000
 
 
 def problems(path: Path, shown: str) -> Iterator[Problem]:
     """Everything that is wrong with the diff at ``path``, which messages call ``shown``."""
-    data = path.read_bytes()
+    try:
+        data = files.read(path, LARGEST)
+    except OSError as error:
+        what, fix = f"the diff cannot be read: {error.strerror}", "write a smaller one"
+        yield Problem(code="diff-unreadable", where=f"{shown}:1", what=what, fix=fix)
+        return
+    if b"\0" in data:
+        line = data[: data.index(b"\0")].count(b"\n") + 1
+        what, fix = "the diff has a NUL byte", "patches change text only"
+        yield Problem(code="diff-binary", where=f"{shown}:{line}", what=what, fix=fix)
+        return
     if not data.strip():
         yield Problem(
             code="diff-empty",
@@ -69,14 +101,14 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
             yield Problem(
                 code="diff-binary", where=where, what="the diff has a binary hunk", fix=fix
             )
-        if _MODE_LINK.match(line):
-            fix = "change the link's target instead"
-            yield Problem(
-                code="diff-symlink",
-                where=where,
-                what="the diff creates or changes a symbolic link",
-                fix=fix,
-            )
+        mode = _MODE.match(line)
+        if mode and mode["mode"] not in ("100644", "100755"):
+            code, what, fix = _WRONG_MODES.get(mode["mode"], _WRONG_MODE)
+            yield Problem(code=code, where=where, what=what, fix=fix)
+        moved = _MOVED.match(line)
+        if moved and _escapes(f"a/{moved['name']}"):
+            what, fix = f"{moved['name']} is outside the tree", "name files relative to the tree"
+            yield Problem(code="diff-escape", where=where, what=what, fix=fix)
         found = _FILE_LINE.match(line)
         if not found or found["name"] == "/dev/null":
             continue
@@ -104,7 +136,7 @@ def _headers(text: str) -> Iterator[tuple[int, str]]:
     Inside a hunk, a removed line that begins with ``-- `` would look like a header.
     """
     old = new = 0
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_split(text), start=1):
         hunk = _HUNK.match(line)
         if hunk and old <= 0 and new <= 0:
             old, new = int(hunk[1] or 1), int(hunk[2] or 1)
@@ -115,6 +147,11 @@ def _headers(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def _split(text: str) -> list[str]:
+    """The lines of ``text`` as git sees them: a form feed, for one, ends none."""
+    return text.removesuffix("\n").split("\n")
+
+
 def _escapes(name: str) -> bool:
     prefix, _, inside = name.partition("/")
     parts = PurePosixPath(inside).parts
@@ -122,6 +159,7 @@ def _escapes(name: str) -> bool:
         prefix not in ("a", "b")
         or not inside
         or inside.startswith("/")
+        or not name.isprintable()
         or ".." in parts
         or ".git" in parts
     )
@@ -129,12 +167,15 @@ def _escapes(name: str) -> bool:
 
 def _parse(text: str, shown: str) -> Iterator[Problem]:
     try:
-        files = PatchSet(text)
-    except UnidiffParseError as error:
+        changed = PatchSet(text)
+    except (UnidiffParseError, ValueError) as error:  # a number may have thousands of digits
         fix = "generate it again with: git diff --no-index, or imagefactory patch new"
         where = f"{shown}:{_malformed_line(text)}"
         yield Problem(
-            code="diff-malformed", where=where, what=f"not a unified diff: {error}", fix=fix
+            code="diff-malformed",
+            where=where,
+            what=f"not a unified diff: {str(error)[:200]}",
+            fix=fix,
         )
         return
     bad_header = next(
@@ -148,7 +189,7 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
     if bad_header:
         what, fix = "not a valid hunk header", "write it as @@ -LINE,COUNT +LINE,COUNT @@"
         yield Problem(code="diff-malformed", where=f"{shown}:{bad_header}", what=what, fix=fix)
-    elif not files or not any(len(file) for file in files):
+    elif not changed or not any(len(file) for file in changed):
         what, fix = "the diff changes nothing", "delete it, or write the change"
         yield Problem(code="diff-empty", where=f"{shown}:1", what=what, fix=fix)
 
@@ -157,7 +198,7 @@ def _lines_after_hunks(text: str) -> Iterator[int]:
     """The first line after each hunk that looks like a part of it; git and unidiff ignore it."""
     inside = dict(_headers(text))
     after_hunk = False
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_split(text), start=1):
         if number not in inside or _HUNK.match(line):
             after_hunk = True
             continue
@@ -170,7 +211,7 @@ def _lines_after_hunks(text: str) -> Iterator[int]:
 def _malformed_line(text: str) -> int:
     """The line, from 1, at which a hunk ends early or is invalid; unidiff does not report it."""
     old = new = number = 0
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_split(text), start=1):
         hunk = _HUNK.match(line)
         if old <= 0 and new <= 0:
             if hunk:

@@ -13,6 +13,9 @@ from packaging.version import Version
 from imagefactory.inbuild import proofkit
 from imagefactory.system.yamlfile import Location
 
+#: The upstream projects that can be patched.
+PROJECTS = ("vllm", "flashinfer")
+
 
 class Stage(StrEnum):
     """Which tree a patch changes: the sdist, or the installed files below ``site-packages``."""

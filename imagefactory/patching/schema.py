@@ -12,13 +12,15 @@ from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
 KindName = Literal["fix", "feature", "preference", "latent"]
+#: A file of the patch's own folder, which is copied into build contexts.
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
 
 
 class VariantEntry(Strict):
     """The patch's diff for a range of upstream versions."""
 
     versions: Annotated[Text, Field(description="PEP 440 specifier")]
-    diff: Annotated[Text, Field(description="file beside patch.yaml")]
+    diff: Annotated[FileName, Field(description="file beside patch.yaml")]
     moved: Annotated[
         dict[Text, Text],
         Field(description="paths that the proof knows, and where upstream moved the files"),
@@ -43,7 +45,7 @@ class ExemptionEntry(Strict):
 class ProofEntry(Strict):
     """The check that fails on the pristine tree and passes on the patched one."""
 
-    run: Text
+    run: FileName
     kind: Literal["static", "behaviour", "host", "nvcc", "installed"]
     needs: list[proofkit.Need] = []
 

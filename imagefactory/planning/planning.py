@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from imagefactory.errors import FactoryError, InputError, Problem, fail
+from imagefactory.locking import closure
 from imagefactory.locking.lock import NO_UNPACKER, Lock, LockedToolchain, Resolution
 from imagefactory.matrix.cell import Base, Cell, request_of
 from imagefactory.matrix.matrix import Matrix
@@ -23,6 +24,8 @@ from imagefactory.system.platforms import Platform
 
 #: The code of everything that a lock may lack.
 UNCOVERED = "lock-uncovered"
+#: What keeps a cell from being built, and no other.
+LACKING = (UNCOVERED, closure.INCOMPLETE)
 #: The name and platform of a base.
 Key = tuple[str, Platform]
 Bases = Mapping[Key, BaseImage]
@@ -56,7 +59,8 @@ class Inputs:
         """
         version = self.lock.unpacker_version
         if version is None:
-            raise fail(InputError, UNCOVERED, NO_UNPACKER, fix="imagefactory lock")
+            where, fix = "wheels.lock", "imagefactory lock"
+            raise fail(InputError, UNCOVERED, NO_UNPACKER, where=where, fix=fix)
         return version
 
 
@@ -86,7 +90,7 @@ def _lacking(cell: Cell, inputs: Inputs) -> tuple[Problem, ...]:
         plan_wheel(cell, inputs)
         base_of(bases([cell], (), inputs.lock), cell.flavor.base, cell.platform)
     except FactoryError as error:
-        return tuple(problem for problem in error.problems if problem.code == UNCOVERED)
+        return tuple(problem for problem in error.problems if problem.code in LACKING)
     return ()
 
 
@@ -108,7 +112,8 @@ def base_of(bases: Bases, base: Base, platform: Platform) -> BaseImage:
     if found is None:
         what = f"wheels.lock has no base {base.name} for {platform}"
         fix = "run imagefactory lock; an image must exist for the build platform, too"
-        raise fail(InputError, "lock-uncovered", what, fix=fix)
+        where = str(base.where("suite") or base.where("image") or "wheels.lock")
+        raise fail(InputError, "lock-uncovered", what, where=where, fix=fix)
     return found
 
 
@@ -166,6 +171,9 @@ def _resolution(cell: Cell, inputs: Inputs) -> Resolution:
         what = f"wheels.lock has no resolution for {cell.name}"
         where = str(cell.locations["vllm"])
         raise fail(InputError, UNCOVERED, what, where=where, fix="imagefactory lock")
+    incomplete = closure.problems(found)
+    if incomplete:
+        raise InputError(incomplete)
     return found
 
 
@@ -214,6 +222,9 @@ def _toolchain(cell: Cell, inputs: Inputs) -> LockedToolchain | None:
         fix = f"add {cell.platform} to its `platforms` if missing, then run imagefactory lock"
         where = str(declared.location)
         raise fail(InputError, UNCOVERED, what, where=where, fix=fix)
+    incomplete = closure.problems(locked)
+    if incomplete:
+        raise InputError(incomplete)
     return locked
 
 

@@ -54,7 +54,8 @@ __all__ = [
 ]
 
 #: Columns of what is not a terminal and does not say: CI logs scroll sideways.
-WIDE = None if "COLUMNS" in os.environ or sys.stdout.isatty() else 160
+_TO_TERMINAL = sys.stdout is not None and sys.stdout.isatty()  # a closed one is None
+WIDE = None if "COLUMNS" in os.environ or _TO_TERMINAL else 160
 #: Columns that a terminal is assumed to have at least.
 LEAST = 80
 

@@ -6,22 +6,35 @@ The HTTP libraries take 50 ms to load, so they are imported only when a request 
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from imagefactory.errors import SetupError, fail
+from imagefactory.errors import InputError, SetupError, fail
+from imagefactory.system import ui
 
 if TYPE_CHECKING:
     from requests import Session
 
 CHUNK = 1 << 20
-#: Seconds.
-TIMEOUT = 60
+#: Seconds until a connection, and between two parts of an answer; uv's variables set others.
+CONNECT, READ = 10.0, 30.0
+#: How often a request is made once more; ``UV_HTTP_RETRIES`` sets another number.
+RETRIES = 2
+#: Seconds until a person is informed of what is waited for.
+PATIENCE = 5.0
+#: Seconds until that is said again of the same host.
+AGAIN = 30.0
+_SAID: dict[str, float] = {}
+_GUARD = threading.Lock()
 Answer = TypeVar("Answer")
 
 
@@ -29,6 +42,69 @@ def without_account(url: str) -> str:
     """``url`` without the credentials that it may contain."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def host_of(url: str) -> str:
+    """The host of ``url``, with its port."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def timeout() -> tuple[float, float]:
+    """Seconds until a connection, and between two parts of an answer."""
+    return (
+        _number("UV_HTTP_CONNECT_TIMEOUT", CONNECT, 0.1, 3600),
+        _number("UV_HTTP_TIMEOUT", READ, 0.1, 3600),
+    )
+
+
+def retries() -> int:
+    """How often a request is made once more."""
+    return int(_number("UV_HTTP_RETRIES", RETRIES, 0, 100))
+
+
+def _number(name: str, default: float, least: float, most: float) -> float:
+    """A variable's number. Raises InputError for what is none, or out of bounds."""
+    text = os.environ.get(name) or str(default)
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not least <= found <= most:
+        what, fix = f"{name} is {text[:40]!r}", f"write a number from {least:g} to {most:g}"
+        raise fail(InputError, "bad-variable", what, where="environment", fix=fix)
+    return found
+
+
+def uv_environment() -> dict[str, str]:
+    """The variables that bound uv's requests in the same way."""
+    connect, read = timeout()
+    return {
+        "UV_HTTP_TIMEOUT": str(max(1, round(read))),
+        "UV_HTTP_CONNECT_TIMEOUT": str(max(1, round(connect))),
+        "UV_HTTP_RETRIES": str(retries()),
+    }
+
+
+@contextmanager
+def waiting(url: str) -> Iterator[None]:
+    """Say which host is waited for, if the block takes long; once for all that wait for it."""
+    timer = threading.Timer(PATIENCE, _say_waiting, [host_of(url)])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say_waiting(host: str) -> None:
+    now = time.monotonic()
+    with _GUARD:
+        recent = now - _SAID.get(host, -AGAIN) < AGAIN
+        if not recent:
+            _SAID[host] = now
+    if not recent:
+        ui.say(f"waiting for {host} ...")
 
 
 @lru_cache(maxsize=1)
@@ -44,13 +120,13 @@ def _session() -> Session:
 
 
 def with_retries(request: Callable[[], Answer]) -> Answer:
-    """Call ``request``, up to three times if the connection fails or breaks halfway."""
+    """Call ``request``, and again if the connection fails or breaks halfway."""
     import requests  # noqa: PLC0415 - see the module's docstring
     import stamina  # noqa: PLC0415
 
     stamina.instrumentation.set_on_retry_hooks([])  # by default it logs its own event names
     broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-    return stamina.retry(on=broken, attempts=3)(request)()
+    return stamina.retry(on=broken, attempts=1 + retries(), wait_max=2.0)(request)()
 
 
 def within(seconds: float, work: Callable[[], Answer]) -> Answer:
@@ -92,7 +168,7 @@ def download(
         digest = hashlib.sha256()
         file.seek(0)
         file.truncate()
-        with _session().get(url, stream=True, timeout=TIMEOUT, auth=account) as answer:
+        with _session().get(url, stream=True, timeout=timeout(), auth=account) as answer:
             answer.raise_for_status()
             for chunk in answer.iter_content(CHUNK):
                 digest.update(chunk)
@@ -100,10 +176,28 @@ def download(
         return digest.hexdigest()
 
     try:
-        return with_retries(save)
+        with waiting(url):
+            return with_retries(save)
     except requests.RequestException as error:
-        fix = "check the URL and the network: imagefactory doctor"
-        raise fail(SetupError, code, f"{url}: {error}", fix=fix) from None
+        from imagefactory.system import index_errors  # noqa: PLC0415 - imports this module
+
+        found = index_errors.of_request(url, error)
+        raise fail(SetupError, code, found.what, fix=found.fix) from None
+
+
+def text_of(url: str, account: tuple[str, str] | None = None) -> str | None:
+    """The text at ``url``, for look-ups that have an alternative; None if there is none.
+
+    ``account`` is user and password.
+    """
+    import requests  # noqa: PLC0415
+
+    try:
+        with waiting(url):
+            answer = _session().get(url, timeout=timeout(), auth=account)
+    except requests.RequestException:
+        return None
+    return answer.content.decode("utf-8", "replace") if answer.ok else None
 
 
 def size_of(url: str, account: tuple[str, str] | None = None) -> int:
@@ -114,12 +208,14 @@ def size_of(url: str, account: tuple[str, str] | None = None) -> int:
     import requests  # noqa: PLC0415
 
     try:
-        answer = with_retries(
-            lambda: _session().head(url, timeout=TIMEOUT, allow_redirects=True, auth=account),
-        )
+        with waiting(url):
+            answer = with_retries(
+                lambda: _session().head(url, timeout=timeout(), allow_redirects=True, auth=account),
+            )
     except requests.RequestException as error:
-        fix = "check the indexes: imagefactory doctor"
-        raise fail(SetupError, "index-unreachable", f"{url}: {error}", fix=fix) from None
+        from imagefactory.system import index_errors  # noqa: PLC0415 - imports this module
+
+        raise SetupError(index_errors.of_request(url, error)) from None
     return int(answer.headers.get("content-length", 0))
 
 
@@ -128,7 +224,7 @@ def answers(url: str, account: tuple[str, str] | None = None) -> bool:
     import requests  # noqa: PLC0415
 
     try:
-        return _session().head(url, timeout=TIMEOUT, allow_redirects=True, auth=account).ok
+        return _session().head(url, timeout=timeout(), allow_redirects=True, auth=account).ok
     except requests.RequestException:
         return False
 
@@ -138,7 +234,7 @@ def is_up(url: str) -> bool:
     import requests  # noqa: PLC0415
 
     try:
-        _session().head(url, timeout=TIMEOUT)
+        _session().head(url, timeout=timeout())
     except requests.RequestException:
         return False
     return True

@@ -7,6 +7,8 @@ silently keep the last of two equal keys and read ``2.10`` as 2.1.
 from __future__ import annotations
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +19,20 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imagefactory.errors import InputError, Problem, fail
+from imagefactory.system import files
+
+#: The largest file that is read, in bytes.
+LARGEST = 300_000
+#: The most values that a file may have once its aliases are written out, and the longest of them.
+MOST_VALUES = 50_000
+LONGEST = 4000
+#: Problems of keys and types that are reported at once; beyond that the file is another one.
+MOST_PROBLEMS = 100
+#: Nesting at which libyaml's recursion is far from the end of the stack.
+_DEEPEST = 1000
+_COMPACT = re.compile(r"(?:[-?][ \t]+){100}")
+#: PyYAML's own parser takes seconds for more characters than this.
+_SMALL = 100_000
 
 Loc = tuple[str | int, ...]
 Schema = TypeVar("Schema", bound="Strict")
@@ -128,8 +144,8 @@ def examine(
     except RecursionError:
         what = "nested too deeply, or an anchor contains itself"
         fix = "write the values out, without such nesting"
-        raise InputError(
-            Problem(code=f"{prefix}-syntax", where=positions.file, what=what, fix=fix)
+        raise fail(
+            InputError, f"{prefix}-syntax", what, where=f"{positions.file}:1", fix=fix
         ) from None
     unprepared = prepare(data, positions) if prepare else []
     if unprepared:
@@ -138,7 +154,7 @@ def examine(
         try:
             return schema.model_validate(data), positions, problems
         except ValidationError as error:
-            found = _located(error, positions)
+            found = _located(error, positions)[:MOST_PROBLEMS]
         known = _known_keys(schema)
         # a mistake in an inherited value is reported where it is written
         own = [(loc, detail) for loc, detail in found if loc not in positions.inherited]
@@ -188,34 +204,50 @@ def in_file_order(problems: list[Problem]) -> list[Problem]:
 def _parse(text: str) -> yaml.Node | None:
     """Parse with libyaml if PyYAML has it, which is ten times as fast.
 
-    For errors PyYAML's own parser runs again, as its messages are better.
+    For errors PyYAML's own parser runs again, as its messages are better. Raises RecursionError
+    for what is nested so deeply that libyaml would overflow the stack.
     """
+    if _COMPACT.search(text) or _flow_depth(text) > _DEEPEST:
+        raise RecursionError
     try:
         return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:
+        if len(text) > _SMALL:
+            raise
         return yaml.compose(text, Loader=yaml.SafeLoader)
+
+
+def _flow_depth(text: str) -> int:
+    """An upper bound of the nesting of ``[`` and ``{``: those in strings count as well."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
     try:
-        root = _parse(path.read_text(encoding="utf-8"))
+        root = _parse(files.read_text(path, LARGEST))
     except FileNotFoundError:
         what, fix = f"there is no file {path}", "run in the project's folder, or name the file"
         raise fail(InputError, f"{prefix}-missing", what, fix=fix) from None
     except UnicodeDecodeError as error:
-        what, where = f"the file is not UTF-8 (byte {error.start})", positions.file
+        line = error.object[: error.start].count(b"\n") + 1
+        what, where = f"the file is not UTF-8 (byte {error.start})", f"{positions.file}:{line}"
         fix = "save it as UTF-8"
         raise fail(InputError, f"{prefix}-encoding", what, where=where, fix=fix) from None
     except OSError as error:
-        what, fix = f"{path} cannot be read: {error.strerror}", "name a readable file"
-        raise fail(InputError, f"{prefix}-missing", what, fix=fix) from None
+        what, fix = f"it cannot be read: {error.strerror}", "name a readable file"
+        where = f"{positions.file}:1"
+        raise fail(InputError, f"{prefix}-missing", what, where=where, fix=fix) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = f"not valid YAML: {error.problem or error.context}"
         where = f"{positions.file}:{mark.line + 1 if mark else 1}"
         raise fail(InputError, f"{prefix}-syntax", what, where=where, fix="fix the line") from None
     except yaml.YAMLError as error:
-        what, where = f"not valid YAML: {error}", positions.file
+        what, where = f"not valid YAML: {_one_line(error)}", f"{positions.file}:1"
         raise fail(InputError, f"{prefix}-syntax", what, where=where, fix="fix the file") from None
     if root is None:
         what, where = "the file is empty", f"{positions.file}:1"
@@ -227,6 +259,10 @@ def _plain(
     node: yaml.Node, loc: Loc, positions: Positions, problems: list[Problem], prefix: str
 ) -> Any:
     positions.lines.setdefault(loc, node.start_mark.line + 1)
+    if len(positions.lines) > MOST_VALUES:
+        what = f"more than {MOST_VALUES} values, those that aliases repeat included"
+        where, fix = f"{positions.file}:{node.start_mark.line + 1}", "use fewer, or no aliases"
+        raise fail(InputError, f"{prefix}-syntax", what, where=where, fix=fix)
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, loc, positions, problems, prefix)
     if isinstance(node, yaml.SequenceNode):
@@ -235,6 +271,7 @@ def _plain(
             for i, item in enumerate(node.value)
         ]
     positions.raw[loc] = node.value
+    problems += _unfit(node.value, f"{positions.file}:{positions.line(loc)}", prefix)
     if node.tag == "tag:yaml.org,2002:int" and node.value.isdecimal() and len(node.value) < 10:
         return int(node.value)
     if node.tag == "tag:yaml.org,2002:bool":
@@ -258,9 +295,37 @@ def _mapping(
             duplicate = Problem(code=f"{prefix}-duplicate-key", where=where, what=what, fix=fix)
             problems.append(duplicate)
             continue
+        problems += _unfit(key, f"{positions.file}:{line}", prefix)
         positions.lines[*loc, key] = line
         found[key] = _plain(value_node, (*loc, key), positions, problems, prefix)
     return found
+
+
+def _unfit(text: str, where: str, prefix: str) -> list[Problem]:
+    """The problem with characters or the length of ``text``, if there is one.
+
+    What is invisible or reverses the reading direction has no meaning in any value, and would end
+    up in labels, names and on terminals.
+    """
+    if len(text) > LONGEST:
+        what, fix = f"a value of {len(text)} characters", f"write at most {LONGEST}"
+        return [Problem(code=f"{prefix}-too-long", where=where, what=what, fix=fix)]
+    bad = None if text.isprintable() else next(filter(_is_invisible, text), None)
+    if bad is None:
+        return []
+    what, fix = f"the character U+{ord(bad):04X} is not printable", "remove it"
+    return [Problem(code=f"{prefix}-character", where=where, what=what, fix=fix)]
+
+
+def _is_invisible(char: str) -> bool:
+    # emoji and some scripts need the joiners
+    if char.isprintable() or char in "\n\t\u200c\u200d":
+        return False
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _not_a_string(raw: str, kind: str, where: str, prefix: str) -> Problem:

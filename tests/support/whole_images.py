@@ -23,7 +23,7 @@ from imagefactory import inbuild
 from imagefactory.inbuild import manifest
 from imagefactory.locking.lock import Wheel
 from imagefactory.matrix.cell import Base as MatrixBase
-from imagefactory.patching.patch import Origin, Patch, Proof, Stage, Step, Variant
+from imagefactory.patching.patch import Kind, Origin, Patch, Proof, Stage, Step, Variant
 from imagefactory.planning import cell_plan, image_config
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings, from_environment
@@ -346,6 +346,8 @@ def _step(folder: Path) -> Step:
         exemptions=(),
         proof=Proof(script=folder / "proof.py", kind="static", needs=()),
         text={},
+        kind=Kind.FIX,
+        kinds=(),
     )
     return Step(patch=patch, version="0.22.1", variant=variant)
 

@@ -179,6 +179,45 @@ def test_a_full_disk_is_reported_with_how_to_free_space(
     assert "imagefactory prune" in done.err
 
 
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("verify", "--", "--help"), "image-name"),
+        (("inspect", "--", "-v"), "image-name"),
+        (("diff", "a:b", "--", "--help"), "image-name"),
+        (("rebuild", "--", "a b"), "image-name"),
+        (("lock", "-P", "--help"), "package-name"),
+        (("build", "--matrix", "--builder", "--help"), "builder-name"),
+    ],
+)
+def test_an_argument_is_never_an_option_of_another_program(
+    run: Run, argv: tuple[str, ...], code: str
+) -> None:
+    ended = run(*argv)
+    assert ended.code == 2
+    assert f"[{code}]" in ended.err
+
+
+def test_a_closed_standard_output_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    ended = run("plan", "--check")
+    assert ended.code == 3
+    assert "standard output is closed [output-closed]" in ended.err
+
+
+def test_a_result_that_cannot_be_written_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ui, "finish", full)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    ended = run("--version")
+    assert ended.code == 3
+    assert "[disk-full]" in ended.err
+
+
 def test_options_of_try_need_try_and_try_needs_one_cell(run: Run) -> None:
     done = run("wheel", "--target", "sm_121a")
     assert done.code == 2

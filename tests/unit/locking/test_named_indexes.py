@@ -187,7 +187,7 @@ def test_an_index_that_wants_credentials_is_reported_with_where_to_put_them(
     ):
         updated(write(tmp_path, url), main, {})
     (problem,) = caught.value.problems
-    assert problem.code == "index-unreachable"
+    assert problem.code == "index-credentials"
     assert "401" in problem.what
     assert "UV_INDEX_CU130_USERNAME" in problem.fix
 

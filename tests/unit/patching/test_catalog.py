@@ -13,7 +13,8 @@ from support.patches import PATCH, make
 from imagefactory.errors import InputError
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog
-from imagefactory.patching.patch import Origin, State
+from imagefactory.patching.patch import PROJECTS, Origin, State
+from imagefactory.patching.sources import DISTRIBUTIONS
 
 
 def codes(root: Path) -> dict[str, str | None]:
@@ -148,3 +149,46 @@ def test_the_mistakes_in_all_patches_are_reported_together(tmp_path: Path) -> No
 
 def test_the_committed_catalogue_is_valid() -> None:
     assert catalog.load(ROOT / "patches")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../../matrix.yaml", "--help", "..", "a b"])
+def test_a_proof_or_a_diff_is_a_file_of_the_patch_itself(tmp_path: Path, name: str) -> None:
+    make(tmp_path, text=PATCH.replace("run: proof.py", f"run: {name!r}"))
+    make(tmp_path, "vllm/two", PATCH.replace("diff: a.diff", f"diff: {name!r}"))
+    found = codes(tmp_path)
+    assert found["patch-wrong-value"]
+
+
+@pytest.mark.parametrize("file", ["proof.py", "a.diff"])
+def test_a_link_out_of_the_patch_is_not_followed(tmp_path: Path, file: str) -> None:
+    folder = make(tmp_path)
+    (folder / file).unlink()
+    (folder / file).symlink_to("/etc/passwd")
+    assert codes(tmp_path)["patch-link"] == "patches/vllm/one/patch.yaml:1"
+
+
+def test_a_proof_is_text(tmp_path: Path) -> None:
+    (make(tmp_path) / "proof.py").write_bytes(b"\0\xff")
+    assert "patch-no-proof" in codes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("vllm/-x", "patch-bad-name"),
+        ("vllm/a b", "patch-bad-name"),
+        ("nobody/x", "patch-unknown-project"),
+    ],
+)
+def test_a_patch_has_a_name_and_a_known_project(tmp_path: Path, name: str, code: str) -> None:
+    make(tmp_path, name)
+    assert code in codes(tmp_path)
+
+
+def test_a_version_range_is_of_versions(tmp_path: Path) -> None:
+    make(tmp_path, text=PATCH.replace('">=0.22,<0.23"', '"===new"'))
+    assert "patch-bad-versions" in codes(tmp_path)
+
+
+def test_the_projects_are_those_with_sources() -> None:
+    assert set(PROJECTS) == set(DISTRIBUTIONS)

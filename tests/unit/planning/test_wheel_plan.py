@@ -232,10 +232,10 @@ def test_an_image_proves_installed_patches_again_and_records_compiled_ones() -> 
 def test_the_lock_keeps_the_wheels_that_some_cell_still_needs(lock: Lock) -> None:
     wheel = lock.resolutions[0].wheels[0]
     old = [
-        BuiltWheel(key=key, platform=Platform.ARM64, replaces="r", wheel=wheel)
+        BuiltWheel(key=key, platform=Platform.ARM64, replaces="0" * 64, wheel=wheel)
         for key in ("one", "two")
     ]
-    new = BuiltWheel(key="three", platform=Platform.ARM64, replaces="r", wheel=wheel)
+    new = BuiltWheel(key="three", platform=Platform.ARM64, replaces="0" * 64, wheel=wheel)
     made = Made(built=new, path=Path("x"), fresh=True, patches=())
     found = wheels.with_built(replace(lock, built=tuple(old)), [made], {"two", "three"})
     assert [built.key for built in found.built] == ["three", "two"]
@@ -255,7 +255,7 @@ def test_a_wheel_is_locked_although_another_cell_of_the_matrix_has_problems(
     (tmp_path / "matrix.yaml").write_text(text)
     wheel = project_lock().resolutions[0].wheels[0]
     old, new = (
-        BuiltWheel(key=key, platform=Platform.ARM64, replaces="r", wheel=wheel)
+        BuiltWheel(key=key, platform=Platform.ARM64, replaces="0" * 64, wheel=wheel)
         for key in ("old", "new")
     )
     lock = replace(project_lock(), built=(old,))

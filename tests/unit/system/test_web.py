@@ -59,5 +59,5 @@ def test_a_download_that_keeps_breaking_is_reported_with_its_url(
         download(server, 9)
     (problem,) = caught.value.problems
     assert problem.code == "wheel-unreachable"
-    assert problem.what.startswith(f"http://127.0.0.1:{server.server_port}/x: ")
+    assert f"(http://127.0.0.1:{server.server_port}/x)" in problem.what
     assert server.requests == 3  # type: ignore[attr-defined]

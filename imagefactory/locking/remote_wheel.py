@@ -1,0 +1,58 @@
+"""Reads single members of a wheel on an index: by ranged requests, or else from all of it."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from imagefactory.errors import SetupError, fail
+from imagefactory.locking import wheelhouse
+from imagefactory.settings import Settings
+from imagefactory.system import index_errors, ui, web
+
+if TYPE_CHECKING:
+    from imagefactory.locking.lock import Wheel
+
+
+def member(
+    wheel: Wheel, url: str, settings: Settings, choose: Callable[[zipfile.ZipFile], str]
+) -> bytes:
+    """The member of a wheel that ``choose`` names, without downloading the wheel if possible.
+
+    From an index that answers no ranged requests the whole wheel is downloaded, and kept. Raises
+    SetupError if it cannot be read, KeyError if it has no such member.
+    """
+    import requests  # noqa: PLC0415 - takes 50 ms
+    from remotezip import RangeNotSupported, RemoteZip, RemoteZipError  # noqa: PLC0415
+
+    account = settings.account_for(url)
+
+    def ranged() -> bytes:
+        with RemoteZip(url, auth=account, timeout=web.timeout()) as archive:
+            data: bytes = archive.read(choose(archive))
+        return data
+
+    try:
+        with web.waiting(url):
+            return web.with_retries(ranged)
+    except RangeNotSupported:
+        host = web.host_of(url)
+        size = f" ({ui.size(wheel.size)})" if wheel.size else ""
+        ui.say(f"{host} answers no ranged requests: downloading all of {wheel.filename}{size}")
+    except (RemoteZipError, requests.RequestException) as error:
+        raise SetupError(index_errors.of_request(url, error)) from None
+    except zipfile.BadZipFile as error:
+        raise _corrupt(wheel, url, error) from None
+    path = wheelhouse.fetch(url, wheel.sha256, wheel.filename, settings)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(choose(archive))
+    except zipfile.BadZipFile as error:
+        raise _corrupt(wheel, url, error) from None
+
+
+def _corrupt(wheel: Wheel, url: str, error: Exception) -> Exception:
+    what = f"{web.without_account(url)} is not a whole wheel: {error}"
+    fix = f"ask the operator of {web.host_of(url)}, or take {wheel.name} from another index"
+    return fail(SetupError, "index-corrupt", what, fix=fix)

@@ -1,0 +1,29 @@
+"""Reads files that a person names, which may be anything: a pipe, a device, a folder, too large."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most ``limit`` bytes.
+
+    Raises OSError for anything else: opening a pipe or reading a device might never end.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        text = os.strerror(code) if code == errno.EISDIR else "not a regular file"
+        raise OSError(code, text, str(path))
+    if found.st_size > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+    with path.open("rb") as file:
+        return file.read(limit + 1)
+
+
+def read_text(path: Path, limit: int) -> str:
+    """As ``read``, decoded. Raises UnicodeDecodeError if it is not UTF-8, too."""
+    return read(path, limit).decode("utf-8")
