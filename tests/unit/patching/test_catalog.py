@@ -87,13 +87,13 @@ def test_the_error_for_an_unknown_patch_lists_the_available_ones(tmp_path: Path)
         ("vllm/gone", PATCH, "patch-unknown", "available: vllm/one"),
         ("vllm/one", PATCH + "draft: true\n", "patch-draft", "remove `draft`"),
         ("vllm/one", PATCH.replace("installed", "source"), "patch-stage", "binaries: compiled"),
-        ("other/one", PATCH, "patch-no-version", "give the cell that axis"),
+        ("flashinfer/one", PATCH, "patch-no-version", "give the cell that axis"),
     ],
 )
 def test_a_patch_that_a_cell_cannot_have_is_refused_at_its_flavor(
     tmp_path: Path, listed: str, text: str, code: str, fix: str
 ) -> None:
-    make(tmp_path, "other/one" if listed == "other/one" else "vllm/one", text)
+    make(tmp_path, listed if listed == "flashinfer/one" else "vllm/one", text)
     cell = matrix.load(write_matrix(tmp_path, "[vllm/one]", f"[{listed}]")).cells[0]
     with pytest.raises(InputError) as caught:
         catalog.series(catalog.load(tmp_path / "patches"), cell)
@@ -115,7 +115,7 @@ def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
     stops = {state.value for state in State if state.stops_build}
     assert stops == {"conflict", "broken"}
     goes_on = {state.value for state in State} - stops
-    assert goes_on == {"needed", "obsolete", "n/a", "unknown"}
+    assert goes_on == {"needed", "obsolete", "declared", "n/a", "unknown"}
 
 
 @pytest.mark.parametrize(

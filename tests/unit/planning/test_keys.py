@@ -28,7 +28,7 @@ NOT_IN_AN_IMAGE = {
     r"cell\.tags.*": "names of an image are outside of it",
     r"cell\.(flavor\.)?(requirements|overrides|indexes).*": "decide the lock, whose wheels count",
     r"cell\.flavor\.(patches.*|toolchain|build)": "the series, wheels and compilers count",
-    r"(cell\.flavor\.)?base\.base\..*|cell\.flavor\.base\.(image|suite|python|packages).*": (
+    r"(cell\.flavor\.)?base\.base\..*|cell\.flavor\.base\.(name|image|suite|python|packages).*": (
         "what is locked for the base counts"
     ),
     r"cell\.flavor\.base\.glibc": "only wheels of the index are chosen by it, by the lock",
@@ -39,8 +39,8 @@ NOT_IN_AN_IMAGE = {
         "the question to the resolver; its answer counts"
     ),
     r"resolution\.torch\.cuda": "stands in the wheel of torch, whose hash counts",
-    r"(resolution|toolchain)\.wheels\[\]\.(size|index|filename)": (
-        "where a wheel is from, and its size, follow from its hash"
+    r"(resolution|toolchain)\.wheels\[\]\.(size|index|filename|requires).*": (
+        "where a wheel is from, its size and what it requires follow from its hash"
     ),
     r"toolchain\.(name|platform|requirements).*": "its wheels count",
 }
@@ -171,7 +171,7 @@ def test_the_order_and_the_number_of_patches_are_in_the_key() -> None:
 
 #: What does not change what a base of packages is assembled from.
 NOT_IN_A_BASE = re.compile(
-    r"name|created|image|packages.*|builder.*|debs\[\]\.(arch|size|archive|path)"
+    r"name|created|image|env|packages.*|(builder|compiler).*|debs\[\]\.(arch|size|archive|path)"
 )
 
 
