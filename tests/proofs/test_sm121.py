@@ -31,6 +31,10 @@ string(REGEX MATCH "code=sm_([0-9]+[af]?)" found "${CMAKE_CUDA_FLAGS}")
 set(asked "${CMAKE_MATCH_1}")
 set(family "120f")
 set(plain "120")
+if(asked STREQUAL "110")
+  set(family "110f")
+  set(plain "110")
+endif()
 @HERE@
 foreach(source @ENTRIES@)
   set_property(SOURCE csrc/fp4/${source} PROPERTY COMPILE_OPTIONS -gencode arch=compute_${plain},code=sm_${plain})
@@ -119,6 +123,13 @@ def test_a_guard_that_shuts_out_what_the_target_defines_is_a_symptom(tmp_path: P
         "for 12.1a: scaled_mm_sm120_fp8.cu: enable_sm120_only shuts out __CUDA_ARCH__ 1210" in said
     )
     assert "1200" not in said
+
+
+@cmake
+def test_another_gpu_that_gets_no_code_any_more_is_a_symptom(tmp_path: Path) -> None:
+    here = 'if(asked STREQUAL "110")\n  set(family "120f")\n  set(plain "120")\nendif()'
+    code, said = judged("cmake-arch-121", build(tmp_path, here=here))
+    assert (code, said) == (1, "for 11.0: no code at all")
 
 
 @cmake
