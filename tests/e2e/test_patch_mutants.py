@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
-from mutants import Mutant, patches, refactors
+from mutants import patches, refactors
 from support import spoilt
 from support.spoilt import Plan
 
@@ -20,23 +18,11 @@ COUNT = 2
 PLANS = [plan for plan in spoilt.plans() if "nvcc" not in plan.patch.proof.needs]
 
 
-def _tried(plan: Plan) -> list[Mutant]:
-    return patches.tried(plan, plan.releases[-1], count=COUNT)
-
-
-@pytest.fixture(scope="module")
-def mutants() -> dict[str, list[Mutant]]:
-    """The mutants of each patch."""
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip((p.patch.name for p in PLANS), pool.map(_tried, PLANS), strict=True))
-
-
-@pytest.mark.parametrize("name", [plan.patch.name for plan in PLANS])
-def test_a_patch_that_is_spoilt_turns_its_proof_red(
-    mutants: dict[str, list[Mutant]], name: str
-) -> None:
-    alive = [one.change for one in mutants[name] if not one.killed and not one.harmless]
-    assert (bool(mutants[name]), alive) == (True, [])
+@pytest.mark.parametrize("plan", PLANS, ids=[plan.patch.name for plan in PLANS])
+def test_a_patch_that_is_spoilt_turns_its_proof_red(plan: Plan) -> None:
+    tried = patches.tried(plan, plan.releases[-1], count=COUNT)
+    alive = [one.change for one in tried if not one.killed and not one.harmless]
+    assert (bool(tried), alive) == (True, [])
 
 
 @pytest.mark.parametrize(
