@@ -128,8 +128,12 @@ def _answers(run: ServerRun, kind: str) -> Verdict:
         return failed(_with_log(said, run), seconds=seconds)
     different = dict.fromkeys(str(answer) for answer in answers if answer.when == FIRST)
     later = len(answers) - len(different)
-    return passed(f"{'; '.join(different)}; right {later} more times", seconds=seconds)
+    return passed(f"{'; '.join(different)}; right {_times(later)}", seconds=seconds)
 
 
 def _with_log(text: str, run: ServerRun) -> str:
     return f"{text}\nlast lines of the server's log:\n{run.log_tail}" if run.log_tail else text
+
+
+def _times(later: int) -> str:
+    return "once more" if later == 1 else f"{later} more times"
