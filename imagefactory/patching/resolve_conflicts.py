@@ -1,7 +1,7 @@
 """Resolves merge conflicts in which a patch only adds lines: they go next to upstream's change.
 
-Lines that upstream has added as well are not added again, and nothing is put where upstream removed
-what was there. Whether the result is right is for the patch's proof to decide.
+Lines that upstream has added as well are not added again, and nothing but a paragraph of its own is
+put where upstream removed what was there. Whether the result is right is for the patch's proof to decide.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def resolve(text: bytes, side: Side) -> bytes | None:
         )
         if has_change(ours, base, theirs):
             return match["ours"]
-        added = [] if is_removed(ours, base) else own_lines(ours, base, theirs)
+        added = [] if is_removed(ours, base, theirs) else own_lines(ours, base, theirs)
         if not added:
             failed = True
         return b"".join([*ours, *added] if side is Side.AFTER else [*added, *ours])
@@ -46,10 +46,30 @@ def resolve(text: bytes, side: Side) -> bytes | None:
     return None if failed or b"<<<<<<< " in done else done
 
 
-def is_removed(ours: Sequence[bytes], base: Sequence[bytes]) -> bool:
-    """Whether upstream removed the lines around which the patch adds its own."""
+def is_removed(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> bool:
+    """Whether upstream removed the lines around which the patch adds its own.
+
+    A paragraph of its own, after the removed lines and no deeper than they were, needs none of
+    them: it stays between what is before and after it.
+    """
     before, now = (_words(lines) for lines in (base, ours))
-    return len(now) < len(before) and not set(now) & set(before)
+    removed = len(now) < len(before) and not set(now) & set(before)
+    return removed and (bool(now) or not _is_paragraph(base, theirs))
+
+
+def _is_paragraph(base: Sequence[bytes], theirs: Sequence[bytes]) -> bool:
+    """Whether the patch adds a paragraph after all of ``base``, indented as its first level is."""
+    kept = b"".join(base).rstrip()
+    added = b"".join(theirs)
+    if not added.startswith(kept) or not re.match(rb"[ \t]*\n[ \t]*\n", added[len(kept) :]):
+        return False
+    own = added[len(kept) :].splitlines()
+    levels = [min(map(_indent, filter(bytes.strip, lines)), default=0) for lines in (base, own)]
+    return levels[0] == levels[1]
+
+
+def _indent(line: bytes) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def has_change(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> bool:

@@ -207,7 +207,11 @@ CONFLICT = b"<<<<<<< new\n%s||||||| old\n%s=======\n%s>>>>>>> patch\n"
     [
         (b"O\n", b"B\n", b"B\nown\n", b"O\nown\n"),
         # upstream removed the lines around the patch's: they would end up anywhere
-        (b"", b"B\n", b"B\n\nown\n", None),
+        (b"", b"B\n", b"B\nown\n", None),
+        (b"", b"if B:\n  C\n", b"if B:\n  C\n\n  own\n", None),
+        # but a paragraph of its own needs none of them
+        (b"", b"B\n", b"B\n\nown\n", b"\nown\n"),
+        (b"", b"if B:\n  C\n\n", b"if B:\n  C\n\nif own:\n  do\n\n", b"\nif own:\n  do\n\n"),
         (b"return x\n", b"B\nC\n", b"B\nown\nC\n", None),
         # a closing parenthesis that upstream's change has as well is the patch's own, too
         (b"B\nlog(\n)\n", b"B\n", b"B\nown(\n)\n", b"B\nlog(\n)\nown(\n)\n"),
