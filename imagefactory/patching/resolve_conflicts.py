@@ -1,7 +1,8 @@
 """Resolves merge conflicts in which a patch only adds lines: they go next to upstream's change.
 
-Lines that upstream has added as well are not added again, and nothing but a paragraph of its own is
-put where upstream removed what was there. Whether the result is right is for the patch's proof to decide.
+Lines that upstream has added as well are not added again, and nothing but a paragraph of its own
+is put where upstream removed what was there. Whether the result is right is for the patch's proof
+to decide.
 """
 
 from __future__ import annotations
