@@ -213,6 +213,9 @@ class WholeImage:
             tree[f"opt/venv/{name}"] = Node(link=target)
         activate = b"VIRTUAL_ENV=/opt/venv\nPS1=venv\n"
         tree["opt/venv/bin/activate"] = Node(data=activate)
+        tree["opt/venv/.gitignore"] = Node(
+            data=b"# Created by venv; see https://docs.python.org/3/library/venv.html\n*\n"
+        )
         tree["opt/venv/pyvenv.cfg"] = Node(
             data=b"home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.13.5\n"
             b"executable = /usr/bin/python3.13\n"

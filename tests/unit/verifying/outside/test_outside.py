@@ -189,6 +189,11 @@ CHANGED = (
         says="/opt/venv/bin/python3 is a link to /opt/evil, not to /usr/bin/python3",
     ),
     Spoilt(
+        name="a file that Python's venv module writes says something else",
+        spoil=edit("opt/venv/.gitignore", same(b"*", b"x")),
+        says="/opt/venv/.gitignore has other content",
+    ),
+    Spoilt(
         name="the environment sees the system's packages",
         spoil=edit("opt/venv/pyvenv.cfg", same(b"= false", b"= true")),
         says="/opt/venv/pyvenv.cfg is not that of a plain virtual environment",
