@@ -19,7 +19,8 @@ CPLUSPLUS = frozenset({".cu", ".cuh", ".h", ".hpp", ".inl", ".cpp", ".cc"})
 _PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
 #: Comments, strings and characters of C++, whose brackets do not count.
 _NOT_CODE = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'',
+    r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)"'
+    r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'',
     re.DOTALL,
 )
 _LEAVES = re.compile(r"^(\s*)(?:return\b[^;{}]*|break|continue|goto \w+);\s*$")

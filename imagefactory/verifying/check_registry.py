@@ -192,7 +192,7 @@ def judge(subject: Subject) -> tuple[CheckResult, ...]:
 def _result(entry: Registered, subject: Subject) -> CheckResult:
     try:
         verdict = _sound(_unmet(entry, subject) or entry.function(subject))
-    except Exception as error:  # noqa: BLE001 - a report of another shape than expected proves nothing
+    except Exception as error:  # noqa: BLE001 - a report of another shape
         verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
     may_skip = entry.excusable or "server" in entry.needs
     detail = verdict.detail

@@ -167,7 +167,7 @@ def load(theme: str, source: str) -> ModuleType:
     module = ModuleType(f"imagefactory_probe_{theme}")
     # Registered because dataclasses look their module up.
     sys.modules[module.__name__] = module
-    exec(compile(source, file_of(theme), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - our own text
+    exec(compile(source, file_of(theme), "exec", dont_inherit=True), module.__dict__)  # noqa: S102
     return module
 
 

@@ -21,7 +21,7 @@ def read(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"its report is no JSON: {error}") from None
     if not isinstance(report, dict):
-        raise ValueError(f"its report is a JSON {type(report).__name__} and not an object")  # noqa: TRY004 - it is data
+        raise ValueError(f"its report is a JSON {type(report).__name__} and not an object")  # noqa: TRY004
     faults = [
         name
         for name, good in {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support import matrices
-from support.index import wheels_of_matrix, write_pages
+from support.index import running, wheels_of_matrix, write_pages
 
 from faults import Outcome
 from imagefactory.errors import FactoryError
@@ -127,15 +126,8 @@ def served(root: Path, where: str, what: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
         return
     handler = partial(_Faulty, where, what, directory=str(root))
-    server = _Server(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with running(_Server(("127.0.0.1", 0), handler)) as url:
+        yield url
 
 
 class _Server(ThreadingHTTPServer):

@@ -83,7 +83,13 @@ def served(root: Path, account: str = "") -> Iterator[str]:
     """Serve the files below ``root``; yields the URL. ``account`` is as for ``serve``."""
     basic = f"Basic {base64.b64encode(account.encode()).decode()}" if account else ""
     handler = partial(_Handler, basic, directory=str(root))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as url:
+        yield url
+
+
+@contextmanager
+def running(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Let ``server`` answer requests meanwhile; yields its URL."""
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
     )

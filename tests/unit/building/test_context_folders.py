@@ -1,4 +1,4 @@
-"""Folders of build contexts: two checkouts build at the same time, and nothing is left of either."""
+"""Folders of build contexts: two checkouts build at the same time, and nothing is left behind."""
 
 from __future__ import annotations
 

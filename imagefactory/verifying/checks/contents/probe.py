@@ -25,7 +25,7 @@ def facts(context: Context) -> dict[str, Any]:
     for root in dict.fromkeys((site, Path(os.environ.get("CUDA_HOME") or site))):
         for folder, _, names in os.walk(root):
             for name in names:
-                path = os.path.join(folder, name)  # noqa: PTH118 - a path object for each of 60,000 files takes seconds
+                path = os.path.join(folder, name)  # noqa: PTH118 - 60,000 Paths take seconds
                 if name.endswith(UNUSED) and root == site and name not in LINKED:
                     unused.append(path)
                 elif os.path.islink(path) and not os.path.exists(path):  # noqa: PTH110, PTH114

@@ -50,7 +50,7 @@ def cuda_of_torch() -> str | None:
         import torch  # type: ignore[import-not-found]  # noqa: PLC0415
 
         cuda: str | None = torch.version.cuda
-    except Exception:  # noqa: BLE001 - reported by the torch theme; here the extensions will not load
+    except Exception:  # noqa: BLE001 - the torch theme reports it
         return None
     return cuda
 

@@ -7,7 +7,7 @@ MLP, norms and sampling all work.
 
 from __future__ import annotations
 
-from imagefactory.verifying.check_registry import Verdict, check, failed, passed, unknown
+from imagefactory.verifying.check_registry import Verdict, check, count, failed, passed, unknown
 from imagefactory.verifying.client import FIRST
 from imagefactory.verifying.server import LOG_FLOOD, MODEL_NAME, ServerRun
 from imagefactory.verifying.subject import Subject, ending
@@ -128,12 +128,8 @@ def _answers(run: ServerRun, kind: str) -> Verdict:
         return failed(_with_log(said, run), seconds=seconds)
     different = dict.fromkeys(str(answer) for answer in answers if answer.when == FIRST)
     later = len(answers) - len(different)
-    return passed(f"{'; '.join(different)}; right {_times(later)}", seconds=seconds)
+    return passed(f"{'; '.join(different)}; right {count(later, 'more time')}", seconds=seconds)
 
 
 def _with_log(text: str, run: ServerRun) -> str:
     return f"{text}\nlast lines of the server's log:\n{run.log_tail}" if run.log_tail else text
-
-
-def _times(later: int) -> str:
-    return "once more" if later == 1 else f"{later} more times"
