@@ -9,6 +9,7 @@ from imagefactory import opening, pipeline
 from imagefactory.building import bakefile, building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
+from imagefactory.building.stack import stack
 from imagefactory.errors import InputError, fail
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
@@ -47,7 +48,8 @@ def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> 
     native = planned.site.platform if planned.site else planned.plans[0].cell.platform
     builder_bases = building.of_platform(planned.bases, native)
     contexts = opening.contexts(workspace, planned.inputs, out)
-    file = bakefile.write_cells(contexts, planned.plans, builder_bases, BakeOptions())
+    stacks = {one.cell.name: stack.make(one, contexts.settings) for one in planned.plans}
+    file = bakefile.write_cells(contexts, planned.plans, builder_bases, stacks, BakeOptions())
     return Rendered(plans=planned.plans, bakefile=file)
 
 

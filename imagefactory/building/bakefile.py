@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from imagefactory.building import bases, builders, layouts
 from imagefactory.building.contexts import Contexts
+from imagefactory.building.stack.stack import Stack
 from imagefactory.errors import InputError, fail
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
@@ -36,12 +37,14 @@ class BakeOptions:
         load: whether finished images are loaded into the engine, because the builder has an image
             store of its own.
         output: folder for OCI layouts of the images; None for the engine's store.
+        layers: folder to make all layers of wheels in, anew; None for the cache folder.
     """
 
     uncached: Literal["none", "cells", "all"] = "none"
     cache: str | None = None
     load: bool = False
     output: Path | None = None
+    layers: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,23 +66,23 @@ def write_cells(
     contexts: Contexts,
     plans: Sequence[CellPlan],
     builder_bases: Mapping[str, BaseImage],
+    stacks: Mapping[str, Stack],
     options: BakeOptions,
 ) -> Path:
     """Write contexts and ``docker-bake.json`` for ``plans``; returns the bake file's path.
 
-    ``builder_bases`` is, by the name of the base, that base for the build platform. Raises
-    InputError if one is missing, and the errors of ``Contexts.write_cell`` and ``bases.contexts``.
+    ``builder_bases`` is, by the name of the base, that base for the build platform; ``stacks`` are
+    the layers of each cell. Raises InputError if a base is missing, and the errors of
+    ``bases.contexts``.
     """
     targets: dict[str, Any] = {}
     for plan in plans:
         builder = _builder(plan, builder_bases)
-        first, below = _base_target(builder, "builder"), _base_target(plan.base, "base")
+        first = _base_target(builder, "builder")
         if first not in targets:
             targets[first] = _base_entry(contexts, builder, "builder")
-        if below not in targets:
-            targets[below] = _base_entry(contexts, plan.base, "base", first)
-        context = contexts.write_cell(plan)
-        entry = _cell_entry(context, plan, builder, contexts.settings)
+        stack = stacks[plan.cell.name]
+        entry = _cell_entry(contexts.write_cell(plan, stack), plan, first, stack)
         targets[plan.cell.name] = {**entry, "output": [_output(plan.cell, options)]}
     cells = [plan.cell.name for plan in plans]
     for name in {"none": [], "cells": cells, "all": list(targets)}[options.uncached]:
@@ -138,40 +141,32 @@ def _base_target(image: BaseImage, stage: bases.Stage) -> str:
     return f"{stage}-{image.base.name}-{image.platform.arch}"
 
 
-def _base_entry(
-    contexts: Contexts, image: BaseImage, stage: bases.Stage, builder: str = ""
-) -> dict[str, Any]:
-    """The target of one stage of a base; ``builder`` is that of the stage that it copies from."""
-    write = contexts.write_base if stage == "base" else contexts.write_builder
-    context = write(_base_target(image, stage), image)
+def _base_entry(contexts: Contexts, image: BaseImage, stage: bases.Stage) -> dict[str, Any]:
+    """The target of the shared stage of a base."""
+    context = contexts.write_builder(_base_target(image, stage), image)
     named = bases.contexts(image, stage, contexts.settings)
-    if named and builder:
-        named["builder"] = f"target:{builder}"
     return {
         "context": str(context),
-        "target": "base" if stage == "base" else "builder",
+        "target": "builder",
         "platforms": [image.platform],
-        # the dates in its history become those of every image on it
         "args": {"SOURCE_DATE_EPOCH": BASE_EPOCH},
         **({"contexts": named} if named else {}),
         **_secrets(contexts.settings),
     }
 
 
-def _cell_entry(
-    context: Path, plan: CellPlan, builder: BaseImage, settings: Settings
-) -> dict[str, Any]:
+def _cell_entry(context: Path, plan: CellPlan, builder: str, stack: Stack) -> dict[str, Any]:
     return {
         "context": str(context),
         "contexts": {
-            "builder": f"target:{_base_target(builder, 'builder')}",
-            "base": f"target:{_base_target(plan.base, 'base')}",
+            "builder": f"target:{builder}",
+            "packages": stack.image,
+            "sources": stack.sources,
         },
         "platforms": [plan.cell.platform],
         "tags": list(plan.cell.tags),
-        "args": {"SOURCE_DATE_EPOCH": str(plan.epoch), **_index_args(settings)},
+        "args": {"SOURCE_DATE_EPOCH": str(plan.epoch)},
         "attest": NO_PROVENANCE,
-        **_secrets(settings, indexes=True),
     }
 
 

@@ -22,7 +22,7 @@ Stage = Literal["builder", "compiler", "base"]
 HALF_SENT = "unsupported offset"
 #: How often systems are sent again in one build: when one fails, others may not arrive whole.
 _ATTEMPTS = 3
-_LAYOUT = "oci-layout://"
+LAYOUT = "oci-layout://"
 
 
 def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, str]:
@@ -40,7 +40,7 @@ def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, st
         if not (folder / "index.json").is_file():
             _assemble(image, stage, folder, settings)
     (manifest,) = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
-    return {ROOT: f"{_LAYOUT}{folder}@{manifest['digest']}"}
+    return {ROOT: f"{LAYOUT}{folder}@{manifest['digest']}"}
 
 
 class Resend:
@@ -71,10 +71,10 @@ def _rename(file: Path) -> bool:
     for target in targets["target"].values():
         named = target.get("contexts", {})
         where = named.get(ROOT, "")
-        if where.startswith(_LAYOUT) and where not in renamed:
-            folder = Path(where.removeprefix(_LAYOUT).rpartition("@")[0])
+        if where.startswith(LAYOUT) and where not in renamed:
+            folder = Path(where.removeprefix(LAYOUT).rpartition("@")[0])
             with locks.held(folder.with_name(f"{folder.name}.lock"), "a base"):
-                renamed[where] = f"{_LAYOUT}{folder}@{layout.rewrap(folder)}"
+                renamed[where] = f"{LAYOUT}{folder}@{layout.rewrap(folder)}"
         if where in renamed:
             named[ROOT] = renamed[where]
     file.write_text(json.dumps(targets, indent=1) + "\n", encoding="utf-8")

@@ -6,9 +6,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from imagefactory.building import bakefile, disk, layouts, records
 from imagefactory.building.bakefile import BakeOptions
@@ -17,19 +16,15 @@ from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
 from imagefactory.building.progress import Event, Progress
 from imagefactory.building.sites import Site
+from imagefactory.building.stack import stack
+from imagefactory.building.stack.stack import Stack
 from imagefactory.building.timings import Timings, Took
-from imagefactory.errors import Problem, SetupError
-from imagefactory.planning import layers
+from imagefactory.errors import FactoryError, Problem, SetupError
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.planning import Bases
 from imagefactory.system import ui
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
-
-#: What a bake does: everything, all steps without an export, or the export of their results.
-Part = Literal["all", "steps", "export"]
-#: Text in the description of a cache record that is the stage of an install layer.
-STAGE = "python3 -m factory.layer "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,47 +67,52 @@ def build(
     options: BakeOptions,
     logs: Path,
 ) -> list[BuildResult]:
-    """Write what Buildx reads for ``plans``, and bake it. Raises the errors of both."""
-    builder_bases = of_platform(bases, site.platform)
-    options = replace(options, load=site.loads)
-    file = bakefile.write_cells(contexts, plans, builder_bases, options)
-    run = partial(bake, builder=site.builder_name, secrets=bakefile.secrets(contexts.settings))
-    if options.output is None:
-        return run(site.engine, plans, file, logs)
-    unpacked = run(site.engine, plans, file, logs, part="steps")
-    if site.builder is None:
-        drop_stages(site.engine)
-    ready = [plan for plan, result in zip(plans, unpacked, strict=True) if result.ok]
-    exported = {
-        result.cell: result for result in run(site.engine, ready, file, logs, part="export")
-    }
-    for plan in ready:
-        if exported[plan.cell.name].ok:
-            layouts.finish(layouts.folder_of(options.output, plan.cell), plan.cell.tags)
-    return [_sum(result, exported.get(result.cell)) for result in unpacked]
+    """Make the layers of ``plans``, and bake the images; raises the errors of a bake.
 
-
-def _sum(steps: BuildResult, export: BuildResult | None) -> BuildResult:
-    """The result of a build in two parts."""
-    return replace(export, seconds=steps.seconds + export.seconds) if export else steps
-
-
-def drop_stages(engine: Engine) -> None:
-    """Remove the stages of install layers from the build cache, to make room for the export.
-
-    The image's layers are copies of them. That of vLLM stays, as the stage of the patches is based
-    on it.
+    A cell whose layers cannot be made stops no other.
     """
-    kept = f"{STAGE}{layers.VLLM}"
-    engine.forget_cache(
-        [
-            record.id
-            for record in engine.cache_records()
-            if record.reclaimable
-            and STAGE in record.description
-            and not record.description.endswith(kept)
-        ]
-    )
+    _mind_the_disk(plans, site.engine, exported=options.output is None)
+    options = replace(options, load=site.loads)
+    stacks, failed = _stacks(plans, contexts, options, logs)
+    ready = [plan for plan in plans if plan.cell.name in stacks]
+    results: list[BuildResult] = []
+    if ready:
+        own = of_platform(bases, site.platform)
+        file = bakefile.write_cells(contexts, ready, own, stacks, options)
+        secrets = bakefile.secrets(contexts.settings)
+        results = bake(site.engine, ready, file, logs, builder=site.builder_name, secrets=secrets)
+    for plan, result in zip(ready, results, strict=True):
+        if options.output and result.ok:
+            layouts.finish(layouts.folder_of(options.output, plan.cell), plan.cell.tags)
+    return sorted([*results, *failed], key=lambda one: [p.cell.name for p in plans].index(one.cell))
+
+
+def _stacks(
+    plans: Sequence[CellPlan], contexts: Contexts, options: BakeOptions, logs: Path
+) -> tuple[dict[str, Stack], list[BuildResult]]:
+    """The layers of each cell, and the results of the cells whose layers cannot be made."""
+    stacks: dict[str, Stack] = {}
+    failed: list[BuildResult] = []
+    for plan in plans:
+        began, name = time.monotonic(), plan.cell.name
+        try:
+            stacks[name] = stack.make(plan, contexts.settings, folder=options.layers)
+        except FactoryError as error:
+            log = _log(logs, name)
+            logs.mkdir(parents=True, exist_ok=True)
+            said = "\n".join(map(str, error.problems))
+            log.write_text(f"{said}\n", encoding="utf-8")
+            failed.append(
+                BuildResult(
+                    cell=name,
+                    ok=False,
+                    seconds=time.monotonic() - began,
+                    log=log,
+                    error=error.problems[0].what,
+                    reproduce=f"imagefactory build --matrix --select {name}",
+                )
+            )
+    return stacks, failed
 
 
 def of_platform(bases: Bases, platform: Platform) -> dict[str, BaseImage]:
@@ -127,26 +127,21 @@ def bake(
     logs: Path,
     *,
     builder: str | None = None,
-    part: Part = "all",
     secrets: Mapping[str, str] | None = None,
 ) -> list[BuildResult]:
     """Build ``plans`` in one bake, and again without those that failed until none is left.
 
     ``builder`` is a buildx builder, the engine's own if it is None; ``secrets`` are as for
-    ``Engine.bake``. ``part`` chooses between all
-    ``steps`` without an export, and the ``export`` of their results. Bake cancels every target
-    at the first error, but finished steps stay in the cache for the next round. Raises SetupError,
-    before anything runs, if the disk cannot hold them.
+    ``Engine.bake``. Bake cancels every target at the first error, but finished steps stay in the
+    cache for the next round.
     """
-    if part != "export":
-        _mind_the_disk(plans, engine, exported=part == "all")
     logs.mkdir(parents=True, exist_ok=True)
     left = {plan.cell.name: plan for plan in plans}
     results: list[BuildResult] = []
     resend = Resend(file)
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, left, file, logs, builder, part, secrets)
+        code, progress = _round(engine, left, file, logs, builder, secrets)
         if code and resend.helps(progress.failed().values()):
             continue
         failed = _blame(left, progress) if code else {}
@@ -158,7 +153,7 @@ def bake(
                     cell=name,
                     ok=code == 0,
                     seconds=time.monotonic() - began,
-                    log=_log(logs, name, part),
+                    log=_log(logs, name),
                     error=failed.get(name, "" if code == 0 else _last(progress)),
                     reproduce=engine.bake_command(file, [name], builder=builder),
                 )
@@ -178,8 +173,8 @@ def _mind_the_disk(plans: Sequence[CellPlan], engine: Engine, *, exported: bool)
         ui.warn(f"{problem.what}: {problem.fix}")
 
 
-def _log(logs: Path, name: str, part: Part) -> Path:
-    return logs / f"{name}{'.export' if part == 'export' else ''}.log"
+def _log(logs: Path, name: str) -> Path:
+    return logs / f"{name}.log"
 
 
 def _round(
@@ -188,17 +183,14 @@ def _round(
     file: Path,
     logs: Path,
     builder: str | None,
-    part: Part,
     secrets: Mapping[str, str] | None,
 ) -> tuple[int, Progress]:
     """Bake the cells of ``plans`` once."""
-    more = " export" if part == "export" else ""  # a kind of its own in the timings
-    kinds = {name: f"{plan.cell.flavor.name}{more}" for name, plan in plans.items()}
+    kinds = {name: plan.cell.flavor.name for name, plan in plans.items()}
     names, timings = tuple(kinds), Timings(logs.parent)
     progress = Progress(targets=names)
-    without = [f"{name}.output=type=cacheonly" for name in names] if part == "steps" else []
     with (
-        _Logs({name: _log(logs, name, part) for name in names}) as files,
+        _Logs({name: _log(logs, name) for name in names}) as files,
         View(progress, timings=timings, kinds=kinds) as view,
     ):
 
@@ -213,7 +205,6 @@ def _round(
             names,
             on_line=read,
             builder=builder,
-            overrides=without,
             secrets=secrets,
             metadata=metadata,
         )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.errors import SetupError
-from imagefactory.locking import indexes, unpacker, wheelhouse
-from imagefactory.locking.lock import Unpacker, Wheel
+from imagefactory.building.stack.stack import Stack
+from imagefactory.locking import unpacker
+from imagefactory.locking.lock import Unpacker
 from imagefactory.planning import render
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.settings import Settings
@@ -33,50 +34,26 @@ class Contexts:
     unpackers: tuple[Unpacker, ...]
     settings: Settings
 
-    def write_base(self, name: str, image: BaseImage) -> Path:
-        """The context ``name`` for the shared stages of a base."""
-        context = self.folder / name
-        context.mkdir(parents=True, exist_ok=True)
-        text = render.base_dockerfile(self.templates, image.locked, image.reference)
-        (context / "Dockerfile").write_text(text, encoding="utf-8")
-        return context
-
     def write_builder(self, name: str, image: BaseImage) -> Path:
         """The context ``name`` for the builder, with the unpacker of its platform.
 
         Raises SetupError if the unpacker is not cached and no index has it.
         """
-        context = self.write_base(name, image)
+        context = self.folder / name
+        context.mkdir(parents=True, exist_ok=True)
+        text = render.base_dockerfile(self.templates, image.locked, image.reference)
+        (context / "Dockerfile").write_text(text, encoding="utf-8")
         uv, copy = unpacker.program(self.unpackers, image.platform, self.settings), context / "uv"
         if not copy.exists() or not filecmp.cmp(uv, copy):
             shutil.copy2(uv, copy)
         return context
 
-    def write_cell(self, plan: CellPlan) -> Path:
-        """The context of a cell, with the wheels in it that no index has.
-
-        Raises SetupError for a wheel that was locked from a local folder and is now in no folder
-        and on no index, or whose address has another file now.
-        """
+    def write_cell(self, plan: CellPlan, stack: Stack) -> Path:
+        """The context of a cell, with the report on the layers in ``stack``."""
         context = self.folder / plan.cell.name
-        write_files(context, plan.files)
-        (context / "wheels").mkdir()
-        not_local = []
-        for wheel in plan.local_wheels:
-            file = self._file_of(wheel)
-            if file:
-                link(file, context / "wheels" / wheel.filename)
-            else:
-                not_local.append(wheel)
-        gone = indexes.missing(not_local, self.settings) if not_local else []
-        if gone:
-            raise SetupError(gone)
+        report = json.dumps(stack.report).encode()
+        write_files(context, {**plan.files, "image/layers.json": report})
         return context
-
-    def _file_of(self, wheel: Wheel) -> Path | None:
-        if wheel.is_built or wheel.has_address:
-            return wheelhouse.file_of(wheel, self.settings)
-        return indexes.local(wheel, self.settings.find_links)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -3,8 +3,8 @@ library only: it runs in the builder.
 
     python -m factory.manifest
 
-/in contains the planned manifest and the entrypoint (image/), the series (patches/), and the
-reports of belt.py and patched.py (belt.json, patched.json).
+/in contains the planned manifest, the report on the layers of wheels and the entrypoint (image/),
+the series (patches/), and the report of patched.py (patched.json).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ IN = Path("/in")
 FOLDER = "opt/imagefactory"
 
 
-def complete(planned: dict[str, Any], belt: dict[str, Any], patched: list[Any]) -> dict[str, Any]:
+def complete(planned: dict[str, Any], layers: dict[str, Any], patched: list[Any]) -> dict[str, Any]:
     """The manifest: what was planned, and what the build recorded.
 
     It says how much each rule removed; dropped.json lists every file.
     """
     dropped = [
         {**row, "files": len(row["files"]), "bytes": sum(size for _, size in row["files"])}
-        for row in belt["dropped"]
+        for row in layers["dropped"]
     ]
-    return {**planned, "layers": belt["layers"], "patches": patched, "dropped": dropped}
+    return {**planned, "layers": layers["layers"], "patches": patched, "dropped": dropped}
 
 
 def copy_proofs(patches: Path, out: Path) -> None:
@@ -47,14 +47,14 @@ def copy_proofs(patches: Path, out: Path) -> None:
 
 def main(folder: Path = IN, root: Path = OUT / "root") -> None:
     """Write the layer to ``root``."""
-    names = ("image/manifest", "belt", "patched")
-    planned, belt, patched = (
+    names = ("image/manifest", "image/layers", "patched")
+    planned, layers, patched = (
         json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names
     )
     out = root / FOLDER
     out.mkdir(parents=True)
-    write(out / "manifest.json", complete(planned, belt, patched))
-    write(out / "dropped.json", belt["dropped"])
+    write(out / "manifest.json", complete(planned, layers, patched))
+    write(out / "dropped.json", layers["dropped"])
     copy_proofs(folder / "patches", out / "proofs")
     shutil.copyfile(folder / "image/entrypoint", out / "entrypoint")
     (out / "entrypoint").chmod(0o755)

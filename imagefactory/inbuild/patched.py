@@ -1,29 +1,30 @@
 """Makes the layer of patches: the changed files and no others. Standard library and git only: it
 runs in the builder.
 
-    python -m factory.patched
+    python -m factory.patched PYTHON
 
-/out/root is the layer of wheels that layer.py made, /patches the series (see overlay.py). Changed
-files go to /patched/root, the record of what happened to each patch to /patched/report.json.
+/wheels contains the files that the wheels to patch install for PYTHON (such as 3.13), /patches the
+series (see overlay.py). Changed files go to /out/root, the record of what happened to each patch to
+/out/report.json.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from . import overlay
-from .layer import OUT, Target, set_dates, target_of
+from .layer import OUT, SITE, set_dates
 
-PATCHES, PATCHED = Path("/patches"), Path("/patched")
+WHEELS, PATCHES = Path("/wheels"), Path("/patches")
 
 
-def main(target: Target, *, patches: Path = PATCHES, out: Path = PATCHED, layer: Path = OUT) -> int:
+def main(python: str, *, wheels: Path = WHEELS, patches: Path = PATCHES, out: Path = OUT) -> int:
     """Apply the series; 1 if a patch conflicts or is broken."""
-    changed = out / "root" / target.site
+    site = SITE.format(python=python)
+    changed = out / "root" / site
     changed.mkdir(parents=True)
-    code = overlay.main(layer / "root" / target.site, patches, changed)
+    code = overlay.main(wheels / site, patches, changed)
     if code == 0:
         changed.with_name(f"{changed.name}.json").rename(out / "report.json")
         set_dates(out / "root")
@@ -31,4 +32,4 @@ def main(target: Target, *, patches: Path = PATCHES, out: Path = PATCHED, layer:
 
 
 if __name__ == "__main__":
-    sys.exit(main(target_of(os.environ)))
+    sys.exit(main(sys.argv[1]))

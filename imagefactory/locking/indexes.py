@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagefactory.errors import Problem
+from imagefactory.errors import Problem, SetupError
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
 from imagefactory.system import index_errors, web
@@ -92,6 +92,26 @@ def local(wheel: Wheel, folders: Sequence[Path]) -> Path | None:
             if _file_hash(path, stat.st_size, stat.st_mtime_ns) == wheel.sha256:
                 return path
     return None
+
+
+def urls(wheels: Iterable[Wheel], settings: Settings) -> dict[str, str]:
+    """Where the files of ``wheels`` are, by their SHA-256: the first index that has a hash counts.
+
+    Raises SetupError for those that no index has.
+    """
+    left, found = {wheel.sha256: wheel for wheel in wheels}, dict[str, str]()
+    for index in settings.indexes:
+        if not left:
+            break
+        names = sorted({wheel.name for wheel in left.values()})
+        for page in pages(index, names, settings).values():
+            for file in page.files:
+                sha = file.digests.get("sha256", "")
+                if left.pop(sha, None):
+                    found[sha] = file.url.partition("#")[0]
+    if left:
+        raise SetupError(missing(left.values(), settings))
+    return found
 
 
 def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:

@@ -82,13 +82,46 @@ def vanished(base: Base, registries: Registries) -> Problem | None:
     return None if found else _unknown(base)
 
 
-def skeleton(locked: LockedBase, registries: Registries, settings: Settings) -> Skeleton:
-    """What the image that is locked for one platform has.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseImage:
+    """One platform's image of a base in its registry.
+
+    Attributes:
+        name: the repository.
+        digest: of the image's manifest.
+        layers: from the bottom up.
+        config: its configuration.
+    """
+
+    name: str
+    digest: str
+    layers: tuple[Descriptor, ...]
+    config: Mapping[str, Any]
+
+
+def image_of(locked: LockedBase, registries: Registries) -> BaseImage:
+    """The image that is locked for one platform.
 
     Raises SetupError if the registry does not answer, or does not have the image any more.
     """
     name = locked.image.partition("@")[0]
-    reference = f"{name}@{locked.digest}"
+    digest = _own(locked, registries)
+    found = registries.manifest(f"{name}@{digest}")
+    if found is None or found.config is None:
+        raise _unreadable(f"{name}@{digest}", "the registry does not have it")
+    config = _config(name, digest, found.config, registries)
+    return BaseImage(name=name, digest=digest, layers=found.layers, config=config)
+
+
+def skeleton(locked: LockedBase, registries: Registries, settings: Settings) -> Skeleton:
+    """What the image that is locked for one platform has. Raises as ``image_of`` does."""
+    name = locked.image.partition("@")[0]
+    return skeletons.read(name, _own(locked, registries), registries, settings)
+
+
+def _own(locked: LockedBase, registries: Registries) -> str:
+    """The digest of the platform's own image."""
+    reference = f"{locked.image.partition('@')[0]}@{locked.digest}"
     found = registries.manifest(reference)
     own = None
     if found:
@@ -96,7 +129,7 @@ def skeleton(locked: LockedBase, registries: Registries, settings: Settings) -> 
         own = found.digest if found.config else next(rows, None)
     if own is None:
         raise _unreadable(reference, f"the registry does not have it for {locked.platform}")
-    return skeletons.read(name, own, registries, settings)
+    return own
 
 
 def _images(

@@ -5,7 +5,12 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Self
 
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import gitref, indexes
@@ -13,18 +18,21 @@ from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
 from imagefactory.system import locks, ui, web
 
+#: Wheels that are downloaded at a time.
+AT_ONCE = 16
 
-def fetch(url: str, sha256: str, filename: str, settings: Settings) -> Path:
+
+def fetch(url: str, sha256: str, filename: str, settings: Settings, *, shown: bool = True) -> Path:
     """The file with the given hash, downloaded if it is not cached.
 
-    An interrupted download leaves no file. Raises SetupError if ``url`` cannot be downloaded, or
-    its content has changed.
+    It is ``shown`` as a step. An interrupted download leaves no file. Raises SetupError if ``url``
+    cannot be downloaded, or its content has changed.
     """
     target = path_of(sha256, filename, settings)
     target.parent.mkdir(parents=True, exist_ok=True)
     with locks.held(target.parent.with_name(f"{sha256}.lock"), filename):
         if not target.is_file():
-            with ui.step(f"fetching {filename}"):
+            with ui.step(f"fetching {filename}") if shown else nullcontext():
                 _download(url, sha256, target, settings)
     return target
 
@@ -86,14 +94,53 @@ def from_index(wheel: Wheel, settings: Settings) -> Path:
 
     Raises SetupError if none does.
     """
-    local = indexes.local(wheel, settings.find_links)
-    if local:
-        return local
-    for index in settings.indexes:
-        for file in indexes.pages(index, [wheel.name], settings)[wheel.name].files:
-            if file.digests.get("sha256") == wheel.sha256:
-                return fetch(file.url.partition("#")[0], wheel.sha256, wheel.filename, settings)
-    raise SetupError(indexes.missing([wheel], settings))
+    with Collection(settings) as files:
+        files.fetch([wheel])
+        return files.path(wheel)
+
+
+class Collection:
+    """The files of locked wheels, downloaded in parallel as far as they are not on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._found: dict[str, Future[Path]] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(AT_ONCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def fetch(self, wheels: Iterable[Wheel]) -> None:
+        """Begin to fetch ``wheels``. Raises SetupError for those that are not available."""
+        with self._lock:
+            new = {one.sha256: one for one in wheels if one.sha256 not in self._found}
+            here = {sha: path for sha, one in new.items() if (path := self._here(one))}
+            left = [one for sha, one in new.items() if sha not in here and not _is_own(one)]
+            urls = indexes.urls(left, self._settings)
+            for sha, one in new.items():
+                self._found[sha] = self._pool.submit(self._file, one, here.get(sha), urls.get(sha))
+
+    def path(self, wheel: Wheel) -> Path:
+        """The file of a wheel, once it is there. Raises SetupError if it cannot be had."""
+        return self._found[wheel.sha256].result()
+
+    def _here(self, wheel: Wheel) -> Path | None:
+        kept = path_of(wheel.sha256, wheel.filename, self._settings)
+        return kept if kept.is_file() else indexes.local(wheel, self._settings.find_links)
+
+    def _file(self, wheel: Wheel, here: Path | None, url: str | None) -> Path:
+        if here or url is None:
+            return here or file_of(wheel, self._settings)
+        return fetch(url, wheel.sha256, wheel.filename, self._settings, shown=False)
+
+
+def _is_own(wheel: Wheel) -> bool:
+    """Whether a wheel is from its own address, or was built."""
+    return wheel.is_built or wheel.has_address
 
 
 def store(path: Path, *files: Path) -> None:

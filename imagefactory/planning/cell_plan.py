@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 
-from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution, Wheel
-from imagefactory.locking.tags import COMPILER_GLIBC, uv_platform
+from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution
 from imagefactory.matrix.cell import Base, Cell
 from imagefactory.patching.patch import Step
 from imagefactory.planning import context, image_config, render
-from imagefactory.planning.image_config import CUDA_HOME, LABEL
+from imagefactory.planning.image_config import LABEL
 from imagefactory.system.platforms import Platform
 
 __all__ = ["LABEL", "ROOT", "BaseImage", "CellPlan", "base_image", "compose"]
-#: The template of the stages that do not depend on the cell's name, labels and environment.
-STAGES = "stages.Dockerfile.j2"
 NO_KEY = "0" * 64
 #: The build context with the system that is assembled from the packages of a base.
 ROOT = "root"
@@ -73,7 +69,6 @@ class CellPlan:
         build_key: hash of everything that decides the content.
         labels: the image's labels, the build key among them.
         files: build context: relative path -> bytes.
-        local_wheels: wheels that are at no index: from a local folder, by their address, or built.
         toolchain: the compilers that the image carries, or None.
     """
 
@@ -84,7 +79,6 @@ class CellPlan:
     build_key: str
     labels: Mapping[str, str]
     files: Mapping[str, bytes]
-    local_wheels: tuple[Wheel, ...]
     toolchain: LockedToolchain | None = None
 
     @property
@@ -105,7 +99,6 @@ def compose(
     base: BaseImage,
     *,
     templates: tuple[Path, ...],
-    uv_version: str,
     toolchain: LockedToolchain | None = None,
 ) -> CellPlan:
     """Plan one cell. Raises InputError for a value that cannot be written into a Dockerfile."""
@@ -133,7 +126,7 @@ def compose(
             base.digest,
             *_added(base.locked),
             cell.platform,
-            uv_version,
+            context.stacker(),
             {name: context.sha(content) for name, content in files.items()},
         ]
     )
@@ -150,7 +143,6 @@ def compose(
         build_key=key,
         labels={**labels, f"{LABEL}.build-key": key},
         files=files,
-        local_wheels=context.local_wheels(resolution),
         toolchain=toolchain,
     )
 
@@ -171,51 +163,12 @@ def _dockerfile(
     templates: tuple[Path, ...],
     labels: Mapping[str, str],
 ) -> str:
-    cuda = cell.axes.get("cuda", "").partition(".")[0] if toolchain else None
-    written = render.find(templates, STAGES).stat().st_mtime_ns
-    glibc = cell.flavor.base.glibc
     values = {
         "cell": {"name": cell.name},
-        "stages": _stages(templates, written, resolution, cell.platform, cell.python, glibc, cuda),
+        "python": cell.python,
         "layers": [{"name": layer.name} for layer in context.layers_of(resolution)],
         "toolchain": bool(toolchain),
         "env": sorted(image_config.environment(cell, toolchain, locked).items()),
         "labels": sorted(labels.items()),
     }
     return render.render(templates, "Dockerfile.j2", values)
-
-
-@lru_cache(maxsize=64)
-def _stages(
-    templates: tuple[Path, ...],
-    _written: int,
-    resolution: Resolution,
-    platform: Platform,
-    python: str,
-    glibc: str,
-    cuda: str | None,
-) -> render.Safe:
-    """The stages that unpack wheels, once for all cells that install the same ones.
-
-    ``cuda`` is the major version of the toolchain; None without one.
-    """
-    local = set(context.local_wheels(resolution))
-    layers = [
-        {"name": layer.name, "local": not local.isdisjoint(layer.wheels)}
-        for layer in context.layers_of(resolution)
-    ]
-    compilers = {
-        "home": CUDA_HOME.removeprefix("/"),
-        "platform": uv_platform(platform, COMPILER_GLIBC),
-        "cuda": f"nvidia/cu{cuda}",
-    }
-    torch = resolution.wheel("torch")
-    values = {
-        "arch": platform.arch,
-        "target": {"python": python, "platform": uv_platform(platform, glibc)},
-        "layer_programs": context.LAYER_PROGRAMS,
-        "layers": layers,
-        "torch": {"version": resolution.torch.version, "local": torch in local},
-        "toolchain": compilers if cuda else None,
-    }
-    return render.Safe(render.render(templates, STAGES, values))

@@ -17,21 +17,15 @@ from imagefactory.patching.patch import Stage, Step
 from imagefactory.planning.layers import InstallLayer, split
 
 _INBUILD = Path(inbuild.__file__).parent
-#: A package that planning does not import, only hashes.
-_ASSEMBLER = _INBUILD.parent / "building" / "debian"
-#: The programs that an install layer runs. Changing one rebuilds every layer, so programs of other
-#: stages are not among them.
-LAYER_PROGRAMS = ("archives.py", "simple_index.py", "install.py", "layer.py", "trim.py")
+#: Packages that planning does not import, only hashes.
+_BUILDING = _INBUILD.parent / "building"
+_ASSEMBLER, _STACK = _BUILDING / "debian", _BUILDING / "stack"
+#: What both use to write layers.
+_TREES = (_BUILDING / "tree.py", _BUILDING / "tarball.py")
 #: All programs that go into the build context, by what is built: a cell's image, or a wheel of vLLM
 #: with the official binaries or with compiled ones.
 PROGRAMS = {
-    "image": (
-        *LAYER_PROGRAMS,
-        *("belt.py", "identity.py"),
-        *("toolchain.py", "cuda_home.py"),
-        *("patched.py", "overlay.py", "proofkit.py"),
-        "manifest.py",
-    ),
+    "image": ("layer.py", "patched.py", "overlay.py", "proofkit.py", "manifest.py"),
     "official": (
         *("archives.py", "simple_index.py", "install.py", "sources.py"),
         *("overlay.py", "proofkit.py", "wheelmaker.py"),
@@ -45,8 +39,17 @@ PROGRAMS = {
 
 def assembler() -> str:
     """Hash of the programs that assemble a base from its packages: they decide what is in it."""
-    found = sorted(path for path in _ASSEMBLER.iterdir() if path.suffix in (".py", ".toml"))
-    return key_of({path.name: sha(_bytes(path)) for path in found})
+    return _programs(_ASSEMBLER)
+
+
+def stacker() -> str:
+    """Hash of the programs that make layers from wheels."""
+    return _programs(_STACK)
+
+
+def _programs(folder: Path) -> str:
+    found = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
+    return key_of({path.name: sha(_bytes(path)) for path in (*found, *_TREES)})
 
 
 def program_files(kind: str) -> dict[str, bytes]:
@@ -58,16 +61,6 @@ def program_files(kind: str) -> dict[str, bytes]:
 def layers_of(resolution: Resolution) -> list[InstallLayer]:
     """Install layers, computed once for all cells that share a resolution."""
     return split(resolution)
-
-
-@lru_cache(maxsize=64)
-def local_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
-    """Wheels that no index has: they go into the folder ``wheels`` of the context."""
-    return tuple(
-        wheel
-        for wheel in resolution.wheels
-        if wheel.is_local or wheel.is_built or wheel.has_address
-    )
 
 
 def wheel_lists(resolution: Resolution, toolchain: LockedToolchain | None) -> dict[str, bytes]:

@@ -160,7 +160,6 @@ def _plan_cell(cell: Cell, base: BaseImage, inputs: Inputs) -> CellPlan:
         series,
         base,
         templates=inputs.templates,
-        uv_version=inputs.uv_version,
         toolchain=_toolchain(cell, inputs),
     )
 

@@ -126,7 +126,6 @@ def base_dockerfile(templates: tuple[Path, ...], base: LockedBase, reference: st
     values = {
         "name": base.name,
         "suite": base.suite,
-        "adds": bool(base.debs),
         "builder_adds": bool(base.all_debs),
         "reference": reference,
     }

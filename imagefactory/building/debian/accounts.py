@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from imagefactory.building.debian.system import System
-from imagefactory.building.debian.tree import Kind, Tree
+from imagefactory.building.tree import Kind, Tree
 from imagefactory.errors import InputError, fail
 
 _DAY = 86400

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.building.debian.tree import Kind, Tree
+from imagefactory.building.tree import Kind, Tree
 
 _ADMIN = "var/lib/dpkg/alternatives"
 

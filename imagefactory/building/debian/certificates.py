@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from imagefactory.building.debian.tree import Kind, Tree
+from imagefactory.building.tree import Kind, Tree
 
 _SOURCE = "usr/share/ca-certificates"
 _CERTS = "etc/ssl/certs"

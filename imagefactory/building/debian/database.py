@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from imagefactory.building.debian.merge import merged
 from imagefactory.building.debian.package import Package
 from imagefactory.building.debian.system import System
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 
 _ROOT = "var/lib/dpkg"
 STATUS = f"{_ROOT}/status"

@@ -6,23 +6,17 @@ import gzip
 import hashlib
 import json
 import shutil
-import tarfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from imagefactory.building.debian.tree import Entry, Kind, Slice, Tree
+from imagefactory.building import tarball
+from imagefactory.building.tree import Tree
 from imagefactory.system.platforms import Platform
 
 _TYPE = "application/vnd.oci.image"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_TYPES = {
-    Kind.FILE: tarfile.REGTYPE,
-    Kind.FOLDER: tarfile.DIRTYPE,
-    Kind.SYMLINK: tarfile.SYMTYPE,
-}
 _CHUNK = 1 << 20
 
 
@@ -133,52 +127,9 @@ def _write_layer(tree: Tree, blobs: Path, epoch: int) -> tuple[str, int]:
     sha256, size = hashlib.sha256(), 0
     path = blobs / "layer"
     with path.open("wb") as out:
-        for block in _blocks(tree, epoch):
+        for block in tarball.blocks(tree, epoch):
             out.write(block)
             sha256.update(block)
             size += len(block)
     path.rename(blobs / sha256.hexdigest())
     return f"sha256:{sha256.hexdigest()}", size
-
-
-def _blocks(tree: Tree, epoch: int) -> Iterator[bytes]:
-    """A tar archive, in pieces."""
-    first: dict[str, str] = {}
-    with ExitStack() as stack:
-        streams: dict[Path, IO[bytes]] = {}
-        for path, entry in tree:
-            header = _header(path, entry, epoch)
-            if entry.inode and (other := first.setdefault(entry.inode, path)) != path:
-                header.type, header.linkname, header.size = tarfile.LNKTYPE, other, 0
-            yield header.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-            if header.size:
-                if isinstance(entry.content, Slice) and entry.content.path not in streams:
-                    opened = entry.content.path.open("rb")
-                    streams[entry.content.path] = stack.enter_context(opened)
-                yield from _content(entry, streams)
-                yield bytes(-header.size % tarfile.BLOCKSIZE)
-    yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _header(path: str, entry: Entry, epoch: int) -> tarfile.TarInfo:
-    header = tarfile.TarInfo(path + "/" * (entry.kind is Kind.FOLDER))
-    header.type, header.mode, header.mtime = _TYPES[entry.kind], entry.mode, epoch
-    header.uid, header.gid = entry.uid, entry.gid
-    header.linkname = entry.target
-    header.size = entry.size if entry.kind is Kind.FILE else 0
-    return header
-
-
-def _content(entry: Entry, streams: Mapping[Path, IO[bytes]]) -> Iterator[bytes]:
-    if isinstance(entry.content, bytes):
-        yield entry.content
-        return
-    stream = streams[entry.content.path]
-    stream.seek(entry.content.offset)
-    left = entry.content.size
-    while left:
-        chunk = stream.read(min(left, _CHUNK))
-        if not chunk:
-            raise OSError(f"{entry.content.path} was cut off while it was read")
-        left -= len(chunk)
-        yield chunk

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from imagefactory.building.debian.tree import Entry, Kind, Tree
+from imagefactory.building.tree import Entry, Kind, Tree
 from imagefactory.system.platforms import Platform
 
 #: ELF library for glibc, and the architecture.

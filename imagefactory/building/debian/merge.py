@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from imagefactory.building.debian.package import Package
-from imagefactory.building.debian.tree import Entry, Kind, Tree
+from imagefactory.building.tree import Entry, Kind, Tree
 from imagefactory.errors import InputError, Problem
 
 #: Folders of the root that are links into /usr.

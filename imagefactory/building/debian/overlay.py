@@ -17,7 +17,7 @@ from pathlib import Path
 from imagefactory.building.debian import actions, database, debian, layout, merge, scripts
 from imagefactory.building.debian.debian import Assembled
 from imagefactory.building.debian.system import Diversion, System
-from imagefactory.building.debian.tree import Entry, Kind, Tree, permissions
+from imagefactory.building.tree import Entry, Kind, Tree, permissions
 from imagefactory.errors import InputError, Problem, fail
 from imagefactory.locking.debian.skeleton import Node, Skeleton
 from imagefactory.system.platforms import Platform

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.building.debian.tree import Entry, Kind, Slice, permissions
+from imagefactory.building.tree import Content, Entry, Kind, Slice, permissions
 from imagefactory.errors import FactoryError, InputError, fail
 from imagefactory.system import zstd
 
@@ -193,7 +193,7 @@ def _entry(package: str, member: tarfile.TarInfo, spool: Path, seen: dict[str, E
     if kind is None or ".." in member.name.split("/"):
         raise ValueError(f"{member.name} is neither a file, a folder nor a link inside the image")
     link = member.linkname if kind is Kind.SYMLINK else ""
-    content: bytes | Slice = b""
+    content: bytes | Content = b""
     inode = ""
     if member.islnk():
         other = member.linkname.removeprefix(".").strip("/")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from imagefactory.building.debian.package import Package
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 from imagefactory.system.platforms import Platform
 
 _LOADERS = {

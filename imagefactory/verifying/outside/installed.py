@@ -10,28 +10,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.inbuild import layer as install_layer
-from imagefactory.inbuild import trim
+from installer.scripts import Script
+
+from imagefactory.building.stack import trim, wheels
+from imagefactory.inbuild.layer import SITE, VENV
 from imagefactory.locking.lock import LockedToolchain, Wheel
 from imagefactory.verifying.outside.inventory import Inventory, Member, sha256
 from imagefactory.verifying.outside.layers import Layer
 from imagefactory.verifying.outside.want import FILE, PROGRAM, Want, Wants
 
-VENV = "opt/venv"
 _SHEBANG = f"#!/{VENV}/bin/python".encode()
-#: What uv writes for a console script.
-_SCRIPT = """\
-#!/{venv}/bin/python
-# -*- coding: utf-8 -*-
-import sys
-from {module} import {name}
-if __name__ == "__main__":
-    if sys.argv[0].endswith("-script.pyw"):
-        sys.argv[0] = sys.argv[0][:-11]
-    elif sys.argv[0].endswith(".exe"):
-        sys.argv[0] = sys.argv[0][:-4]
-    sys.exit({function}())
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +32,7 @@ class Python:
     @property
     def site(self) -> str:
         """site-packages, relative to the image's root."""
-        return install_layer.SITE.format(python=self.version)
+        return SITE.format(python=self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +103,20 @@ def _want(file: _File, wheel: Wheel) -> Want:
 
 
 def _script_fault(text: bytes, wanted: str) -> str:
-    """What is wrong with a script of a wheel, of which uv replaces ``#!python``."""
+    """What is wrong with a script of a wheel, whose ``#!python`` is replaced."""
     rest = text.removeprefix(_SHEBANG)
     sources = [text, b"#!python" + rest, b"#!pythonw" + rest]
     return "" if wanted in map(sha256, sources) else "has other content"
 
 
 def _generated(wants: Wants, wheel: Wheel, inventory: Inventory, python: Python) -> dict[str, Want]:
-    """Files that uv writes itself, by path."""
+    """Files that are written when the wheel is installed, by path."""
     info = f"{python.site}/{_info(inventory)}"
-    made = {f"{info}/INSTALLER": (b"uv", FILE), f"{info}/REQUESTED": (b"", FILE)}
+    made = {f"{info}/{name}": (data, FILE) for name, data in wheels.ADDED.items()}
     for name, target in inventory.scripts.items():
         module, _, function = target.partition(":")
-        text = _SCRIPT.format(
-            venv=VENV,
-            module=module.strip(),
-            name=function.strip().partition(".")[0],
-            function=function.strip(),
-        )
-        made[f"{VENV}/bin/{name}"] = (text.encode(), PROGRAM)
+        script = Script(name, module.strip(), function.strip(), "console")
+        made[f"{VENV}/bin/{name}"] = (script.generate(wheels.PYTHON, "posix")[1], PROGRAM)
     found = {
         path: Want(
             origin=f"wheel {wheel.name}",
@@ -165,7 +148,7 @@ def _record(
     generated: Mapping[str, Want],
     tree: Layer,
 ) -> None:
-    """RECORD is written anew by uv and by trim.py: its rows are judged."""
+    """RECORD is written anew when a wheel is installed and trimmed: its rows are judged."""
     path = f"{python.site}/{_info(inventory)}/RECORD"
     known = {file.path: file.member for file in own}
 
@@ -177,7 +160,7 @@ def _record(
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(rows)
         if out.getvalue().encode() != text or any(len(row) != 3 for row in rows):
-            return "is not written as uv writes it"
+            return "is not written as the build writes it"
         listed = {_resolve(f"{python.site}/{row[0]}"): row for row in rows}
         present = {name for name in (*known, *generated) if name in tree.entries}
         ghosts = {_resolve(_target(name, inventory.name, python)) for name in inventory.ghosts}

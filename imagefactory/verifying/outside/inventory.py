@@ -122,22 +122,8 @@ class Wheels:
 
     def _look_up(self, wheels: Iterable[Wheel]) -> None:
         """Find the URLs of wheels that are not on this machine."""
-        left = {
-            wheel.sha256: wheel
-            for wheel in wheels
-            if wheel.sha256 not in self._urls and not self._is_here(wheel)
-        }
-        for index in self._settings.indexes if left else ():
-            names = sorted({wheel.name for wheel in left.values()})
-            for page in indexes.pages(index, names, self._settings).values():
-                for file in page.files:
-                    sha = file.digests.get("sha256", "")
-                    if left.pop(sha, None):
-                        self._urls[sha] = file.url.partition("#")[0]
-            if not left:
-                return
-        if left:
-            raise SetupError(indexes.missing(left.values(), self._settings))
+        left = [w for w in wheels if w.sha256 not in self._urls and not self._is_here(w)]
+        self._urls |= indexes.urls(left, self._settings)
 
     def _is_here(self, wheel: Wheel) -> bool:
         try:

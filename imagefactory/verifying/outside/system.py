@@ -33,7 +33,6 @@ command = /usr/bin/python3 -m venv --without-pip /{venv}
 #: What the venv module of Python 3.13 and above adds.
 _GIT_IGNORE = b"# Created by venv; see https://docs.python.org/3/library/venv.html\n*\n"
 _MOST_WORDS = 20_000
-_LOCK = (0o666, 0o644)
 #: The fields of a patch in the manifest, and their types.
 _PATCH = {
     "name": str,
@@ -56,9 +55,6 @@ def environment(wants: Wants, python: Python, base: Layer) -> None:
         wants.add(f"{bin_folder}/{name}", Want(origin=_ORIGIN, kind="link", links=(target,)))
     wants.add(f"{VENV}/lib64", Want(origin=_ORIGIN, kind="link", links=("lib",)))
     wants.allow(f"{VENV}/include/python{version}")
-    # uv locks what it installs into
-    lock = Want(origin=_ORIGIN, modes=_LOCK, hashes=frozenset({sha256(b"")}), required=False)
-    wants.add(f"{VENV}/.lock", lock)
     ignored = Want(origin=_ORIGIN, hashes=frozenset({sha256(_GIT_IGNORE)}), required=False)
     wants.add(f"{VENV}/.gitignore", ignored)
     wants.allow(python.site)

@@ -12,7 +12,7 @@ import pytest
 
 from imagefactory.building.bases import HALF_SENT, Resend
 from imagefactory.building.debian import layout
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 from imagefactory.planning.cell_plan import ROOT
 from imagefactory.system.platforms import Platform
 

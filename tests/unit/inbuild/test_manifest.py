@@ -37,7 +37,7 @@ DROPPED = [
     {"layer": "torch", "rule": "tests", "why": "not used", "files": [["a/test.py", 5], ["b", 7]]},
     {"layer": "vllm", "rule": "none", "why": "nothing", "files": []},
 ]
-BELT = {"layers": [{"group": "torch", "torch": None}], "dropped": DROPPED}
+LAYERS = {"layers": [{"group": "torch", "torch": None}], "dropped": DROPPED}
 PATCHED = [{"name": "vllm/one", "state": "needed", "files": {"x.py": "0"}}]
 
 
@@ -45,7 +45,11 @@ PATCHED = [{"name": "vllm/one", "state": "needed", "files": {"x.py": "0"}}]
 def root(tmp_path: Path) -> Path:
     """The layer that is made from reports of a build."""
     folder = tmp_path / "in"
-    for name, value in {"image/manifest": PLANNED, "belt": BELT, "patched": PATCHED}.items():
+    for name, value in {
+        "image/manifest": PLANNED,
+        "image/layers": LAYERS,
+        "patched": PATCHED,
+    }.items():
         path = folder / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value))
@@ -71,7 +75,7 @@ def read(path: Path) -> Any:
 def test_the_manifest_has_what_was_planned_and_what_the_build_recorded(root: Path) -> None:
     assert read(root / "opt/imagefactory/manifest.json") == {
         **PLANNED,
-        "layers": BELT["layers"],
+        "layers": LAYERS["layers"],
         "patches": PATCHED,
         "dropped": [
             {"layer": "torch", "rule": "tests", "why": "not used", "files": 2, "bytes": 12},

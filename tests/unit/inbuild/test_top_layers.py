@@ -1,16 +1,14 @@
-"""The layers above those of wheels: compilers, patches, and what an image knows of itself."""
+"""The layers above those of wheels: patches, and what an image knows of itself."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import pytest
+from imagefactory.inbuild import manifest, patched
+from imagefactory.inbuild.layer import EPOCH, SITE
 
-from imagefactory.inbuild import manifest, patched, toolchain
-from imagefactory.inbuild.layer import EPOCH, Target
-
-TARGET = Target("3.13", "aarch64-manylinux_2_40", "/opt/cuda")
+INSTALLED = SITE.format(python="3.13")
 PROOF = """\
 import pathlib, sys
 sys.exit(0 if "new" in pathlib.Path(sys.argv[1], "vllm/a.py").read_text() else 1)
@@ -40,21 +38,21 @@ def series(folder: Path, word: str) -> Path:
 
 
 def test_the_layer_of_patches_has_the_changed_files_and_no_others(tmp_path: Path) -> None:
-    layer = tmp_path / "layer"
-    write(layer / "root" / TARGET.site, {"vllm/a.py": "old\n", "vllm/b.py": "same\n"})
+    wheels = tmp_path / "wheels"
+    write(wheels / INSTALLED, {"vllm/a.py": "old\n", "vllm/b.py": "same\n"})
     patches, out = series(tmp_path / "patches", "new"), tmp_path / "patched"
-    assert patched.main(TARGET, patches=patches, out=out, layer=layer) == 0
-    assert names(out / "root" / TARGET.site) == {"vllm/a.py"}
-    assert names(out) == {"report.json", f"root/{TARGET.site}/vllm/a.py"}
+    assert patched.main("3.13", wheels=wheels, patches=patches, out=out) == 0
+    assert names(out / "root" / INSTALLED) == {"vllm/a.py"}
+    assert names(out) == {"report.json", f"root/{INSTALLED}/vllm/a.py"}
     assert [row["state"] for row in json.loads((out / "report.json").read_text())] == ["needed"]
     assert dates(out / "root") == {EPOCH}
 
 
 def test_a_patch_that_does_not_help_makes_no_layer(tmp_path: Path) -> None:
-    layer = tmp_path / "layer"
-    write(layer / "root" / TARGET.site, {"vllm/a.py": "old\n"})
+    wheels = tmp_path / "wheels"
+    write(wheels / INSTALLED, {"vllm/a.py": "old\n"})
     patches, out = series(tmp_path / "patches", "other"), tmp_path / "patched"
-    assert patched.main(TARGET, patches=patches, out=out, layer=layer) == 1
+    assert patched.main("3.13", wheels=wheels, patches=patches, out=out) == 1
     assert not (out / "report.json").exists()
 
 
@@ -66,7 +64,7 @@ def inputs(folder: Path) -> Path:
         {
             "image/manifest.json": json.dumps({"cell": "c"}),
             "image/entrypoint": "#!",
-            "belt.json": json.dumps({"layers": [{"group": "torch"}], "dropped": dropped}),
+            "image/layers.json": json.dumps({"layers": [{"group": "torch"}], "dropped": dropped}),
             "patched.json": json.dumps([{"name": "vllm/one"}]),
         },
     )
@@ -98,42 +96,3 @@ def test_the_manifest_adds_up_what_was_left_out_and_dropped_json_names_it(tmp_pa
     }
     (row,) = json.loads((folder / "dropped.json").read_text())
     assert row["files"] == [["a", 3], ["b", 4]]
-
-
-def made_toolchain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
-) -> tuple[int, tuple[str, ...]]:
-    asked: list[tuple[str, ...]] = []
-
-    def install(_: Path, *options: str) -> None:
-        asked.append(options)
-        write(Path(options[options.index("--target") + 1]), files)
-
-    monkeypatch.setattr(toolchain, "install", install)
-    listed = write(tmp_path / "cuda", {"include/cublas.h": "", "lib/libcublas.so.13": ""})
-    out = tmp_path / "out"
-    out.mkdir()
-    code = toolchain.main("x-manylinux_2_28", "nvidia/cu13", TARGET, names=listed, out=out)
-    return code, asked[0]
-
-
-def test_compilers_are_installed_apart_and_linked_to_the_cuda_of_the_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {"nvidia/cu13/bin/nvcc": "", "nvidia/cu13/include/cuda.h": "", "nvidia/cu13/lib/a": ""}
-    code, options = made_toolchain(tmp_path, monkeypatch, files)
-    assert code == 0
-    assert options[2:] == ("--python-platform", "x-manylinux_2_28")
-    home = tmp_path / "out/root/opt/cuda"
-    inside = Path("/", TARGET.site, "nvidia/cu13")
-    assert (home / "bin/nvcc").is_file()
-    assert (home / "include/cublas.h").readlink() == inside / "include/cublas.h"
-    assert (home / "lib/libcublas.so").readlink() == inside / "lib/libcublas.so.13"
-    assert dates(tmp_path / "out/root") == {EPOCH}
-
-
-def test_a_toolchain_without_a_compiler_ends_the_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, _ = made_toolchain(tmp_path, monkeypatch, {"nvidia/cu13/bin/ptxas": ""})
-    assert code == 1

@@ -4,7 +4,7 @@ import pytest
 
 from imagefactory.building.debian import accounts
 from imagefactory.building.debian.system import System
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 from imagefactory.errors import InputError
 from imagefactory.system.platforms import Platform
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from imagefactory.building.debian import alternatives
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 
 SCRIPT = """\
 case "$1" in configure)

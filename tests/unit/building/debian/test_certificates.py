@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from imagefactory.building.debian import certificates
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 
 #: Its subject has spaces in a row, capitals, letters beyond ASCII and a part with two attributes.
 PEM = """\

@@ -8,7 +8,7 @@ import pytest
 from support.debs import library
 
 from imagefactory.building.debian import linker
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 from imagefactory.system.platforms import Platform
 
 LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin")

@@ -1,22 +1,21 @@
-"""Removes from an install layer what is never used at run time, and records it. Standard library
-only: it runs in the builder, as part of layer.py.
+"""Removes from an install layer what is never used at run time, and records it.
 
 The record is a list of ``{"rule", "why", "files": [[path, bytes], ...]}``, a row for each rule that
-found something. Every RECORD stays correct.
+found something; paths are relative to site-packages. Every RECORD stays correct.
 """
 
 from __future__ import annotations
 
 import ast
 import csv
-import filecmp
 import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
+
+from imagefactory.building.tree import Entry, Kind, Tree
 
 #: Static libraries that FlashInfer, numba and nvcc link kernels with at run time.
 LINKED = ("libnvshmem_device.a", "libcudadevrt.a", "libcudart_static.a")
@@ -30,18 +29,16 @@ _TESTS = re.compile(rb"\btests?\b")
 _STRING = re.compile(rb"""["']((?:\w+\.)+tests?(?:\.\w+)*)["']""")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Layer:
     """An install layer.
 
     Attributes:
-        site: its site-packages.
-        files: the files in it, relative to ``site``.
+        files: the files in its site-packages, by their path there.
         cuda_home: where the image has compilers of its own; None without any.
     """
 
-    site: Path
-    files: tuple[str, ...]
+    files: dict[str, Entry]
     cuda_home: str | None
 
 
@@ -79,10 +76,12 @@ def _tests_folder(name: str) -> str | None:
 def _imported(layer: Layer) -> set[str]:
     """Modules with ``test`` or ``tests`` in their names that other modules use, as paths."""
     found: set[str] = set()
-    for name in layer.files:
+    for name in sorted(layer.files):
         if not name.endswith(".py") or _tests_folder(name):
             continue
-        data = (layer.site / name).read_bytes()
+        entry = layer.files[name]
+        data = entry.read()
+        layer.files[name] = replace(entry, content=data)  # it is written later, too
         if not _TESTS.search(data):
             continue
         found |= {text.decode().replace(".", "/") for text in _STRING.findall(data)}
@@ -113,7 +112,7 @@ def compilers(layer: Layer) -> Found:
     """CUDA's compilers, if the image has its own set: different versions do not mix."""
     for name in layer.files:
         match = COMPILERS.search(name) if layer.cuda_home else None
-        if match and not (layer.site / name).is_symlink():
+        if match and layer.files[name].kind is Kind.FILE:
             folder = "nvvm/bin" if match["name"] == "cicc" else "bin"
             yield name, f"{layer.cuda_home}/{folder}/{match['name']}"
 
@@ -121,17 +120,23 @@ def compilers(layer: Layer) -> Found:
 def copies(layer: Layer) -> Found:
     """A shared library under several of its version names; wheels cannot hold links."""
     same: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for name in layer.files:
+    for name, entry in layer.files.items():
         stem, dot, _ = name.partition(".so")
-        path = layer.site / name
-        if dot and not path.is_symlink():
-            same[stem, path.stat().st_size].append(name)
+        if dot and entry.kind is Kind.FILE:
+            same[stem, entry.size].append(name)
     for names in same.values():
         # the fullest name is the library's own, as an installer outside of Python would leave it
         real, *others = sorted(names, key=lambda name: (-len(name), name))
         for name in others:
-            if filecmp.cmp(layer.site / real, layer.site / name, shallow=False):
+            if equal(layer.files[real], layer.files[name]):
                 yield name, real.rpartition("/")[2]
+
+
+def equal(one: Entry, other: Entry) -> bool:
+    """Whether two files have the same content, which is read only if their sizes agree."""
+    if one.content is other.content or one.content == other.content:
+        return True
+    return one.size == other.size and one.read() == other.read()
 
 
 def leftovers(layer: Layer) -> Found:
@@ -150,54 +155,62 @@ RULES: tuple[tuple[str, Callable[[Layer], Found]], ...] = (
 )
 
 
-def trim(site: Path, cuda_home: str | None) -> list[Row]:
-    """Apply all rules to ``site``; returns what each of them removed, with sizes.
+def trim(tree: Tree, site: str, cuda_home: str | None) -> list[Row]:
+    """Apply all rules to the site-packages of ``tree``, at ``site``.
 
-    ``cuda_home`` is where the image has compilers: those in wheels become links to them.
+    Returns what each of them removed, with sizes. ``cuda_home`` is where the image has compilers:
+    those in wheels become links to them.
     """
-    names = tuple(
-        sorted(
-            p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_symlink() or p.is_file()
-        )
-    )
-    layer, report = Layer(site, names, cuda_home), []
-    fate: dict[str, str | None] = {}
+    start = len(site) + 1
+    found = {path[start:]: entry for path, entry in tree if path.startswith(f"{site}/")}
+    files = {name: entry for name, entry in found.items() if entry.kind is not Kind.FOLDER}
+    layer, report, fate = Layer(files, cuda_home), list[Row](), dict[str, str | None]()
     for rule, find in RULES:
-        found = {name: target for name, target in find(layer) if name not in fate}
-        sizes = [[name, (site / name).lstat().st_size] for name in sorted(found)]
-        for name, target in found.items():
-            (site / name).unlink()
-            if target:
-                (site / name).symlink_to(target)
-        fate |= found
-        if found:
+        new = {name: target for name, target in find(layer) if name not in fate}
+        if new:
+            sizes = [[name, files[name].size] for name in sorted(new)]
             report.append({"rule": rule, "why": find.__doc__ or "", "files": sizes})
-    _keep_records_correct(site, fate)
-    _remove_empty(site, {(site / name).parent for name, target in fate.items() if target is None})
+        fate |= new
+        for name in new:
+            del files[name]
+    for name, entry in files.items():
+        tree.entries[f"{site}/{name}"] = entry
+    for name, target in fate.items():
+        if target:
+            link = Entry(kind=Kind.SYMLINK, mode=0o777, target=target)
+            tree.entries[f"{site}/{name}"] = link
+        else:
+            del tree.entries[f"{site}/{name}"]
+    if fate:
+        _keep_records_correct(tree, site, fate)
+        _remove_empty(tree, site)
     return report
 
 
-def _keep_records_correct(site: Path, fate: dict[str, str | None]) -> None:
+def _keep_records_correct(tree: Tree, site: str, fate: dict[str, str | None]) -> None:
     """Remove rows of removed files from RECORDs; links are listed there without hash and size."""
-    for record in sorted(site.glob("*.dist-info/RECORD")) if fate else []:
-        rows = [
-            row
-            for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"), newline=""))
-            if row
-        ]
+    for path, entry in tree.below(f"{site}/"):
+        if not path.endswith(".dist-info/RECORD") or path.count("/") != site.count("/") + 2:
+            continue
+        rows = list(csv.reader(io.StringIO(entry.read().decode(), newline="")))
         kept = [
             [row[0], "", ""] if row[0] in fate else row
             for row in rows
-            if row[0] not in fate or fate[row[0]]
+            if row and (row[0] not in fate or fate[row[0]])
         ]
         if kept != rows:
-            with record.open("w", encoding="utf-8", newline="") as out:
-                csv.writer(out, lineterminator="\n").writerows(kept)
+            out = io.StringIO()
+            csv.writer(out, lineterminator="\n").writerows(kept)
+            tree.entries[path] = replace(entry, content=out.getvalue().encode())
 
 
-def _remove_empty(site: Path, folders: set[Path]) -> None:
-    for folder in sorted(folders, reverse=True):
-        empty = folder
-        while empty != site and empty.is_dir() and not any(empty.iterdir()):
-            empty.rmdir()
-            empty = empty.parent
+def _remove_empty(tree: Tree, site: str) -> None:
+    """Remove folders that contain nothing any more."""
+    used = set[str]()
+    for path, entry in tree.entries.items():
+        if entry.kind is not Kind.FOLDER:
+            while (path := path.rpartition("/")[0]) and path not in used:
+                used.add(path)
+    for path, entry in list(tree.below(f"{site}/")):
+        if entry.kind is Kind.FOLDER and path not in used:
+            del tree.entries[path]

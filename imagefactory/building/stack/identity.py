@@ -1,19 +1,18 @@
-"""Finds which torch a tree of site-packages has, without running it. Standard library only: it runs
-in the builder, as part of belt.py.
-"""
+"""Finds which torch is in effect after each install layer, without running it. Pure."""
 
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+
+from imagefactory.building.tree import Tree
+from imagefactory.errors import CheckFailedError, fail
 
 
-def torch_of(site: Path) -> dict[str, str | None] | None:
-    """``__version__`` and ``cuda`` of the torch below ``site``; None if there is none."""
-    file = site / "torch" / "version.py"
-    return facts(file.read_text(encoding="utf-8")) if file.is_file() else None
+def torch_of(tree: Tree, site: str) -> dict[str, str | None] | None:
+    """``version`` and ``cuda`` of the torch in ``site`` of ``tree``; None if there is none."""
+    entry = tree.entries.get(f"{site}/torch/version.py")
+    return facts(entry.read().decode()) if entry else None
 
 
 def facts(text: str) -> dict[str, str | None]:
@@ -35,18 +34,22 @@ def facts(text: str) -> dict[str, str | None]:
     return found
 
 
-def after_each(layers: Sequence[tuple[str, Path]], wanted: str) -> list[dict[str, object]]:
+def after_each(
+    layers: Sequence[tuple[str, Tree]], site: str, wanted: str
+) -> list[dict[str, object]]:
     """The torch in effect after each layer, as ``{"group", "torch"}``.
 
-    ``layers`` are names and site-packages, from the bottom up; a torch is ``{"version", "cuda"}``,
-    or None while no layer has one. Raises SystemExit at the first layer after which it is not
+    ``layers`` are names and files, from the bottom up; a torch is ``{"version", "cuda"}``, or None
+    while no layer has one. Raises CheckFailedError at the first layer after which it is not
     ``wanted``.
     """
     rows: list[dict[str, object]] = []
     current = None
-    for name, site in layers:
-        current = torch_of(site) or current
+    for name, tree in layers:
+        current = torch_of(tree, site) or current
         rows.append({"group": name, "torch": current})
         if current is not None and current["version"] != wanted:
-            sys.exit(f"after layer {name}: torch is {current['version']}, the lock says {wanted}")
+            what = f"after layer {name}, torch is {current['version']}; the lock has {wanted}"
+            fix = "a wheel brings a torch of its own: see which files it has, and drop it"
+            raise fail(CheckFailedError, "torch-swapped", what, fix=fix)
     return rows

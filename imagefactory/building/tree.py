@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
 from pathlib import Path
+from typing import Protocol
 
 from imagefactory.errors import InputError, fail
 
 #: More steps than following any path takes, unless its links form a loop.
 _STEPS = 4000
+#: Bytes that are read at a time.
+CHUNK = 1 << 20
 
 
 class Kind(StrEnum):
@@ -23,6 +26,17 @@ class Kind(StrEnum):
     SYMLINK = "symbolic link"
 
 
+class Content(Protocol):
+    """The content of a file that is read only when it is written."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content, in pieces. Raises OSError if there is less of it than ``size``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """``size`` bytes of the file ``path``, from ``offset`` on."""
@@ -31,11 +45,17 @@ class Slice:
     offset: int
     size: int
 
-    def read(self) -> bytes:
-        """The bytes."""
-        with self.path.open("rb") as stream:
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes, in pieces. Raises OSError if the file ends before."""
+        left = self.size
+        with self.path.open("rb", buffering=0) as stream:
             stream.seek(self.offset)
-            return stream.read(self.size)
+            while left:
+                chunk = stream.read(min(left, CHUNK))
+                if not chunk:
+                    raise OSError(f"{self.path} was cut off while it was read")
+                left -= len(chunk)
+                yield chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +74,7 @@ class Entry:
     mode: int
     uid: int = 0
     gid: int = 0
-    content: bytes | Slice = b""
+    content: bytes | Content = b""
     target: str = ""
     package: str = ""
     inode: str = ""
@@ -66,13 +86,18 @@ class Entry:
 
     def head(self, size: int) -> bytes:
         """The first ``size`` bytes of the content, or all of a shorter one."""
-        if isinstance(self.content, bytes):
-            return self.content[:size]
-        return replace(self.content, size=min(size, self.size)).read()
+        return next(self.chunks(), b"")[:size]
 
     def read(self) -> bytes:
         """The whole content."""
-        return self.content if isinstance(self.content, bytes) else self.content.read()
+        return b"".join(self.chunks())
+
+    def chunks(self) -> Iterator[bytes]:
+        """The whole content, in pieces; none for what is empty."""
+        if not isinstance(self.content, bytes):
+            yield from self.content.chunks()
+        elif self.content:
+            yield self.content
 
 
 class Tree:

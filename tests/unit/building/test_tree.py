@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.building.debian.tree import Tree
+from imagefactory.building.tree import Tree
 from imagefactory.errors import InputError
 
 

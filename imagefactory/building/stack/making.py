@@ -1,0 +1,163 @@
+"""Makes the layers of one plan, as far as they are not kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagefactory.building import tarball
+from imagefactory.building.stack import belt, blob, compilers, trim, wheels
+from imagefactory.building.stack.belt import Layer
+from imagefactory.building.stack.blob import Blob
+from imagefactory.building.tree import Tree
+from imagefactory.inbuild.layer import SITE
+from imagefactory.locking.lock import LockedToolchain, Wheel
+from imagefactory.locking.wheelhouse import Collection
+from imagefactory.planning import context
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.image_config import CUDA_HOME
+from imagefactory.system import locks, ui
+from imagefactory.system.archive import EPOCH
+
+Step = AbstractContextManager[None]
+#: A tree, and a record of what was done to it.
+Made = tuple[Tree, Any]
+#: Left out of what patches are applied to: no diff changes libraries, and no proof reads them.
+_LIBRARY = ".so"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Above:
+    """The layers above a base.
+
+    Attributes:
+        layers: what each is for and its blob, from the bottom up.
+        sources: the files of the wheels that patches change, without libraries.
+        report: see belt.py.
+    """
+
+    layers: tuple[tuple[str, Blob], ...]
+    sources: Blob
+    report: Mapping[str, Any]
+
+
+class Maker:
+    """Makes the layers of ``plan``; a tree is read only if a layer that needs it is not kept.
+
+    ``folder`` keeps them, ``files`` has the wheels, which are open as long as ``opened``.
+    """
+
+    def __init__(self, plan: CellPlan, folder: Path, files: Collection, opened: ExitStack) -> None:
+        self._plan, self._folder, self._files, self._opened = plan, folder, files, opened
+        self._python = plan.cell.python
+        self._site = SITE.format(python=self._python)
+        self._home = CUDA_HOME if plan.toolchain else None
+        self._lists = {one.name: one.wheels for one in context.layers_of(plan.resolution)}
+        self._locks = {name: threading.Lock() for name in self._lists}
+        self._trees: dict[str, Layer] = {}
+
+    def make(self) -> Above:
+        """Make what is missing, the largest layers first."""
+        names = sorted(self._lists, key=lambda name: -sum(w.size for w in self._lists[name]))
+        missing = [name for name in names if not blob.find(self._folder / self._key(name))]
+        wanted = [wheel for name in missing for wheel in self._lists[name]]
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, self._step(missing, wanted):
+            self._files.fetch(wanted)
+            made = dict(zip(names, pool.map(self._installed, names), strict=True))
+        torch, report = self._belt()
+        found = [(f"wheels: {name}", made[name]) for name in self._lists]
+        if report.pop("restored"):
+            found.append(("torch, where it had been replaced", torch))
+        if self._plan.toolchain:
+            found.insert(0, ("compilers", self._compilers(self._plan.toolchain)))
+        return Above(layers=tuple(found), sources=self._sources(), report=report)
+
+    def _step(self, missing: Sequence[str], wanted: Sequence[Wheel]) -> Step:
+        if not missing:
+            return nullcontext()
+        size = ui.size(sum(wheel.size for wheel in wanted))
+        return ui.step(f"making {len(missing)} layers from {len(wanted)} wheels, {size}")
+
+    def _key(self, name: str) -> str:
+        return self._key_of("install", [wheel.sha256 for wheel in self._lists[name]])
+
+    def _key_of(self, *parts: object) -> str:
+        return context.key_of([context.stacker(), self._python, self._home, *parts])
+
+    def _installed(self, name: str) -> Blob:
+        def make() -> Made:
+            layer = self._layer(name)
+            return layer.tree, layer.dropped
+
+        return self._kept(self._key(name), f"layer {name}", make)[0]
+
+    def _layer(self, name: str) -> Layer:
+        """The files of an install layer, read once."""
+        with self._locks[name]:
+            if name not in self._trees:
+                tree = self._install(self._lists[name])
+                dropped = trim.trim(tree, self._site, self._home)
+                self._trees[name] = Layer(name=name, tree=tree, dropped=dropped)
+            return self._trees[name]
+
+    def _install(self, found: Sequence[Wheel]) -> Tree:
+        self._files.fetch(found)
+        paths = [self._files.path(wheel) for wheel in found]
+        return wheels.install_all(paths, self._python, self._opened)
+
+    def _all(self) -> list[Layer]:
+        return [self._layer(name) for name in self._lists]
+
+    def _belt(self) -> tuple[Blob, dict[str, Any]]:
+        torch = self._plan.resolution.wheel("torch")
+        only = [torch] if torch else []
+
+        def make() -> Made:
+            version = self._plan.resolution.torch.version
+            fresh = self._install(only)
+            tree, report = belt.make(fresh, self._all(), self._site, version)
+            return tree, {**report, "restored": len(tree.entries)}
+
+        keys = [self._key(name) for name in self._lists]
+        key = self._key_of("belt", [wheel.sha256 for wheel in only], keys)
+        made, report = self._kept(key, "torch's layer", make)
+        return made, dict(report)
+
+    def _compilers(self, toolchain: LockedToolchain) -> Blob:
+        def make() -> Made:
+            tree = self._install(toolchain.wheels)
+            layers = [layer.tree for layer in self._all()]
+            return compilers.make(tree, self._site, CUDA_HOME, layers), None
+
+        keys = [self._key(name) for name in self._lists]
+        key = self._key_of("compilers", [wheel.sha256 for wheel in toolchain.wheels], keys)
+        with ui.step(f"making the layer of compilers {toolchain.name}"):
+            return self._kept(key, "the layer of compilers", make)[0]
+
+    def _sources(self) -> Blob:
+        name = list(self._lists)[-1]  # the one that patches change
+
+        def make() -> Made:
+            tree = Tree()
+            for path, entry in self._layer(name).tree:
+                if not path.endswith(_LIBRARY):
+                    tree.put(path, entry)
+            return tree, None
+
+        return self._kept(self._key_of("sources", self._key(name)), "the sources", make)[0]
+
+    def _kept(self, key: str, what: str, make: Callable[[], Made]) -> tuple[Blob, Any]:
+        """The blob and the record of ``key``, made if it is not kept."""
+        folder = self._folder / key
+        with locks.held(self._folder / f"{key}.lock", what):
+            found = blob.find(folder)
+            if found is None:
+                tree, record = make()
+                found = blob.store(folder, tarball.blocks(tree, EPOCH), record), record
+            return found

@@ -1,0 +1,77 @@
+"""Makes what an image has below its patches: base, compilers and wheels, as an OCI layout.
+
+    wheels -> trim -> belt, compilers -> blob -> layout
+
+reads what each wheel installs, leaves out what is never used, makes sure of torch, links compilers
+to the libraries that they use, compresses each layer once, and lists the layers as an image.
+Nothing is unpacked on the disk, no program of the image runs, and the same wheels give the same
+bytes on any machine. Layers are kept by what decides their content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from imagefactory.building.bases import LAYOUT
+from imagefactory.building.stack import bottom, layout
+from imagefactory.building.stack.making import Maker
+from imagefactory.locking import wheelhouse
+from imagefactory.planning import context
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.settings import Settings
+from imagefactory.system.archive import EPOCH
+
+#: Folders of the layers and of the layouts, below the cache folder.
+LAYERS, LAYOUTS = "stack", "stacks"
+#: How the history of an image begins what it says of a layer that was made here.
+MADE_BY = "imagefactory: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What a cell's image has below its patches.
+
+    Attributes:
+        image: build context with base, compilers and wheels: an OCI layout by digest.
+        sources: build context with the wheels that patches change, without their libraries.
+        report: the torch after each layer, and what was left out of them.
+    """
+
+    image: str
+    sources: str
+    report: Mapping[str, Any]
+
+
+def make(plan: CellPlan, settings: Settings, *, folder: Path | None = None) -> Stack:
+    """Make the layers of ``plan`` that are not yet in the cache folder, or in ``folder``.
+
+    Raises SetupError for what is not available, CheckFailedError for wheels that would replace
+    torch.
+    """
+    cache = folder or settings.cache
+    kept = cache / LAYERS
+    kept.mkdir(parents=True, exist_ok=True)
+    below = bottom.make(plan.base, kept, settings)
+    with ExitStack() as opened, wheelhouse.Collection(settings) as files:
+        above = Maker(plan, kept, files, opened).make()
+    config = _with_history(below.config, [purpose for purpose, _ in above.layers])
+    layers = [*below.layers, *(one for _, one in above.layers)]
+    image = cache / LAYOUTS / context.key_of([[one.digest for one in layers], config])
+    sources = cache / LAYOUTS / f"sources-{above.sources.digest.removeprefix('sha256:')}"
+    platform = {name: config[name] for name in ("os", "architecture")}
+    return Stack(
+        image=f"{LAYOUT}{image}@{layout.write(image, layers, config)}",
+        sources=f"{LAYOUT}{sources}@{layout.write(sources, [above.sources], platform)}",
+        report=above.report,
+    )
+
+
+def _with_history(config: Mapping[str, Any], purposes: Sequence[str]) -> dict[str, Any]:
+    created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    added = [{"created": created, "created_by": f"{MADE_BY}{purpose}"} for purpose in purposes]
+    return {**config, "created": created, "history": [*config.get("history", ()), *added]}
