@@ -48,7 +48,8 @@ def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> 
     native = planned.site.platform if planned.site else planned.plans[0].cell.platform
     builder_bases = building.of_platform(planned.bases, native)
     contexts = opening.contexts(workspace, planned.inputs, out)
-    stacks = {one.cell.name: stack.make(one, contexts.settings) for one in planned.plans}
+    layouts = out / stack.LAYOUTS
+    stacks = {p.cell.name: stack.make(p, layouts, contexts.settings) for p in planned.plans}
     file = bakefile.write_cells(contexts, planned.plans, builder_bases, stacks, BakeOptions())
     return Rendered(plans=planned.plans, bakefile=file)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -18,10 +17,6 @@ from imagefactory.system.archive import EPOCH
 from imagefactory.system.registry import Registries
 
 Stage = Literal["builder", "compiler", "base"]
-#: What BuildKit 0.11 to 0.13 says when it has half of a layer of an OCI layout.
-HALF_SENT = "unsupported offset"
-#: How often systems are sent again in one build: when one fails, others may not arrive whole.
-_ATTEMPTS = 3
 LAYOUT = "oci-layout://"
 
 
@@ -41,44 +36,6 @@ def contexts(image: BaseImage, stage: Stage, settings: Settings) -> dict[str, st
             _assemble(image, stage, folder, settings)
     (manifest,) = json.loads((folder / "index.json").read_text(encoding="utf-8"))["manifests"]
     return {ROOT: f"{LAYOUT}{folder}@{manifest['digest']}"}
-
-
-class Resend:
-    """Sends the systems in a bake file again, under other digests, when a builder has half of one.
-
-    BuildKit cannot go on with a layer that it received half of, when a build was killed or another
-    target failed, and it recognizes the half by its digest. The content is the same.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._left = file, _ATTEMPTS
-
-    def helps(self, errors: Iterable[str]) -> bool:
-        """Whether the bake that ended with ``errors`` is worth another try."""
-        if not self._left or not any(HALF_SENT in error for error in errors):
-            return False
-        self._left -= 1
-        ui.say("the builder has half of a base, from a build that did not end: sending it again")
-        return _rename(self._file)
-
-
-def _rename(file: Path) -> bool:
-    """Give the systems that a bake file names other digests; returns whether it names any."""
-    from imagefactory.building.debian import layout  # noqa: PLC0415 - only after a failure
-
-    targets = json.loads(file.read_text(encoding="utf-8"))
-    renamed: dict[str, str] = {}
-    for target in targets["target"].values():
-        named = target.get("contexts", {})
-        where = named.get(ROOT, "")
-        if where.startswith(LAYOUT) and where not in renamed:
-            folder = Path(where.removeprefix(LAYOUT).rpartition("@")[0])
-            with locks.held(folder.with_name(f"{folder.name}.lock"), "a base"):
-                renamed[where] = f"{LAYOUT}{folder}@{layout.rewrap(folder)}"
-        if where in renamed:
-            named[ROOT] = renamed[where]
-    file.write_text(json.dumps(targets, indent=1) + "\n", encoding="utf-8")
-    return bool(renamed)
 
 
 def _assemble(image: BaseImage, stage: Stage, folder: Path, settings: Settings) -> None:

@@ -11,10 +11,10 @@ from typing import Self
 
 from imagefactory.building import bakefile, disk, layouts, records
 from imagefactory.building.bakefile import BakeOptions
-from imagefactory.building.bases import Resend
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
 from imagefactory.building.progress import Event, Progress
+from imagefactory.building.resend import Resend
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
 from imagefactory.building.stack.stack import Stack
@@ -96,7 +96,9 @@ def _stacks(
     for plan in plans:
         began, name = time.monotonic(), plan.cell.name
         try:
-            stacks[name] = stack.make(plan, contexts.settings, folder=options.layers)
+            stacks[name] = stack.make(
+                plan, contexts.folder / stack.LAYOUTS, contexts.settings, kept=options.layers
+            )
         except FactoryError as error:
             log = _log(logs, name)
             logs.mkdir(parents=True, exist_ok=True)
@@ -138,7 +140,7 @@ def bake(
     logs.mkdir(parents=True, exist_ok=True)
     left = {plan.cell.name: plan for plan in plans}
     results: list[BuildResult] = []
-    resend = Resend(file)
+    resend = Resend(file, None if builder else engine)
     while left:
         began = time.monotonic()
         code, progress = _round(engine, left, file, logs, builder, secrets)
@@ -160,6 +162,7 @@ def bake(
             )
         if left:
             ui.say(f"continuing with {', '.join(left)}")
+    resend.end()
     return sorted(results, key=lambda result: [plan.cell.name for plan in plans].index(result.cell))
 
 
@@ -238,7 +241,7 @@ def _blame(left: Mapping[str, CellPlan], progress: Progress) -> dict[str, str]:
     for target, error in progress.failed().items():
         for name, plan in left.items():
             base = plan.cell.flavor.base.name
-            if target == name or target.startswith((f"builder-{base}-", f"base-{base}-")):
+            if target == name or target.startswith(f"builder-{base}-"):
                 blamed[name] = error
     return blamed
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from imagefactory.planning.layers import MADE_BY
+
 #: The purpose of a layer, by a word in the step that made it.
 STEPS = {"apt-get": "distribution packages", "venv": "Python environment", "WORKDIR": "folder"}
 #: The purpose of layers copied from other stages, whose steps all look alike, by their name in
@@ -15,7 +17,14 @@ GROUPS = {
     "dependencies": "other dependencies",
     "vllm": "vLLM and FlashInfer",
 }
-LAST = ("forced torch, where it differed", "patches", "manifest and entrypoint")
+#: The purposes of layers of wheels by their names; that of a large wheel has the wheel's name.
+GROUPS = {
+    "cuda-torch": "small wheels of CUDA and torch",
+    "dependencies": "other dependencies",
+    "vllm": "vLLM and FlashInfer",
+}
+#: The purposes of layers copied from other stages, whose steps look alike.
+LAST = ("patches", "manifest and entrypoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +134,7 @@ def total(layers: Sequence[Layer]) -> int | None:
 
 def copies(manifest: Mapping[str, Any]) -> list[str]:
     """The purposes of the copied layers of an image that imagefactory built, in order."""
-    groups = [GROUPS.get(layer["group"], layer["group"]) for layer in manifest.get("layers", ())]
-    return [*(["compilers"] if manifest.get("toolchain") else []), *groups, *LAST] if groups else []
+    return list(LAST) if manifest.get("layers") else []
 
 
 def biggest(image: Anatomy, sizes: Mapping[str, int], most: int) -> list[tuple[str, str, int]]:
@@ -185,6 +193,9 @@ def _from_stage(step: str) -> bool:
 
 
 def _purpose(step: str) -> str:
+    if step.startswith(MADE_BY):
+        name = step.removeprefix(MADE_BY)
+        return GROUPS.get(name, name)
     return next((purpose for word, purpose in STEPS.items() if word in step), "base")
 
 

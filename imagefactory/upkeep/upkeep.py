@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagefactory.building import bases, context_folders, disk
+from imagefactory.building.stack import stack
 from imagefactory.errors import FactoryError, Problem
 from imagefactory.locking.lock import Lock
 from imagefactory.planning import planning
@@ -24,6 +25,7 @@ RECREATABLE = (
     "bases",
     "build",
     "debs",
+    stack.LAYERS,
     "metadata",
     "proofs",
     "rebuild",
@@ -110,6 +112,14 @@ def _stale_folders(plans: Sequence[CellPlan], inputs: Inputs) -> list[Item]:
         root = inputs.settings.cache / name
         files = {path: _size(path) for path in _folders(root)}
         stale += prune.folders(root, hashes, "file that is not in the lock", files)
+    layouts = contexts / stack.LAYOUTS
+    made = dict.fromkeys(_folders(layouts), 0)  # links to what is counted below
+    named = {name for cell in cells for name in (cell, f"{cell}-sources")}
+    stale += prune.folders(layouts, named, "layers of a cell that is not in the matrix", made)
+    layers = inputs.settings.cache / stack.LAYERS
+    found = {one: _size(one) for one in _folders(layers) if not one.name.startswith("base-")}
+    keep = {name for plan in plans for name in stack.folders_of(plan)}
+    stale += prune.folders(layers, keep, "layer that no cell has", found)
     systems = {path: _size(path) for path in _folders(inputs.settings.cache / "bases")}
     why = "base with packages that are not in the lock"
     return [*stale, *prune.folders(inputs.settings.cache / "bases", _systems(inputs), why, systems)]
@@ -128,6 +138,8 @@ def _folders(root: Path) -> list[Path]:
 
 def _hashes(lock: Lock) -> set[str]:
     wheels = {wheel.sha256 for resolution in lock.installable() for wheel in resolution.wheels}
+    wheels |= {wheel.sha256 for one in lock.toolchains for wheel in one.wheels}
+    wheels |= {one.wheel.sha256 for one in lock.unpackers}
     return wheels | {source.sha256 for source in lock.sources}
 
 
@@ -137,7 +149,7 @@ def _debs(lock: Lock) -> set[str]:
 
 def _is_stage(name: str) -> bool:
     """Whether a build context belongs to a base or a wheel instead of a cell."""
-    return name.startswith(("base-", "builder-", "wheel-"))
+    return name.startswith(("builder-", "compiler-", "wheel-")) or name == stack.LAYOUTS
 
 
 def _size(folder: Path) -> int:

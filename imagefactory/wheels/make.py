@@ -12,10 +12,10 @@ from typing import Any
 
 from imagefactory.building import bakefile
 from imagefactory.building.bakefile import BakeOptions, WheelBake
-from imagefactory.building.bases import Resend
 from imagefactory.building.contexts import Contexts, link, write_files
 from imagefactory.building.live_view import View
 from imagefactory.building.progress import Progress
+from imagefactory.building.resend import Resend
 from imagefactory.building.sites import Site
 from imagefactory.building.timings import Timings, Took
 from imagefactory.errors import CheckFailedError, FactoryError, fail

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from imagefactory.building.stack.stack import Stack
 from imagefactory.locking.lock import Deb, Lock, LockedBase
 from imagefactory.matrix.cell import Base, Cell, request_of
 from imagefactory.patching import catalog
@@ -49,13 +50,21 @@ def base_image(
     return cell_plan.base_image(base, locked)
 
 
+#: The layers of an image that were made before.
+STACK = Stack(
+    image="oci-layout:///stacks/image@sha256:1",
+    sources="oci-layout:///stacks/sources@sha256:2",
+    report={"layers": [], "dropped": []},
+)
+
+
 def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
     cell = next(c for c in project_matrix().cells if c.axes["vllm"] == "0.22.1")
     resolution = project_lock().find(request_of(cell))
     assert resolution is not None
     base = base or base_image(cell.flavor.base, cell.platform)
     series = catalog.series(stock_patches(), cell)
-    given = {"resolution": resolution, "series": series, "uv_version": "1", **options}
+    given = {"resolution": resolution, "series": series, **options}
     return cell_plan.compose(cell, base=base, templates=(ROOT / "templates",), **given)
 
 
@@ -91,7 +100,6 @@ def plans_of(cells: Sequence[Cell]) -> tuple[CellPlan, ...]:
             catalog.series(patches, cell),
             base,
             templates=(ROOT / "templates",),
-            uv_version="1",
             toolchain=lock.toolchain(cell.flavor.toolchain or "", cell.platform),
         )
         plans.append(plan)

@@ -17,9 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+from installer.scripts import Script
 from packaging.specifiers import SpecifierSet
 
 from imagefactory import inbuild
+from imagefactory.building.stack import wheels
 from imagefactory.inbuild import manifest
 from imagefactory.locking.lock import Wheel
 from imagefactory.matrix.cell import Base as MatrixBase
@@ -29,7 +31,7 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system.engine import Engine
 from imagefactory.system.yamlfile import Location
-from imagefactory.verifying.outside import installed, layers, outside
+from imagefactory.verifying.outside import layers, outside
 from imagefactory.verifying.outside.inventory import Wheels
 from imagefactory.verifying.outside.judged import Judged
 from support import ROOT
@@ -171,7 +173,6 @@ class WholeImage:
             [step],
             base_image(base, made.platform),
             templates=(ROOT / "templates",),
-            uv_version="1",
         )
         self.tree: Tree = {}
         self._fill()
@@ -228,7 +229,7 @@ class WholeImage:
         self._metadata()
 
     def _install(self, stem: str, members: Mapping[str, bytes]) -> None:
-        """Install a wheel as uv and trim.py do."""
+        """Install a wheel as a build does."""
         info = f"{stem}.dist-info"
         rows: dict[str, Node] = {}
         for name, data in members.items():
@@ -240,15 +241,13 @@ class WholeImage:
                 rows[f"../../../bin/{name.rpartition('/')[2]}"] = Node(data=text, mode=0o755)
             elif name not in TRIMMED:
                 rows[name] = Node(data=data, mode=mode)
-        rows[f"{info}/INSTALLER"], rows[f"{info}/REQUESTED"] = Node(data=b"uv"), Node(data=b"")
+        rows |= {f"{info}/{added}": Node(data=data) for added, data in wheels.ADDED.items()}
         points = members.get(f"{info}/entry_points.txt", b"").decode().splitlines()[1:]
         for line in points:
             name, _, target = line.partition(" = ")
             module, _, function = target.partition(":")
-            script = installed._SCRIPT.format(
-                venv="opt/venv", module=module, name=function, function=function
-            )
-            rows[f"../../../bin/{name}"] = Node(data=script.encode(), mode=0o755)
+            script = Script(name, module, function, "console").generate(wheels.PYTHON, "posix")[1]
+            rows[f"../../../bin/{name}"] = Node(data=script, mode=0o755)
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         for name, node in sorted(rows.items()):

@@ -16,10 +16,15 @@ from imagefactory.building.stack.blob import Blob
 _TYPE = "application/vnd.oci.image"
 
 
-def write(folder: Path, layers: Sequence[Blob], config: Mapping[str, Any]) -> str:
-    """Write the image with ``layers`` and ``config`` to ``folder``, unless it is there.
+#: The repository of the names in layouts; an engine has images of it only while it loads them.
+REPOSITORY = "imagefactory/layers"
 
-    Returns its digest. ``config`` lacks only the layers' digests.
+
+def write(folder: Path, layers: Sequence[Blob], config: Mapping[str, Any]) -> str:
+    """Write the image with ``layers`` and ``config`` to ``folder``, and nothing else.
+
+    Returns its digest. ``config`` lacks only the layers' digests. ``docker load`` calls the image
+    ``name_of(folder)``.
     """
     full = {**config, "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]}}
     config_data = _json(full)
@@ -33,14 +38,20 @@ def write(folder: Path, layers: Sequence[Blob], config: Mapping[str, Any]) -> st
     )
     described = _describe(manifest)
     platform = {name: config[name] for name in ("os", "architecture", "variant") if name in config}
-    if not (folder / "index.json").is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
-            made = Path(name) / "layout"
-            _fill(made, layers, (config_data, manifest), {**described, "platform": platform})
-            shutil.rmtree(folder, ignore_errors=True)
-            made.rename(folder)
+    named = {"io.containerd.image.name": f"docker.io/{name_of(folder)}"}
+    more = {"platform": platform, "annotations": named}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+        made = Path(name) / "layout"
+        _fill(made, layers, (config_data, manifest), {**described, **more})
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
     return str(described["digest"])
+
+
+def name_of(folder: Path) -> str:
+    """The name of the image in a layout."""
+    return f"{REPOSITORY}:{folder.name[:100]}"
 
 
 def _fill(

@@ -47,6 +47,39 @@ class Above:
     report: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """What layers are kept by: a hash of everything that decides their content."""
+
+    install: Mapping[str, str]
+    belt: str
+    compilers: str
+    sources: str
+
+    @classmethod
+    def make(cls, plan: CellPlan) -> Keys:
+        """The keys of the layers of ``plan``."""
+        home = CUDA_HOME if plan.toolchain else None
+
+        def key(*parts: object) -> str:
+            return context.key_of([context.stacker(), plan.cell.python, home, *parts])
+
+        lists = context.layers_of(plan.resolution)
+        install = {one.name: key("install", [w.sha256 for w in one.wheels]) for one in lists}
+        torch = plan.resolution.wheel("torch")
+        compilers = [wheel.sha256 for wheel in plan.toolchain.wheels] if plan.toolchain else []
+        return cls(
+            install=install,
+            belt=key("belt", torch.sha256 if torch else None, list(install.values())),
+            compilers=key("compilers", compilers, list(install.values())),
+            sources=key("sources", install[lists[-1].name]),
+        )
+
+    def all(self) -> set[str]:
+        """All of them."""
+        return {*self.install.values(), self.belt, self.compilers, self.sources}
+
+
 class Maker:
     """Makes the layers of ``plan``; a tree is read only if a layer that needs it is not kept.
 
@@ -59,19 +92,20 @@ class Maker:
         self._site = SITE.format(python=self._python)
         self._home = CUDA_HOME if plan.toolchain else None
         self._lists = {one.name: one.wheels for one in context.layers_of(plan.resolution)}
+        self._keys = Keys.make(plan)
         self._locks = {name: threading.Lock() for name in self._lists}
         self._trees: dict[str, Layer] = {}
 
     def make(self) -> Above:
         """Make what is missing, the largest layers first."""
         names = sorted(self._lists, key=lambda name: -sum(w.size for w in self._lists[name]))
-        missing = [name for name in names if not blob.find(self._folder / self._key(name))]
+        missing = [name for name in names if not blob.find(self._folder / self._keys.install[name])]
         wanted = [wheel for name in missing for wheel in self._lists[name]]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool, self._step(missing, wanted):
             self._files.fetch(wanted)
             made = dict(zip(names, pool.map(self._installed, names), strict=True))
         torch, report = self._belt()
-        found = [(f"wheels: {name}", made[name]) for name in self._lists]
+        found = [(name, made[name]) for name in self._lists]
         if report.pop("restored"):
             found.append(("torch, where it had been replaced", torch))
         if self._plan.toolchain:
@@ -84,18 +118,12 @@ class Maker:
         size = ui.size(sum(wheel.size for wheel in wanted))
         return ui.step(f"making {len(missing)} layers from {len(wanted)} wheels, {size}")
 
-    def _key(self, name: str) -> str:
-        return self._key_of("install", [wheel.sha256 for wheel in self._lists[name]])
-
-    def _key_of(self, *parts: object) -> str:
-        return context.key_of([context.stacker(), self._python, self._home, *parts])
-
     def _installed(self, name: str) -> Blob:
         def make() -> Made:
             layer = self._layer(name)
             return layer.tree, layer.dropped
 
-        return self._kept(self._key(name), f"layer {name}", make)[0]
+        return self._kept(self._keys.install[name], f"layer {name}", make)[0]
 
     def _layer(self, name: str) -> Layer:
         """The files of an install layer, read once."""
@@ -124,9 +152,7 @@ class Maker:
             tree, report = belt.make(fresh, self._all(), self._site, version)
             return tree, {**report, "restored": len(tree.entries)}
 
-        keys = [self._key(name) for name in self._lists]
-        key = self._key_of("belt", [wheel.sha256 for wheel in only], keys)
-        made, report = self._kept(key, "torch's layer", make)
+        made, report = self._kept(self._keys.belt, "torch's layer", make)
         return made, dict(report)
 
     def _compilers(self, toolchain: LockedToolchain) -> Blob:
@@ -135,10 +161,8 @@ class Maker:
             layers = [layer.tree for layer in self._all()]
             return compilers.make(tree, self._site, CUDA_HOME, layers), None
 
-        keys = [self._key(name) for name in self._lists]
-        key = self._key_of("compilers", [wheel.sha256 for wheel in toolchain.wheels], keys)
         with ui.step(f"making the layer of compilers {toolchain.name}"):
-            return self._kept(key, "the layer of compilers", make)[0]
+            return self._kept(self._keys.compilers, "the layer of compilers", make)[0]
 
     def _sources(self) -> Blob:
         name = list(self._lists)[-1]  # the one that patches change
@@ -150,7 +174,7 @@ class Maker:
                     tree.put(path, entry)
             return tree, None
 
-        return self._kept(self._key_of("sources", self._key(name)), "the sources", make)[0]
+        return self._kept(self._keys.sources, "the sources", make)[0]
 
     def _kept(self, key: str, what: str, make: Callable[[], Made]) -> tuple[Blob, Any]:
         """The blob and the record of ``key``, made if it is not kept."""

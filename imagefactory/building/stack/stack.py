@@ -19,17 +19,15 @@ from typing import Any
 
 from imagefactory.building.bases import LAYOUT
 from imagefactory.building.stack import bottom, layout
-from imagefactory.building.stack.making import Maker
+from imagefactory.building.stack.making import Keys, Maker
 from imagefactory.locking import wheelhouse
-from imagefactory.planning import context
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.layers import MADE_BY
 from imagefactory.settings import Settings
 from imagefactory.system.archive import EPOCH
 
-#: Folders of the layers and of the layouts, below the cache folder.
-LAYERS, LAYOUTS = "stack", "stacks"
-#: How the history of an image begins what it says of a layer that was made here.
-MADE_BY = "imagefactory: "
+#: Folder of the layers, below the cache folder, and of the layouts, below a project's contexts.
+LAYERS, LAYOUTS = "layers-made", "layouts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +45,31 @@ class Stack:
     report: Mapping[str, Any]
 
 
-def make(plan: CellPlan, settings: Settings, *, folder: Path | None = None) -> Stack:
-    """Make the layers of ``plan`` that are not yet in the cache folder, or in ``folder``.
+def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None = None) -> Stack:
+    """Make the layers of ``plan`` that are not kept yet, and the layouts, in ``layouts``.
 
-    Raises SetupError for what is not available, CheckFailedError for wheels that would replace
-    torch.
+    Layers are kept in the cache folder, or in the folder ``kept``. Raises SetupError for what is
+    not available, CheckFailedError for wheels that would replace torch.
     """
-    cache = folder or settings.cache
-    kept = cache / LAYERS
+    kept = kept or settings.cache / LAYERS
     kept.mkdir(parents=True, exist_ok=True)
     below = bottom.make(plan.base, kept, settings)
     with ExitStack() as opened, wheelhouse.Collection(settings) as files:
         above = Maker(plan, kept, files, opened).make()
     config = _with_history(below.config, [purpose for purpose, _ in above.layers])
     layers = [*below.layers, *(one for _, one in above.layers)]
-    image = cache / LAYOUTS / context.key_of([[one.digest for one in layers], config])
-    sources = cache / LAYOUTS / f"sources-{above.sources.digest.removeprefix('sha256:')}"
+    image, sources = layouts / plan.cell.name, layouts / f"{plan.cell.name}-sources"
     platform = {name: config[name] for name in ("os", "architecture")}
     return Stack(
         image=f"{LAYOUT}{image}@{layout.write(image, layers, config)}",
         sources=f"{LAYOUT}{sources}@{layout.write(sources, [above.sources], platform)}",
         report=above.report,
     )
+
+
+def folders_of(plan: CellPlan) -> set[str]:
+    """The names of the folders in ``LAYERS`` with the layers of ``plan``, but for its base's."""
+    return Keys.make(plan).all()
 
 
 def _with_history(config: Mapping[str, Any], purposes: Sequence[str]) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import Any
 
 from imagefactory import inbuild
 from imagefactory.inbuild import overlay
+from imagefactory.inbuild.layer import VENV
 from imagefactory.inbuild.manifest import FOLDER
 from imagefactory.planning import context
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.layers import split
-from imagefactory.verifying.outside.installed import VENV, Python
+from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import sha256
 from imagefactory.verifying.outside.layers import Layer
 from imagefactory.verifying.outside.patched import Patched

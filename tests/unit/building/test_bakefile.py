@@ -12,7 +12,7 @@ import pytest
 from support import ROOT
 from support.index import unpacker
 from support.machine import DOWN, settings
-from support.plans import base_image, planned
+from support.plans import STACK, base_image, planned
 
 from imagefactory.building import bakefile, bases
 from imagefactory.building.bakefile import BakeOptions, WheelBake
@@ -81,25 +81,27 @@ def write(
     made = replace(planned(base), **changes)  # type: ignore[arg-type]
     native = base_image(made.cell.flavor.base, Platform.AMD64, suite=suite)
     contexts = contexts_in(folder)
-    path = bakefile.write_cells(contexts, [made], {"trixie": native}, options or BakeOptions())
+    path = bakefile.write_cells(
+        contexts, [made], {"trixie": native}, {made.cell.name: STACK}, options or BakeOptions()
+    )
     targets: dict[str, dict[str, object]] = json.loads(path.read_text())["target"]
     return targets
 
 
-def test_wheels_are_unpacked_on_the_build_platform_for_a_cell_of_another(tmp_path: Path) -> None:
+def test_patches_are_applied_on_the_build_platform_for_a_cell_of_another(tmp_path: Path) -> None:
     targets = write(tmp_path)
     cell = planned().cell.name
     assert targets[cell]["platforms"] == ["linux/arm64"]
     assert targets[cell]["contexts"] == {
         "builder": "target:builder-trixie-amd64",
-        "base": "target:base-trixie-arm64",
+        "packages": STACK.image,
+        "sources": STACK.sources,
     }
     assert targets["builder-trixie-amd64"]["platforms"] == ["linux/amd64"]
     assert "contexts" not in targets["builder-trixie-amd64"]
-    assert "contexts" not in targets["base-trixie-arm64"]
 
 
-def test_the_stages_of_a_base_of_packages_begin_with_systems_that_were_assembled(
+def test_the_builder_of_a_base_of_packages_begins_with_a_system_that_was_assembled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -107,10 +109,6 @@ def test_the_stages_of_a_base_of_packages_begin_with_systems_that_were_assembled
     )
     targets = write(tmp_path, suite="trixie")
     assert targets["builder-trixie-amd64"]["contexts"] == {"root": "builder amd64"}
-    assert targets["base-trixie-arm64"]["contexts"] == {
-        "root": "base arm64",
-        "builder": "target:builder-trixie-amd64",
-    }
 
 
 @pytest.mark.parametrize(("compiles", "system"), [(True, "compiler"), (False, "builder")])
@@ -160,7 +158,7 @@ def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: 
         settings=settings(tmp_path, DOWN),
     )
     with pytest.raises(InputError) as caught:
-        bakefile.write_cells(contexts, [planned()], {}, BakeOptions())
+        bakefile.write_cells(contexts, [planned()], {}, {}, BakeOptions())
     assert caught.value.problems[0].code == "lock-uncovered"
     assert "platform that builds" in caught.value.problems[0].what
 
@@ -168,10 +166,3 @@ def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: 
 def test_paths_are_not_read_as_templates_by_bake(tmp_path: Path) -> None:
     contexts = [str(target["context"]) for target in write(tmp_path).values()]
     assert all("$${out}" in context for context in contexts)
-
-
-def test_a_wheel_that_is_nowhere_stops_before_the_build(tmp_path: Path) -> None:
-    wheel = replace(planned().resolution.wheels[0], index="find-links")
-    with pytest.raises(SetupError) as caught:
-        write(tmp_path, local_wheels=(wheel,))
-    assert caught.value.problems[0].where == wheel.filename

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 from support import ROOT
 from support.machine import DOWN, settings
-from support.plans import planned
+from support.plans import STACK, planned
 
 from imagefactory.building import bakefile, building, disk, layouts
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
-from imagefactory.errors import SetupError
+from imagefactory.building.stack import stack
+from imagefactory.building.stack.stack import Stack
+from imagefactory.errors import SetupError, fail
+from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.system.engine import Builder, Engine
 from imagefactory.system.platforms import Platform
 
@@ -26,15 +29,10 @@ FAKE = """\
 #!{python} -IS
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
-if "bake" not in sys.argv:
-    with (here / "others").open("a") as others:
-        others.write(json.dumps(sys.argv[1:]) + "\\n")
-    print((here / "du").read_text() if "du" in sys.argv else "")
-    sys.exit(0)
 words = sys.argv[sys.argv.index("--file") + 3:]
-names = words[:words.index("--set")] if "--set" in words else words
+names = words
 before = sys.argv[1:sys.argv.index("--file")]
-for file, row in ("calls", names), ("overrides", words[len(names):]), ("before", before):
+for file, row in ("calls", names), ("before", before):
     with (here / file).open("a") as rows:
         rows.write(json.dumps(row) + "\\n")
 bad = json.loads((here / "bad").read_text())
@@ -73,16 +71,6 @@ def rows(file: Path) -> list[list[str]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_what_cannot_fit_the_disk_is_refused_before_anything_runs(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "free", lambda _: disk.GIB)
-    with pytest.raises(SetupError) as caught:
-        run(tmp_path, engine, {})
-    assert caught.value.problems[0].code == "disk-full"
-    assert not (tmp_path / "calls").exists()
-
-
 def test_all_cells_are_one_bake(tmp_path: Path, engine: Engine) -> None:
     results, calls = run(tmp_path, engine, {})
     assert calls == [["a", "b", "c"]]
@@ -101,7 +89,7 @@ def test_the_failure_of_one_cell_stops_no_other(tmp_path: Path, engine: Engine) 
 def test_the_failure_of_a_shared_base_is_the_failure_of_every_cell_on_it(
     tmp_path: Path, engine: Engine
 ) -> None:
-    results, _ = run(tmp_path, engine, {"b": "base-trixie-arm64"})
+    results, _ = run(tmp_path, engine, {"b": "builder-trixie-amd64"})
     assert not any(result.ok for result in results.values())
 
 
@@ -118,7 +106,7 @@ def once(act: Callable[[], object]) -> type:
     """A stand-in for Resend that helps whatever the error is."""
 
     class Helps:
-        def __init__(self, file: Path) -> None:
+        def __init__(self, file: Path, _: object) -> None:
             assert file.name == "bake.json"
 
         def helps(self, errors: Iterable[str]) -> bool:
@@ -126,39 +114,25 @@ def once(act: Callable[[], object]) -> type:
             act()
             return True
 
+        def end(self) -> None:
+            pass
+
     return Helps
 
 
-CACHE = """\
-ID:\t\tstage-a
-Size:\t\t2GB
-Reclaimable:\ttrue
-Description:\tmount / from exec /bin/sh -c python3 -m factory.layer small
-
-ID:\t\tstage-b
-Size:\t\t2GB
-Reclaimable:\tfalse
-Description:\tmount / from exec /bin/sh -c python3 -m factory.layer used
-
-ID:\t\tpatched-is-based-on-this
-Size:\t\t2GB
-Reclaimable:\ttrue
-Description:\tmount / from exec /bin/sh -c python3 -m factory.layer vllm
-
-ID:\t\tcopy
-Size:\t\t2GB
-Reclaimable:\ttrue
-Description:\t[image 1/9] COPY --link --from=layer-small /out/root/ /
-"""
-
-
-def into_a_folder(
-    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+def built(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, options: BakeOptions
 ) -> list[building.BuildResult]:
-    """Build two cells, of which the second fails, into the folder ``out``."""
+    """Build three cells: the bake of the second fails, and the layers of the third."""
     (tmp_path / "bad").write_text('{"b": ""}')
-    (tmp_path / "du").write_text(CACHE)
     monkeypatch.setattr(bakefile, "write_cells", lambda *_: tmp_path / "bake.json")
+
+    def make(plan: CellPlan, *_: object, **__: object) -> Stack:
+        if plan.cell.name == "c":
+            raise fail(SetupError, "wheel-gone", "not found on any index", where="w.whl")
+        return STACK
+
+    monkeypatch.setattr(stack, "make", make)
     contexts = Contexts(
         folder=tmp_path / "contexts",
         templates=(ROOT / "templates",),
@@ -166,38 +140,43 @@ def into_a_folder(
         settings=settings(tmp_path, DOWN),
     )
     made = planned()
-    plans = [replace(made, cell=replace(made.cell, name=name)) for name in "ab"]
+    plans = [replace(made, cell=replace(made.cell, name=name)) for name in "abc"]
     monkeypatch.setattr(Site, "platform", made.cell.platform)
-    options = BakeOptions(output=tmp_path / "out")
     return building.build(plans, {}, site, contexts, options, tmp_path / "logs")
 
 
-def test_a_build_into_a_folder_drops_the_stages_before_it_exports(
+def test_a_cell_whose_layers_cannot_be_made_stops_no_other(
     tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished: list[Path] = []
-    monkeypatch.setattr(layouts, "finish", lambda layout, _: finished.append(layout))
-    results = into_a_folder(tmp_path, Site(engine=engine), monkeypatch)
-    assert [(result.cell, result.ok) for result in results] == [("a", True), ("b", False)]
-    assert rows(tmp_path / "calls") == [["a", "b"], ["a"], ["a"]]
-    assert rows(tmp_path / "overrides")[1:] == [["--set", "a.output=type=cacheonly"], []]
-    removed = [words[-1] for words in rows(tmp_path / "others") if "prune" in words]
-    assert removed == ['id="^(stage-a)$"']
-    assert finished == [tmp_path / "out" / "a"]
-    assert results[0].log.read_text() != ""
+    results = built(tmp_path, Site(engine=engine), monkeypatch, BakeOptions())
+    assert [(result.cell, result.ok) for result in results] == [
+        *(("a", True), ("b", False), ("c", False))
+    ]
+    assert rows(tmp_path / "calls") == [["a", "b"], ["a"]]
+    assert results[2].error == "not found on any index"
+    assert "not found on any index" in results[2].log.read_text()
 
 
-def test_a_build_into_a_folder_runs_and_exports_on_the_builder_that_was_named(
+def test_what_cannot_fit_the_disk_is_refused_before_layers_are_made(
     tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "free", lambda _: disk.GIB)
+    with pytest.raises(SetupError) as caught:
+        built(tmp_path, Site(engine=engine), monkeypatch, BakeOptions())
+    assert caught.value.problems[0].code == "disk-full"
+    assert not (tmp_path / "calls").exists()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_build_into_a_folder_finishes_the_layouts_of_images_that_were_built(
+    named: bool, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished: list[Path] = []
     monkeypatch.setattr(layouts, "finish", lambda layout, _: finished.append(layout))
     far = Builder(name="far", driver="docker-container", platforms=(Platform.ARM64,))
-    results = into_a_folder(tmp_path, Site(engine=engine, builder=far), monkeypatch)
-    assert [(result.cell, result.ok) for result in results] == [("a", True), ("b", False)]
-    before = rows(tmp_path / "before")
-    assert len(before) == 3
-    assert all(words[words.index("--builder") + 1] == "far" for words in before)
-    assert rows(tmp_path / "overrides")[1:] == [["--set", "a.output=type=cacheonly"], []]
-    assert not (tmp_path / "others").exists()  # the engine's own cache is none of its business
+    site = Site(engine=engine, builder=far if named else None)
+    built(tmp_path, site, monkeypatch, BakeOptions(output=tmp_path / "out"))
     assert finished == [tmp_path / "out" / "a"]
+    words = rows(tmp_path / "before")
+    assert len(words) == 2
+    assert all(("--builder" in one) == named for one in words)

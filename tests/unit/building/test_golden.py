@@ -17,7 +17,7 @@ from support.index import unpacker
 from support.index import wheel as make_wheel
 from support.machine import settings
 from support.matrices import write as write_matrix
-from support.plans import base_image, deb
+from support.plans import STACK, base_image, deb
 from support.project import stock_patches
 
 from imagefactory.building import bakefile, bases
@@ -123,7 +123,6 @@ def composed(
         series,
         base,
         templates=(ROOT / "templates",),
-        uv_version="0.13.8",
         toolchain=compilers,
     )
 
@@ -148,7 +147,9 @@ def written(folder: Path, plan: CellPlan, native: BaseImage) -> dict[str, str]:
         settings=replace(using, ca_bundle=Path("/etc/ca.pem")),
     )
     options = BakeOptions(cache="cache.example/vllm")
-    bake = bakefile.write_cells(contexts, [plan], {native.base.name: native}, options)
+    bake = bakefile.write_cells(
+        contexts, [plan], {native.base.name: native}, {plan.cell.name: STACK}, options
+    )
     paths = {"docker-bake.json": bake}
     paths |= {f"{path.parent.name}.Dockerfile": path for path in bake.parent.glob("*/Dockerfile")}
     # both depend on the code of programs that run in a build

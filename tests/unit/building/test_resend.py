@@ -6,14 +6,15 @@ import gzip
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from imagefactory.building.bases import HALF_SENT, Resend
 from imagefactory.building.debian import layout
+from imagefactory.building.resend import HALF_SENT, Resend
 from imagefactory.building.tree import Tree
 from imagefactory.planning.cell_plan import ROOT
+from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
 FAILED = [f"failed to copy: {HALF_SENT}"]
@@ -88,4 +89,40 @@ def test_only_a_half_sent_system_is_a_reason_and_only_a_few_times(system: Path) 
 def test_without_such_a_system_there_is_nothing_to_send_again(tmp_path: Path) -> None:
     file = tmp_path / "bake.json"
     file.write_text(json.dumps({"target": {"cell": {}}}))
+    assert not Resend(file).helps(FAILED)
+
+
+class Loader:
+    """Stands for an engine; only a killed build leaves a real one with half of a layer."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def load(self, folder: Path) -> None:
+        self.loaded.append(folder.name)
+
+    def untag(self, name: str) -> None:
+        self.loaded.remove(name.partition(":")[2])
+
+
+def test_layers_of_an_image_keep_their_digest_and_the_engine_loads_them_meanwhile(
+    tmp_path: Path,
+) -> None:
+    file, engine = tmp_path / "bake.json", Loader()
+    contexts = {"packages": "oci-layout:///stacks/key@sha256:1", "builder": "target:b"}
+    before = {"target": {name: {"contexts": contexts} for name in ("one", "two")}}
+    file.write_text(json.dumps(before))
+    resend = Resend(file, cast("Engine", engine))
+    assert resend.helps(FAILED)
+    assert json.loads(file.read_text()) == before
+    assert engine.loaded == ["key"]
+    assert not resend.helps(FAILED)  # loading it again would not help either
+    resend.end()
+    assert engine.loaded == []
+
+
+def test_another_builder_cannot_be_helped_with_the_layers_of_an_image(tmp_path: Path) -> None:
+    file = tmp_path / "bake.json"
+    contexts = {"packages": "oci-layout:///stacks/key@sha256:1"}
+    file.write_text(json.dumps({"target": {"one": {"contexts": contexts}}}))
     assert not Resend(file).helps(FAILED)

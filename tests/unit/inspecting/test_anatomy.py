@@ -76,10 +76,12 @@ MANIFEST = {
 
 
 def test_a_layer_is_named_by_its_step_and_a_copied_layer_by_its_position() -> None:
+    made = ("compilers", "torch", "cuda-torch", "vllm", "torch, where it had been replaced")
     history = [
         ("", 5),
         ("RUN apt-get update", 6),
-        *(("COPY /layer/ / # buildkit", n) for n in range(7)),
+        *((f"imagefactory: {name}", n) for n, name in enumerate(made)),
+        *(("COPY /layer/ / # buildkit", n) for n in (5, 6)),
     ]
     found = layers_of([str(n) for n in range(9)], history, copies(MANIFEST))
     assert [layer.purpose for layer in found] == [
@@ -89,7 +91,7 @@ def test_a_layer_is_named_by_its_step_and_a_copied_layer_by_its_position() -> No
         "torch",
         "small wheels of CUDA and torch",
         "vLLM and FlashInfer",
-        "forced torch, where it differed",
+        "torch, where it had been replaced",
         "patches",
         "manifest and entrypoint",
     ]

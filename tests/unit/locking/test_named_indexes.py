@@ -17,7 +17,6 @@ from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix
 from imagefactory.matrix.explain import explain
 from imagefactory.matrix.matrix import Matrix
-from imagefactory.planning import context
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system import shell
 
@@ -79,7 +78,7 @@ def test_a_package_comes_from_its_index_and_all_others_do_not(
         found = resolution.wheel("torch")
         assert found is not None
         assert found.index == f"{url.removesuffix('/simple')}/files/{found.filename}"
-        assert found in context.local_wheels(resolution)
+        assert found.has_address
         assert indexes.missing(resolution.wheels, using) == []
     again, changes = locking.update(lock, declared.cells, using)  # needs no index
     assert (again, changes) == (lock, [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from imagefactory.building.contexts import Contexts
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
 from imagefactory.locking import locking, store
 from imagefactory.locking import unpacker as unpackers
-from imagefactory.locking.lock import Lock, Unpacker
+from imagefactory.locking.lock import Lock
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 
@@ -147,7 +146,7 @@ def test_a_wheel_without_the_program_is_reported_and_leaves_no_file(
 def test_another_uv_on_this_machine_changes_no_lock_no_build_key_and_no_build_context(
     tmp_path: Path, using: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(name: str) -> tuple[str, str, bytes]:
+    def made(name: str) -> tuple[str, bytes]:
         lock = renewed(EMPTY, using)
         contexts = Contexts(
             folder=tmp_path / name,
@@ -158,26 +157,12 @@ def test_another_uv_on_this_machine_changes_no_lock_no_build_key_and_no_build_co
         builder = contexts.write_builder(
             "builder", base_image(planned().cell.flavor.base, Platform.AMD64)
         )
-        key = planned(uv_version=inputs_with(lock, using).uv_version).build_key
-        return store.dumps(lock), key, (builder / "uv").read_bytes()
+        return store.dumps(lock), (builder / "uv").read_bytes()
 
     before = made("before")
     another_uv(tmp_path / "bin", monkeypatch)
     assert metadata.version("uv") == "9.9.9"
     assert made("after") == before
-
-
-def test_the_version_of_the_lock_is_in_the_build_key(using: Settings) -> None:
-    lock = renewed(EMPTY, using)
-    newer = replace(
-        lock,
-        unpackers=tuple(
-            Unpacker(platform=one.platform, wheel=replace(one.wheel, version="0.14.0"))
-            for one in lock.unpackers
-        ),
-    )
-    versions = [inputs_with(each, using).uv_version for each in (lock, newer)]
-    assert len({planned(uv_version=version).build_key for version in versions}) == 2
 
 
 def test_a_context_with_another_program_gets_the_locked_one(
@@ -196,7 +181,6 @@ def test_a_context_with_another_program_gets_the_locked_one(
     path.write_bytes(b"x" * len(right))
     contexts.write_builder("builder", base)
     assert path.read_bytes() == right
-    assert not (contexts.write_base("base", base) / "uv").exists()
 
 
 def test_a_lock_without_it_is_one_clear_error(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def toolchain() -> LockedToolchain:
 def key(templates: Path = ROOT / "templates", **changes: Any) -> str:
     made = planned()
     given = {name: getattr(made, name) for name in ("cell", "resolution", "series", "base")}
-    given |= {"toolchain": toolchain(), "uv_version": "1", **changes}
+    given |= {"toolchain": toolchain(), **changes}
     return cell_plan.compose(**given, templates=(templates,)).build_key
 
 
@@ -65,7 +65,7 @@ def inputs() -> Iterator[tuple[str, Any, Any]]:
     """Every variant of every input: the input, the path of the change and the changed value."""
     made = planned()
     given = {"cell": made.cell, "resolution": made.resolution, "base": made.base}
-    for name, value in {**given, "toolchain": toolchain(), "uv_version": "1"}.items():
+    for name, value in {**given, "toolchain": toolchain()}.items():
         for path, other in variants(value):
             yield name, f"{name}.{path}".rstrip("."), other
 
@@ -94,22 +94,25 @@ def test_an_input_that_is_not_in_an_image_exists() -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("name", ["toolchain", "uv_version"])
-def test_an_image_without_compilers_or_with_another_unpacker_is_another(name: str) -> None:
-    other: dict[str, Any] = {name: None}
-    assert key(**other) != key()
+def test_an_image_without_compilers_is_another() -> None:
+    assert key(toolchain=None) != key()
 
 
-@pytest.mark.parametrize("folder", ["inbuild", "templates"])
+@pytest.mark.parametrize("folder", ["inbuild", "templates", "stack"])
 def test_the_content_of_each_program_and_template_is_in_the_key(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs, templates = tmp_path / "inbuild", tmp_path / "templates"
     shutil.copytree(context._INBUILD, programs, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "templates", templates)
+    shutil.copytree(context._STACK, tmp_path / "stack")
     monkeypatch.setattr(context, "_INBUILD", programs)
+    monkeypatch.setattr(context, "_STACK", tmp_path / "stack")
     before = key(templates)
-    names = context.PROGRAMS["image"] if folder == "inbuild" else OF_AN_IMAGE
+    stacked = [path.name for path in context._STACK.glob("*.py")]
+    names = {"inbuild": context.PROGRAMS["image"], "templates": OF_AN_IMAGE, "stack": stacked}[
+        folder
+    ]
     seen = set()
     for name in names:
         file = tmp_path / folder / name
@@ -122,7 +125,7 @@ def test_the_content_of_each_program_and_template_is_in_the_key(
 
 
 #: The templates that decide an image; the others are of wheels.
-OF_AN_IMAGE = ("Dockerfile.j2", "stages.Dockerfile.j2", "base.Dockerfile.j2", "entrypoint")
+OF_AN_IMAGE = ("Dockerfile.j2", "base.Dockerfile.j2", "entrypoint")
 
 
 def test_every_template_is_of_an_image_or_of_a_wheel() -> None:

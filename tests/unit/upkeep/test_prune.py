@@ -143,7 +143,7 @@ def test_every_step_that_runs_while_a_cell_is_built_is_known_to_be_our_own(plan:
     commands = [
         re.sub(r"^RUN|--mount=\S+", "", step).strip() for step in steps if step[:3] == "RUN"
     ]
-    assert len(commands) >= 6
+    assert len(commands) == 2
     found = [record(f"mount / from exec /bin/sh -c {command}") for command in commands]
     assert prune.cache(found, private=False).kept == ()
 

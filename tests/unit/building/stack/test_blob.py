@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_half_a_blob_is_none(damage: str, tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def broken():  # type: ignore[no-untyped-def]
+    def broken() -> Iterator[bytes]:
         yield b"x"
         raise OSError("the wheel is gone")
 
