@@ -21,10 +21,9 @@ class Needs:
     peak: float
 
 
-#: For a gb10 cell, whose wheels are twice as large when unpacked. At the peak there are archives,
-#: install stages and the image's layers; then an engine has the blobs and unpacks them, and a
-#: folder gets a copy of the blobs after most stages have been removed.
-ENGINE, FOLDER = Needs(image=3, peak=8), Needs(image=1, peak=6)
+#: For a gb10 cell, whose wheels are twice as large when unpacked. The archives and the layers are
+#: kept; an engine has the layers once more and unpacks them, and a folder gets a copy of them.
+ENGINE, FOLDER = Needs(image=3, peak=6), Needs(image=1, peak=4)
 
 
 def wheels_of(plans: Sequence[CellPlan]) -> int:

@@ -6,10 +6,10 @@ METADATA is not enough (torch 2.10.0 for aarch64 says ``2.10.0``, but is a CPU b
 
 from __future__ import annotations
 
+import ast
 import zipfile
 
 from imagefactory.errors import CheckFailedError, Problem, fail
-from imagefactory.inbuild.identity import facts
 from imagefactory.locking import remote_wheel
 from imagefactory.locking.lock import TorchBuild, Wheel
 from imagefactory.settings import Settings
@@ -68,3 +68,22 @@ def check(build: TorchBuild, channel: str, *, where: str) -> Problem | None:
     what = f"{locked}, but the cell declares channel {channel}"
     fix = f'write channel: "{local}", or choose a torch that has a {channel} build'
     return Problem(code="torch-other-channel", where=where, what=what, fix=fix)
+
+
+def facts(text: str) -> dict[str, str | None]:
+    """``version`` and ``cuda`` that the text of a ``torch/version.py`` assigns."""
+    found: dict[str, str | None] = {"version": None, "cuda": None}
+    for node in ast.parse(text).body:
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        for target in targets:
+            name = target.id.strip("_") if isinstance(target, ast.Name) else ""
+            if name in found and isinstance(value, ast.Constant):
+                found[name] = None if value.value is None else str(value.value)
+    return found

@@ -38,7 +38,7 @@ ROOMS = {
     "publishing": ("publishing",),
     "building, upkeep, inbuild": (
         *("building/bakefile.py", "upkeep/prune.py"),
-        *("inbuild/manifest.py", "inbuild/belt.py"),
+        *("inbuild/manifest.py", "building/stack/belt.py"),
     ),
 }
 TESTS = ("tests/unit", "imagefactory/verifying/checks")

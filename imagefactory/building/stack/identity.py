@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 
 from imagefactory.building.tree import Tree
 from imagefactory.errors import CheckFailedError, fail
+from imagefactory.locking.torch_build import facts
 
 
 def torch_of(tree: Tree, site: str) -> dict[str, str | None] | None:
     """``version`` and ``cuda`` of the torch in ``site`` of ``tree``; None if there is none."""
     entry = tree.entries.get(f"{site}/torch/version.py")
     return facts(entry.read().decode()) if entry else None
-
-
-def facts(text: str) -> dict[str, str | None]:
-    """``version`` and ``cuda`` that the text of a ``torch/version.py`` assigns."""
-    found: dict[str, str | None] = {"version": None, "cuda": None}
-    for node in ast.parse(text).body:
-        targets = (
-            node.targets
-            if isinstance(node, ast.Assign)
-            else [node.target]
-            if isinstance(node, ast.AnnAssign)
-            else []
-        )
-        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        for target in targets:
-            name = target.id.strip("_") if isinstance(target, ast.Name) else ""
-            if name in found and isinstance(value, ast.Constant):
-                found[name] = None if value.value is None else str(value.value)
-    return found
 
 
 def after_each(
