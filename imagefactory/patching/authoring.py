@@ -54,7 +54,11 @@ def in_project(patch: Patch, patches: Path) -> Patch:
             replace(variant, diff=target / variant.diff.relative_to(patch.folder))
             for variant in patch.variants
         ),
-        proof=replace(patch.proof, script=target / patch.proof.script.relative_to(patch.folder)),
+        proof=(
+            replace(patch.proof, script=target / patch.proof.script.relative_to(patch.folder))
+            if patch.proof
+            else None
+        ),
     )
 
 

@@ -103,7 +103,8 @@ def port(patch: Patch, version: str, patches: Path, bench: Bench, settings: Sett
     step = step_for(patch, new)
     (now,) = bench.series(new, [step])
     if step.exempt or (step.variant and now.state.applied) or now.state is State.OBSOLETE:
-        outcome = "already works" if now.state.applied else now.state.value
+        works = "already works" if now.state.proven else "already applies"
+        outcome = works if now.state.applied else now.state.value
         return _ported(patch, version, outcome, did=now.reason, done=True)
     origin = _origin(patch, version, settings)
     if origin is None:
@@ -174,18 +175,19 @@ def _write(
 ) -> tuple[str, bool]:
     """Write what rebasing led to; what was done, and whether nothing is left to do.
 
-    A diff that no proof confirms becomes a variant of a draft only, which no image can have.
+    A diff that no proof confirms becomes a variant only of a draft, which no image can have, or of
+    a patch that is unproven anyway.
     """
     reason = rebased.seen.reason
     if rebased.outcome is Outcome.OBSOLETE:
         return reason, True
     if rebased.outcome is Outcome.UPSTREAM:
-        if rebased.seen.state is State.UNKNOWN or patch.draft:
+        if rebased.seen.state is State.UNKNOWN or patch.draft or patch.unproven:
             return "upstream has every line of the patch; nothing was written", True
         return f"upstream has every line of the patch, but its proof still fails: {reason}", False
     moved = "".join(f"; moved: {old} -> {path}" for old, path in rebased.moved.items())
-    proven = rebased.seen.state.applied
-    if rebased.text is not None and (proven or patch.draft):
+    proven = rebased.seen.state.proven
+    if rebased.text is not None and (proven or patch.draft or patch.unproven):
         own = authoring.in_project(patch, patches)
         file = authoring.add_variant(own, new.version, rebased.text, rebased.moved)
         note = f"; {rebased.note}" if rebased.note else ""

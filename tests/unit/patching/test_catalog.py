@@ -115,7 +115,7 @@ def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
     stops = {state.value for state in State if state.stops_build}
     assert stops == {"conflict", "broken"}
     goes_on = {state.value for state in State} - stops
-    assert goes_on == {"needed", "obsolete", "declared", "n/a", "unknown"}
+    assert goes_on == {"needed", "obsolete", "declared", "n/a", "unknown", "unproven"}
 
 
 @pytest.mark.parametrize(
