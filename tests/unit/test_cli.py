@@ -247,7 +247,8 @@ def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields(run: Run)
     done = run("plan", "--json")
     assert done.code == 0, done.err
     for row in json.loads(done.out):
-        assert row.keys() == {"cell", "platform", "pins", "tags", "build_key", "action", "reason"}
+        keys = {"cell", "platform", "pins", "tags", "build_key", "action", "reason", "unproven"}
+        assert row.keys() == keys
         assert len(row["build_key"]) == 64
 
 
