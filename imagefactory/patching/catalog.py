@@ -17,6 +17,7 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import diffs
 from imagefactory.patching.patch import (
+    IMPORTED,
     PROJECTS,
     Exemption,
     Kind,
@@ -35,9 +36,7 @@ from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Loc, Positions
 
 #: Project and name: folders of the catalogue, and of build contexts.
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*")
-#: The file beside patch.yaml with the diff as it was before the patch was made of it.
-IMPORTED = "imported.diff"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*")
 #: Bytes.
 LARGEST_PROOF = 1_000_000
 Catalog = Mapping[str, Patch]
@@ -281,7 +280,7 @@ def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Ite
     for file in dict.fromkeys(file for file in links if file.is_symlink()):
         what, fix = f"{file.name} is a symbolic link", "put the file itself into the patch's folder"
         yield Problem(code="patch-link", where=f"{patch.shown}:1", what=what, fix=fix)
-    if not _NAME.fullmatch(patch.name):
+    if not NAME.fullmatch(patch.name):
         what = f"{patch.name!r} is not the name of a patch"
         fix = "name its folders with lower-case letters, digits and -"
         yield Problem(code="patch-bad-name", where=f"{patch.shown}:1", what=what, fix=fix)

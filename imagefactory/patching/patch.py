@@ -15,6 +15,8 @@ from imagefactory.system.yamlfile import Location
 
 #: The upstream projects that can be patched.
 PROJECTS = ("vllm", "flashinfer")
+#: The file beside patch.yaml with what an imported patch was made of.
+IMPORTED = "imported.diff"
 
 
 class Stage(StrEnum):

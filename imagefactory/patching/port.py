@@ -243,14 +243,9 @@ def finish(
     pristine = sources.fetch(project, work.version, settings)
     text = worktree.diff_against(work, pristine)
     if work.kind == "new":
-        authoring.write_draft(
-            patches / work.patch, work.version, text, summary="", notes=work.notes
-        )
+        authoring.write_draft(patches / work.patch, work.version, text, work.words)
         worktree.remove(work)
-        did = f"wrote the draft {work.patch}; next: write its proof and fill in its patch.yaml"
-        return Ported(
-            patch=work.patch, version=work.version, outcome="draft", base="", did=did, done=True
-        )
+        return _written(work)
     if patch is None:
         raise fail(
             InputError,
@@ -268,6 +263,17 @@ def finish(
     file = authoring.add_variant(own, work.version, text)
     worktree.remove(work)
     return _ported(own, work.version, "edited", did=f"added {file.name} to {own.shown}", done=True)
+
+
+def _written(work: WorkTree) -> Ported:
+    """The result for a work tree that became a new patch."""
+    did = f"wrote the draft {work.patch}; next: write its proof and fill in its patch.yaml"
+    if work.words.unproven:
+        did = f"wrote the unproven patch {work.patch}"
+    outcome = "unproven" if work.words.unproven else "draft"
+    return Ported(
+        patch=work.patch, version=work.version, outcome=outcome, base="", did=did, done=True
+    )
 
 
 def _measured(
@@ -301,7 +307,7 @@ def from_tree(name: str, version: str, tree: Path, patches: Path, settings: Sett
         what = f"{len(ours)} files in {tree} differ from {source.project} {source.version}"
         fix = "pass an edited copy of the release's top folder, and its version with --on"
         raise fail(InputError, "patch-tree", what, where=str(tree), fix=fix)
-    authoring.write_draft(patches / name, source.version, text, summary="", notes="")
+    authoring.write_draft(patches / name, source.version, text, authoring.Words())
     return text
 
 

@@ -15,7 +15,7 @@ from support.patches import PATCH, UNPROVEN, make
 from imagefactory.errors import InputError
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog
-from imagefactory.patching.patch import PROJECTS, Origin, Source, State, unproven
+from imagefactory.patching.patch import IMPORTED, PROJECTS, Origin, Source, State, unproven
 from imagefactory.patching.sources import DISTRIBUTIONS
 
 #: The record of what a patch was imported from does not match.
@@ -119,7 +119,7 @@ def test_of_several_patches_every_refused_one_is_reported(tmp_path: Path) -> Non
 def test_a_patch_without_a_proof_goes_into_a_series_only_if_it_says_so(tmp_path: Path) -> None:
     sha = hashlib.sha256(b"as fetched").hexdigest()
     folder = make(tmp_path, text=UNPROVEN + f"imported: {{address: u, sha256: {sha}}}\n")
-    (folder / catalog.IMPORTED).write_bytes(b"as fetched")
+    (folder / IMPORTED).write_bytes(b"as fetched")
     (folder / "proof.py").unlink()
     cell = matrix.load(write_matrix(tmp_path)).cells[0]
     series = catalog.series(catalog.load(tmp_path / "patches"), cell)
