@@ -176,6 +176,7 @@ class Words:
     Attributes:
         summary: what it changes, in one line; empty if that is not known.
         notes: its findings.
+        origin: what it was imported from, as its author knows it.
         unproven: whether it may go into images without a proof.
         address: where it was fetched from; empty if it was not.
         sha256: of what came from there.
@@ -184,6 +185,7 @@ class Words:
 
     summary: str = ""
     notes: str = ""
+    origin: str = ""
     unproven: bool = False
     address: str = ""
     sha256: str = ""
@@ -198,7 +200,7 @@ def write_draft(folder: Path, version: str, text: str, words: Words) -> None:
     folder.mkdir(parents=True)
     low, high = release_range(folder.parent.name, version)
     (folder / f"{low}.diff").write_text(text, encoding="utf-8")
-    origin = words.address or "a diff"
+    origin = words.address or words.origin
     told = {
         "purpose": "TODO: why it is needed",
         "symptom": "TODO: what a user sees without it",
@@ -232,10 +234,9 @@ def write_draft(folder: Path, version: str, text: str, words: Words) -> None:
 
 
 def _is_python(text: str) -> bool:
-    names = [line.split("\t")[0].strip() for line in text.splitlines() if line.startswith("+++ ")]
-    return all(
-        name.endswith((".py", ".pyi")) or name.startswith("+++ b/flashinfer/") for name in names
-    )
+    lines = [line.split("\t")[0].strip() for line in text.splitlines()]
+    names = [line[6:] for line in lines if line.startswith(("--- a/", "+++ b/"))]
+    return all(name.endswith((".py", ".pyi")) or name.startswith("flashinfer/") for name in names)
 
 
 def _quoted(text: str) -> str:

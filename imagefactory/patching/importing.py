@@ -238,8 +238,8 @@ def _is_shipped(part: Part) -> bool:
 
 def _words(given: _Given, kept: _Kept, *, unproven: bool) -> Words:
     """What the patch.yaml of the new patch says."""
-    origin = given.origin.source.address if given.origin else given.shown.rpartition("/")[2]
-    notes = f"Imported from {origin or given.name}; not measured yet."
+    origin = given.origin.source.address if given.origin else Path(given.shown).name or given.name
+    notes = f"Imported from {origin}; not measured yet."
     reasons = {"no image contains it": kept.skipped, "it has no lines": kept.empty}
     for reason, names in reasons.items():
         if names:
@@ -250,6 +250,7 @@ def _words(given: _Given, kept: _Kept, *, unproven: bool) -> Words:
     return Words(
         summary=next(filter(None, subjects), ""),
         notes=notes,
+        origin=origin,
         unproven=unproven,
         address=given.origin.source.address if given.origin else "",
         sha256=given.origin.source.sha256 if given.origin else "",

@@ -26,6 +26,7 @@ MOVED = {"csrc": "flashinfer/data/csrc", "include": "flashinfer/data/include"}
 #: The prefix of paths in diffs that were made in an installed tree.
 _INSTALLED = re.compile(r"^(?:.*/)?(?:site|dist)-packages/")
 _NAMES = re.compile(r"^(?P<key>---|\+\+\+|(?:rename|copy) (?:from|to)) (?P<name>[^\t\n]+)")
+_RENAMES = ("rename from ", "rename to ", "copy from ", "copy to ")
 _MAIL = re.compile(r"^From [0-9a-f]{40} ")
 _SUBJECT = re.compile(r"^Subject: (?:\[PATCH[^]]*\] )?(.+)$", re.MULTILINE)
 
@@ -70,14 +71,15 @@ class Part:
 
     @property
     def text(self) -> str:
-        """The part as a diff, without what git adds for itself."""
+        """The part as git writes it, with ordinary modes."""
         old, new = (self.old, self.new) if self.renamed else (self.old and self.name, self.new)
-        head = [f"--- a/{old}" if old else "--- /dev/null"]
-        head.append(f"+++ b/{new}" if new else "+++ /dev/null")
-        head = head if self.hunks else []
-        if self.renamed:
-            rows = [line for line in self.lines if line.startswith(("rename ", "copy "))]
-            head = [f"diff --git a/{old} b/{new}", *rows, *head]
+        head = [f"diff --git a/{old or new} b/{new or old}"]
+        if not old or not new:
+            head.append(f"{'deleted' if old else 'new'} file mode 100644")
+        head += [line for line in self.lines if self.renamed and line.startswith(_RENAMES)]
+        if self.hunks:
+            head.append(f"--- a/{old}" if old else "--- /dev/null")
+            head.append(f"+++ b/{new}" if new else "+++ /dev/null")
         return "".join(f"{line}\n" for line in (*head, *self.hunks))
 
 

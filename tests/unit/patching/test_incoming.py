@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +17,7 @@ from support.releases import DIFF, using
 from imagefactory.errors import FactoryError, InputError
 from imagefactory.patching import catalog, diffs, fetched, importing, incoming, port, worktree
 from imagefactory.patching.measure import Bench
-from imagefactory.patching.patch import IMPORTED, Source
+from imagefactory.patching.patch import IMPORTED, Source, Stage
 from imagefactory.settings import Settings
 
 __all__ = ["using"]
@@ -63,12 +65,25 @@ def test_a_git_diff_loses_what_no_image_contains_and_it_is_named(
 
 
 def test_a_renamed_file_is_removed_and_added(tmp_path: Path, using: Settings) -> None:
-    assert imported(tmp_path, using, RENAME.format("pkg/z.py")).version == "0.21.0"
+    new = "--- /dev/null\n+++ b/pkg/new.py\n@@ -0,0 +1 @@\n+new\n"
+    text = RENAME.format("pkg/z.py") + new
+    assert imported(tmp_path, using, text).version == "0.21.0"
     draft = catalog.load(tmp_path / "patches")["vllm/x"]
+    assert draft.stage is Stage.INSTALLED
+    assert "+++ b/pkg/new.py" in draft.variants[0].diff.read_text()
     text = draft.variants[0].diff.read_text()
     assert "--- a/pkg/x.py\n+++ /dev/null" in text
     assert "--- /dev/null\n+++ b/pkg/z.py" in text
     assert "+patched" in text
+    shutil.rmtree(tmp_path / "patches")
+    pure = RENAME.partition("--- ")[0].format("pkg/z.py")
+    assert imported(tmp_path, using, pure + GIT.format("pkg/new.py") + new).version == "0.25.0"
+    text = catalog.load(tmp_path / "patches")["vllm/x"].variants[0].diff.read_text()
+    assert re.findall(r"^\+\+\+ (.+)", text, re.MULTILINE) == [
+        "b/pkg/new.py",
+        "/dev/null",
+        "b/pkg/z.py",
+    ]
 
 
 def test_the_commits_of_a_mailbox_are_applied_in_order(tmp_path: Path, using: Settings) -> None:
