@@ -185,7 +185,7 @@ def _given(what: str) -> _Given:
         raise fail(InputError, "import-empty", f"{path} contains no diff", where=str(path), fix=fix)
     return _Given(
         shown=what,
-        name=path.resolve().stem,
+        name=path.resolve().name,
         texts={str(file): file.read_bytes() for file in found},
         left=tuple(str(file.relative_to(path)) for file in left),
         fetches=tuple(fetches),

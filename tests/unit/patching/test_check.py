@@ -108,6 +108,15 @@ def test_a_patch_without_a_proof_stops_the_cell_if_it_does_not_apply(
     assert bool(done.problems) is (state == "conflict")
 
 
+def test_a_patch_without_a_proof_stops_a_cell_that_it_has_no_diff_for(
+    tmp_path: Path, index: str
+) -> None:
+    text = UNPROVEN.replace('">=0.22,<0.23"', '">=0.21,<0.22"')
+    (problem,) = checked(tmp_path, index, patch_yaml=text).problems
+    assert problem.code == "patch-conflict"
+    assert "`not_applicable`" in problem.fix
+
+
 def test_a_declared_exemption_is_neither_proven_nor_applied(tmp_path: Path, index: str) -> None:
     text = PATCH + 'not_applicable:\n  - {versions: "==0.22.1", reason: never there}\n'
     done = checked(tmp_path, index, patch_yaml=text, proof_py="raise SystemExit(1)")
