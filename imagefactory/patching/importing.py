@@ -18,6 +18,7 @@ from imagefactory.patching import (
     authoring,
     catalog,
     conflicts,
+    diffs,
     fetched,
     incoming,
     partial,
@@ -32,6 +33,7 @@ from imagefactory.patching.merge import diff_of
 from imagefactory.patching.sources import SourceTree
 from imagefactory.patching.worktree import WorkTree
 from imagefactory.settings import Settings
+from imagefactory.system import files
 
 SUFFIXES = (".diff", ".patch")
 #: The first component of a path in a diff, and the project that it belongs to.
@@ -166,7 +168,7 @@ def _given(what: str) -> _Given:
             origin=origin,
         )
     if path.is_file():
-        return _Given(shown=what, name=path.stem, texts={what: path.read_bytes()})
+        return _Given(shown=what, name=path.stem, texts={what: _content(path)})
     if not path.is_dir():
         what_is = f"{what} does not exist"
         fix = "pass a diff, a folder of diffs, a pull request such as vllm#12345, or a commit"
@@ -186,10 +188,18 @@ def _given(what: str) -> _Given:
     return _Given(
         shown=what,
         name=path.resolve().name,
-        texts={str(file): file.read_bytes() for file in found},
+        texts={str(file): _content(file) for file in found},
         left=tuple(str(file.relative_to(path)) for file in left),
         fetches=tuple(fetches),
     )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return files.read(path, diffs.LARGEST)
+    except OSError as error:
+        what, fix = f"the diff cannot be read: {error.strerror}", "import a smaller part of it"
+        raise fail(InputError, "diff-unreadable", what, where=str(path), fix=fix) from None
 
 
 def _addresses_in(script: Path) -> list[str]:
@@ -203,15 +213,18 @@ def _kept(given: _Given) -> _Kept:
     Raises InputError with all that is wrong with that, or if nothing is left.
     """
     problems: list[Problem] = []
-    diffs: list[tuple[Part, ...]] = []
+    found: list[tuple[Part, ...]] = []
     skipped: dict[str, None] = {}
     empty: dict[str, None] = {}
     for shown, data in given.texts.items():
-        problems += incoming.cut_short(data, shown)
+        broken = tuple(incoming.unreadable(data, shown))
+        problems += broken
+        if broken:
+            continue
         flashinfer = None if given.project is None else given.project == "flashinfer"
         for message in incoming.messages(data, shown, flashinfer=flashinfer):
             shipped = [part for part in message.parts if _is_shipped(part)]
-            skipped |= dict.fromkeys(p.name for p in message.parts if p not in shipped)
+            skipped |= dict.fromkeys(p.shown_name for p in message.parts if p not in shipped)
             for part in message.parts:
                 problems += incoming.crossing(part, shown)
             full = tuple(part for part in shipped if part.changes)
@@ -219,17 +232,17 @@ def _kept(given: _Given) -> _Kept:
                 own = Message(shown=shown, length=message.length, parts=tuple(shipped))
                 nothing = "diff-empty" if message.parts and not full else ""
                 problems += (one for one in own.problems(data) if one.code != nothing)
-            empty |= dict.fromkeys(part.name for part in shipped if part not in full)
+            empty |= dict.fromkeys(part.shown_name for part in shipped if part not in full)
             if full:
-                diffs.append(full)
+                found.append(full)
     if problems:
         raise InputError(dict.fromkeys(problems))
-    if not diffs:
+    if not found:
         left = [*skipped, *empty]
         what = f"the diffs change only {', '.join(left)}, which no image contains"
         fix = "nothing of it makes a patch"
         raise fail(InputError, "import-empty", what, where=given.shown, fix=fix)
-    return _Kept(diffs=tuple(diffs), skipped=tuple(skipped), empty=tuple(empty))
+    return _Kept(diffs=tuple(found), skipped=tuple(skipped), empty=tuple(empty))
 
 
 def _is_shipped(part: Part) -> bool:

@@ -23,6 +23,8 @@ NOT_SHIPPED = frozenset(
 )
 #: Folders of FlashInfer's repository that its wheel has elsewhere.
 MOVED = {"csrc": "flashinfer/data/csrc", "include": "flashinfer/data/include"}
+#: Commits that are read from one file; each is judged by itself.
+MOST_MAILS = 100
 #: The prefix of paths in diffs that were made in an installed tree.
 _INSTALLED = re.compile(r"^(?:.*/)?(?:site|dist)-packages/")
 _NAMES = re.compile(r"^(?P<key>---|\+\+\+|(?:rename|copy) (?:from|to)) (?P<name>[^\t\n]+)")
@@ -57,6 +59,12 @@ class Part:
     def name(self) -> str:
         """The path of the file."""
         return self.new or self.old
+
+    @property
+    def shown_name(self) -> str:
+        """The path of the file, fit to be printed and written down."""
+        name = self.name.encode(*_CODEC).decode("utf-8", "replace")
+        return "".join(letter if letter.isprintable() else "?" for letter in name)
 
     @property
     def named(self) -> int:
@@ -142,9 +150,16 @@ def subject(data: bytes) -> str:
     return found[1].strip() if found else ""
 
 
-def cut_short(data: bytes, shown: str) -> Iterator[Problem]:
-    """The first hunk that is not as long as its header says: it would take in the file after it."""
+def unreadable(data: bytes, shown: str) -> Iterator[Problem]:
+    """What keeps a text from being split into files: too many commits, or a hunk that is cut short.
+
+    The file after such a hunk would count as a part of it.
+    """
     text = data.decode(*_CODEC)
+    mails = sum(bool(_MAIL.match(line)) for line in diffs.split(text))
+    if mails > MOST_MAILS:
+        what, fix = f"it has {mails} commits", "import one diff of all of them: git diff"
+        yield Problem(code="import-commits", where=shown, what=what, fix=fix)
     line = diffs.cut_hunk(text)
     if line:
         what = "the hunk does not have the lines that its header counts"

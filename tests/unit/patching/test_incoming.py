@@ -132,6 +132,28 @@ def test_what_cannot_be_a_patch_is_one_clear_error(
     assert not (tmp_path / "patches").exists()
 
 
+def test_what_is_too_much_to_read_is_refused(
+    tmp_path: Path, using: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail = f"From {'12ab' * 10} Mon Sep 17 00:00:00 2001\n\n"
+    with pytest.raises(InputError, match="import-commits"):
+        imported(tmp_path, using, f"{mail}{CODE}" * (incoming.MOST_MAILS + 1))
+    monkeypatch.setattr(diffs, "LARGEST", 20)
+    with pytest.raises(InputError, match="diff-unreadable"):
+        imported(tmp_path, using, CODE)
+
+
+def test_the_name_of_what_is_left_out_can_be_printed(tmp_path: Path, using: Settings) -> None:
+    path = tmp_path / "x.diff"
+    path.write_bytes(CODE.encode() + (GIT + PAGE).format("docs/\x1b[2J").encode() + ODD)
+    done = importing.import_diffs(str(path), tmp_path / "patches", using)
+    assert done.skipped == ("docs/?[2J", "docs/\ufffd.md")
+    assert "\ufffd.md" in catalog.load(tmp_path / "patches")["vllm/x"].text["findings"]
+
+
+ODD = (GIT + PAGE).format("docs/odd.md").encode().replace(b"odd", b"\xff")
+
+
 def test_a_name_stays_in_the_folder_of_patches(tmp_path: Path, using: Settings) -> None:
     for name in ("../../evil/x", "vllm/../x", "flashinfer/x", "vllm"):
         with pytest.raises(InputError, match="patch-name"):
