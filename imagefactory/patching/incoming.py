@@ -185,17 +185,24 @@ def crossing(part: Part, shown: str) -> Iterator[Problem]:
 
 
 def _starts(outside: Mapping[int, str]) -> Iterator[int]:
-    """The numbers of the lines at which the parts begin."""
-    named = True  # whether the current part has its file's name
+    """The numbers of the lines at which the parts begin.
+
+    A header of git without hunks may be followed by a plain diff of another file.
+    """
+    header: str | None = None  # the file that git's header names, until its own lines do
     for number, line in outside.items():
-        after = outside.get(number + 1, "")
+        found = _NAMES.match(line)
+        after = _NAMES.match(outside.get(number + 1, ""))
         if line.startswith("diff --git "):
-            named = False
+            header = _same_name(line, {})
             yield number
-        elif line.startswith("--- ") and after.startswith("+++ "):
-            if named:
+        elif found and header is not None and found["key"].endswith(" from"):
+            header = _normal(found["name"].strip(), {}, bare=True)
+        elif found and after and (found["key"], after["key"]) == ("---", "+++"):
+            names = [_normal(one["name"].strip(), {}) for one in (found, after)]
+            if header is None or (header and header not in names):
                 yield number
-            named = True
+            header = None
 
 
 def _part(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.index import running
+from support.machine import settings
 from support.releases import DIFF, using
 
 from imagefactory.errors import FactoryError, InputError
@@ -62,6 +63,13 @@ def test_a_git_diff_loses_what_no_image_contains_and_it_is_named(
     draft = catalog.load(tmp_path / "patches")["vllm/x"]
     assert draft.variants[0].diff.read_text().splitlines()[1:] == DIFF.splitlines()
     assert all(name in draft.text["findings"] for name in (*done.skipped, *done.empty))
+
+
+@pytest.mark.parametrize("header", [PICTURE, MOVED_TEST, EMPTY, MODE])
+def test_a_plain_diff_after_a_header_of_git_is_of_its_own_file(header: str) -> None:
+    (found,) = incoming.messages((header + DIFF).encode(), "x")
+    first, second = found.parts
+    assert (first.hunks, second.name, len(second.hunks)) == ((), "pkg/x.py", 9)
 
 
 def test_a_renamed_file_is_removed_and_added(tmp_path: Path, using: Settings) -> None:
@@ -123,18 +131,19 @@ SHORT = PAGE.format("tests/a.py").replace("@@ -1 +1 @@", "@@ -1,3 +1,3 @@")
     ],
 )
 def test_what_cannot_be_a_patch_is_one_clear_error(
-    tmp_path: Path, using: Settings, text: str, code: str, line: int | None
+    tmp_path: Path, text: str, code: str, line: int | None
 ) -> None:
     with pytest.raises(InputError) as caught:
-        imported(tmp_path, using, text)
+        imported(tmp_path, settings(tmp_path), text)
     where = {problem.code: problem.where for problem in reversed(caught.value.problems)}
     assert where.get(code) == (f"{tmp_path}/x.diff" + (f":{line}" if line else ""))
     assert not (tmp_path / "patches").exists()
 
 
 def test_what_is_too_much_to_read_is_refused(
-    tmp_path: Path, using: Settings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    using = settings(tmp_path)
     mail = f"From {'12ab' * 10} Mon Sep 17 00:00:00 2001\n\n"
     with pytest.raises(InputError, match="import-commits"):
         imported(tmp_path, using, f"{mail}{CODE}" * (incoming.MOST_MAILS + 1))
@@ -154,10 +163,10 @@ def test_the_name_of_what_is_left_out_can_be_printed(tmp_path: Path, using: Sett
 ODD = (GIT + PAGE).format("docs/odd.md").encode().replace(b"odd", b"\xff")
 
 
-def test_a_name_stays_in_the_folder_of_patches(tmp_path: Path, using: Settings) -> None:
+def test_a_name_stays_in_the_folder_of_patches(tmp_path: Path) -> None:
     for name in ("../../evil/x", "vllm/../x", "flashinfer/x", "vllm"):
         with pytest.raises(InputError, match="patch-name"):
-            imported(tmp_path, using, CODE, name=name)  # type: ignore[arg-type]
+            imported(tmp_path, settings(tmp_path), CODE, name=name)  # type: ignore[arg-type]
 
 
 def test_the_sources_of_flashinfer_are_where_its_wheel_has_them() -> None:
