@@ -201,13 +201,13 @@ def write_draft(folder: Path, version: str, text: str, words: Words) -> None:
     low, high = release_range(folder.parent.name, version)
     (folder / f"{low}.diff").write_text(text, encoding="utf-8")
     origin = words.address or words.origin
-    told = {
+    texts = {
         "purpose": "TODO: why it is needed",
         "symptom": "TODO: what a user sees without it",
         "remove_when": "TODO: what makes it unnecessary",
     }
     if words.unproven:
-        told = {
+        texts = {
             "purpose": f"Imported from {origin}.",
             "symptom": "Not shown by any proof.",
             "remove_when": "A release has it, or nobody needs it.",
@@ -216,10 +216,10 @@ def write_draft(folder: Path, version: str, text: str, words: Words) -> None:
     data: dict[str, object] = {
         ("unproven" if words.unproven else "draft"): True,
         "summary": words.summary or (f"changes of {origin}" if words.unproven else unknown),
-        "purpose": told["purpose"],
-        "symptom": told["symptom"],
+        "purpose": texts["purpose"],
+        "symptom": texts["symptom"],
         "evidence": [],
-        "remove_when": told["remove_when"],
+        "remove_when": texts["remove_when"],
         "stage": "installed" if _is_python(text) else "source",
         "variants": [{"versions": _quoted(f">={low},<{high}"), "diff": f"{low}.diff"}],
         "findings": words.notes or "Not measured yet.",
