@@ -170,7 +170,7 @@ def test_an_extension_that_installs_no_library_with_its_name_is_an_error(
 
 def official(folder: Path) -> Path:
     path = folder / "vllm-1-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as file:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name in ("vllm/a.abi3.so", "vllm/b.abi3.so", "vllm/__init__.py"):
             file.writestr(name, f"official {name}")
     return path
@@ -183,12 +183,15 @@ def compiled(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_compiled_libraries_replace_the_official_ones(tmp_path: Path) -> None:
+def test_compiled_libraries_replace_the_official_ones_and_nothing_is_compressed(
+    tmp_path: Path,
+) -> None:
     mixed = wheelmaker.with_compiled(
         official(tmp_path), compiled(tmp_path / "c", "vllm/b.abi3.so"), tmp_path / "mixed"
     )
     with zipfile.ZipFile(mixed) as file:
         found = {name: file.read(name).decode().split()[0] for name in file.namelist()}
+        assert {member.compress_type for member in file.infolist()} == {zipfile.ZIP_STORED}
     assert found == {
         "vllm/a.abi3.so": "official",
         "vllm/b.abi3.so": "compiled",
