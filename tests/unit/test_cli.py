@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from support import ROOT
+from support import ROOT, projects
 
 from imagefactory import cli, redaction
 from imagefactory.building import bases
@@ -102,10 +102,12 @@ def run(
 
 
 def start(state: Path, *argv: str, **more: Any) -> subprocess.Popen[str]:
-    """Starts the program as a user does."""
+    """Starts the program as a user does, in a small project."""
+    if not (state / "matrix.yaml").exists():
+        projects.write(state)
     return subprocess.Popen(
         [sys.executable, "-m", "imagefactory", *argv],
-        cwd=ROOT,
+        cwd=state,
         env={**os.environ, **environment(state), **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -476,22 +478,18 @@ def test_with_json_a_command_that_is_stopped_is_a_document_too(
     assert "Traceback" not in said
 
 
-def test_the_real_program_plans_and_fails_with_one_document_each(tmp_path: Path) -> None:
-    with start(tmp_path, "plan", "--json") as planned:
-        out, said = planned.communicate()
-    assert planned.returncode == 0, said
-    assert {row["action"] for row in json.loads(out)} == {"build"}
-    logged = (tmp_path / "imagefactory" / "logs" / "commands.log").read_text()
-    assert "docker version --format" in logged
+def test_the_real_program_escapes_what_the_terminal_cannot_encode(tmp_path: Path) -> None:
+    argv = "plan", "--explain", "gb10* not é\x1b[2J"
+    with start(tmp_path, *argv, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as process:
+        out, said = process.communicate()
+    assert process.returncode == 0, said
+    assert out.startswith(r"gb10* not \xe9\x1b[2J")
+
+
+def test_the_real_program_fails_with_one_document_and_logs_what_it_ran(tmp_path: Path) -> None:
     with start(tmp_path, "build", "--matrix", "--json") as refused:
         out, said = refused.communicate()
     assert (refused.returncode, json.loads(out)["exit_code"]) == (3, 3)
     assert "[no-engine]" in said
-
-
-def test_output_that_the_terminal_cannot_encode_is_escaped(tmp_path: Path) -> None:
-    argv = "plan", "--explain", "cpu* not é\x1b[2J"
-    with start(tmp_path, *argv, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as process:
-        out, said = process.communicate()
-    assert process.returncode == 0, said
-    assert out.startswith(r"cpu* not \xe9\x1b[2J")
+    logged = (tmp_path / "imagefactory" / "logs" / "commands.log").read_text()
+    assert "docker version --format" in logged

@@ -241,6 +241,8 @@ def test_a_line_without_a_hash_ends_the_build(listing: Path) -> None:
 def test_requests_go_through_the_proxy_of_the_environment(
     server: Server, listing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.delenv("NO_PROXY")
     monkeypatch.setenv("http_proxy", f"http://{server.address}")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://index.invalid/simple")
     assert "HTTP 404" in refusal(listing)
