@@ -7,6 +7,9 @@ SHELL := /bin/bash
 .PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
 .PHONY: faults test-faults mutants test-mutants
 
+# otherwise each of the processes of a test run compiles all modules again
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 # as modules: given as paths, mypy calls all of them `proof`
