@@ -31,10 +31,13 @@ RUN printf '%s\\n' '#!/opt/venv/bin/python' \\
  'port = int(sys.argv[sys.argv.index("--port") + 1])' \\
  'class H(BaseHTTPRequestHandler):' \\
  '    def do_GET(self): self.say({"data": [{"id": "capitals"}]})' \\
- '    def do_POST(self): self.say({"choices": [{"text": "!!!!!", "message": {"content": "!!!!!"}}]})' \\
+ '    def do_POST(self):' \\
+ '        self.say({"choices": [{"text": "!!!!!", "message": {"content": "!!!!!"}}]})' \\
  '    def say(self, what):' \\
  '        body = json.dumps(what).encode()' \\
- '        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()' \\
+ '        self.send_response(200)' \\
+ '        self.send_header("Content-Length", str(len(body)))' \\
+ '        self.end_headers()' \\
  '        self.wfile.write(body)' \\
  'HTTPServer(("", port), H).serve_forever()' > /opt/venv/bin/vllm
 """

@@ -155,7 +155,8 @@ def test_an_extension_that_installs_no_library_with_its_name_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.18)\nproject(x NONE)\nadd_custom_target(_C)\nadd_custom_target(_D)\n"
+        "cmake_minimum_required(VERSION 3.18)\nproject(x NONE)\n"
+        "add_custom_target(_C)\nadd_custom_target(_D)\n"
         "install(FILES CMakeLists.txt DESTINATION vllm RENAME _D.abi3.so COMPONENT _D)\n"
     )
     (tmp_path / "ccache").symlink_to("/bin/true")

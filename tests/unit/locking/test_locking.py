@@ -52,7 +52,7 @@ class Locked(NamedTuple):
     changes: Sequence[Change]
     cells: tuple[Cell, ...]
     using: Settings
-    index: str
+    url: str
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_every_cell_has_wheels_with_hash_size_and_index(locked: Locked, files: P
     leaf = lock.resolutions[0].wheel("leaf")
     assert leaf is not None
     assert leaf.size == (files / leaf.filename).stat().st_size
-    assert leaf.index == locked.index
+    assert leaf.index == locked.url
     assert lock.resolutions[0].torch == TorchBuild(version="2.11.0+cu130", cuda="13.0")
     assert len(locked.changes) == 10
 
