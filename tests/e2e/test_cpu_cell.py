@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.e2e import CPU, PLANTED, Completed, derive, factory, planted
+from support.e2e import CPU, PLANTED, Completed, Verified, derive, factory, planted
 
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
@@ -63,15 +63,13 @@ def outcomes(out: str) -> dict[str, str]:
     return {check["name"]: check["outcome"] for check in receipt["checks"]}
 
 
-def test_the_image_serves_right_answers_and_every_check_holds(
-    cpu_image: str, tmp_path: Path
-) -> None:
-    done = factory("verify", cpu_image, "--json", "--junit", str(tmp_path / "report.xml"))
+def test_the_image_serves_right_answers_and_every_check_holds(verification: Verified) -> None:
+    done = verification.done
     assert done.code == 0, done.out + done.err
     seen = outcomes(done.out)
     assert seen["server-completions"] == seen["server-chat"] == seen["torch-layers"] == "pass"
     assert set(seen.values()) == {"pass"}
-    suite = ET.parse(tmp_path / "report.xml").getroot().find("testsuite")  # noqa: S314 - our own file
+    suite = ET.parse(verification.junit).getroot().find("testsuite")  # noqa: S314 - our own file
     assert suite is not None
     assert (suite.get("failures"), suite.get("skipped"), suite.get("tests")) == (
         "0",
