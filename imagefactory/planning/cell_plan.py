@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution
 from imagefactory.matrix.cell import Base, Cell
-from imagefactory.patching.patch import Step
+from imagefactory.patching.patch import Step, unproven
 from imagefactory.planning import context, image_config, render
 from imagefactory.planning.image_config import LABEL
 from imagefactory.system.platforms import Platform
@@ -85,6 +85,11 @@ class CellPlan:
     def epoch(self) -> int:
         """SOURCE_DATE_EPOCH of the image, seconds: the day on which its wheels were resolved."""
         return int(datetime.fromisoformat(f"{self.resolution.created}T00:00:00+00:00").timestamp())
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """The names of its unproven patches."""
+        return unproven(self.series)
 
     @property
     def dockerfile(self) -> str:
