@@ -173,8 +173,7 @@ def _record(
                 return f"has a wrong hash or size for {row[0]}"
         return ""
 
-    modes = tuple({PROGRAM if known[path].executable else FILE})
-    want = Want(origin=f"wheel {wheel.name}", modes=modes, reading=fault)
+    want = Want(origin=f"wheel {wheel.name}", modes=(FILE,), reading=fault)
     wants.replace(path, want)
 
 
