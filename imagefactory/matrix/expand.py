@@ -163,8 +163,11 @@ def cells(
         axes = {axis: point[axis].text for axis in order if axis in point}
         filler = _Filler(axes, point.get("vllm", next(iter(point.values()))).location)
         flavor = flavors[axes["flavor"]]
+        # a tag cannot have the + of a local version (0.25.1.dev12+g1234567)
+        in_tags = {axis: text.replace("+", "-") for axis, text in axes.items()}
+        tagger = _Filler(in_tags, filler.where, filler.problems)
         tags = tuple(
-            f"{file.repository}:{filler.fill(t, ('tags', i), positions)}"
+            f"{file.repository}:{tagger.fill(t, ('tags', i), positions)}"
             for i, t in enumerate(file.tags)
         )
         loc: Loc = ("flavors", flavor.name, "requirements")
@@ -226,9 +229,11 @@ def _indexes(
 class _Filler:
     """Fills ``{axis}`` placeholders with a cell's values, and collects unknown ones as problems."""
 
-    def __init__(self, axes: Mapping[str, str], where: Location) -> None:
+    def __init__(
+        self, axes: Mapping[str, str], where: Location, problems: list[Problem] | None = None
+    ) -> None:
         self.axes, self.where = axes, where
-        self.problems: list[Problem] = []
+        self.problems = [] if problems is None else problems
 
     def fill(self, template: str, loc: Loc, positions: Positions) -> str:
         def value(found: re.Match[str]) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import cell_rules, declarations, expand, file_rules, inherit
+from imagefactory.matrix import cell_rules, declarations, expand, file_rules, inherit, policies
 from imagefactory.matrix.cell import Cell, Toolchain
+from imagefactory.matrix.policies import Policies
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Location
@@ -34,6 +35,7 @@ class Matrix:
         excluded: the points that ``exclude`` removed.
         toolchains: in the order of the file.
         indexes: URL of each named index.
+        policies: which newer versions are taken over.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class Matrix:
     excluded: tuple[Excluded, ...]
     toolchains: tuple[Toolchain, ...]
     indexes: Mapping[str, str] = field(default_factory=dict)
+    policies: Policies = field(default_factory=Policies)
 
 
 def load(path: Path) -> Matrix:
@@ -55,6 +58,7 @@ def load(path: Path) -> Matrix:
     if file is None:
         raise InputError(yamlfile.in_file_order(problems))
     problems += file_rules.of_file(file, positions)
+    problems += policies.problems(file, positions)
     points, removed, more = expand.points(file, positions)
     problems += [*more, *file_rules.of_points(file, points, positions)]
     # incomplete points have been reported by now; the complete ones are validated in the same run
@@ -74,4 +78,5 @@ def load(path: Path) -> Matrix:
         excluded=excluded,
         toolchains=declarations.toolchains(file, positions),
         indexes={name: entry.url for name, entry in file.indexes.items()},
+        policies=policies.of_file(file, positions),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from imagefactory.system.yamlfile import Strict
 
@@ -200,6 +201,26 @@ class OverrideEntry(Strict):
     reason: Text
 
 
+FollowName = Literal["patch", "minor", "release", "rc", "nightly", "main"]
+
+
+def _day(value: object) -> object:
+    """A date that is written in quotes; numbers, which pydantic would count from 1970, are none."""
+    return date.fromisoformat(value) if isinstance(value, str) else value
+
+
+class HoldEntry(Strict):
+    """A limit for the versions of something that has an axis or is a package of the lock."""
+
+    to: Annotated[Text, Field(description='PEP 440 specifiers, such as "<0.24"')]
+    reason: Text
+    until: Annotated[
+        date,
+        BeforeValidator(_day),
+        Field(description="the last day on which it counts, YYYY-MM-DD"),
+    ]
+
+
 class MatrixFile(Strict):
     """matrix.yaml: the images to build."""
 
@@ -245,6 +266,19 @@ class MatrixFile(Strict):
     ] = []
     exclude: list[ExcludeEntry] = []
     overrides: list[OverrideEntry] = []
+    follow: Annotated[
+        FollowName | dict[Text, FollowName],
+        Field(
+            description=(
+                "which newer versions `outdated` and `lock --upgrade` take over: one for all, or "
+                "by axis or package, and `default` for the others (release)"
+            )
+        ),
+    ] = {}
+    hold: Annotated[
+        dict[Text, HoldEntry],
+        Field(description="by axis or package: versions to stay with for a reason and a time"),
+    ] = {}
 
 
 def json_schema() -> dict[str, Any]:
