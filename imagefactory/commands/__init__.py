@@ -7,6 +7,7 @@ COMMANDS = (
     "init",
     "plan",
     "lock",
+    "outdated",
     "export",
     "patch",
     "wheel",

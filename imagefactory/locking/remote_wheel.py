@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def member(
-    wheel: Wheel, url: str, settings: Settings, choose: Callable[[zipfile.ZipFile], str]
+    wheel: Wheel,
+    url: str,
+    settings: Settings,
+    choose: Callable[[zipfile.ZipFile], str],
+    *,
+    whole: bool = True,
 ) -> bytes:
     """The member of a wheel that ``choose`` names, without downloading the wheel if possible.
 
-    From an index that answers no ranged requests the whole wheel is downloaded, and kept. Raises
-    SetupError if it cannot be read, KeyError if it has no such member.
+    From an index that answers no ranged requests the whole wheel is downloaded, and kept; without
+    ``whole`` it is not. Raises SetupError if it cannot be read, KeyError if it has no such member.
     """
     import requests  # noqa: PLC0415 - takes 50 ms
     from remotezip import RangeNotSupported, RemoteZip, RemoteZipError  # noqa: PLC0415
@@ -38,6 +43,10 @@ def member(
             return web.with_retries(ranged)
     except RangeNotSupported:
         host = web.host_of(url)
+        if not whole:
+            what = f"{host} has no metadata of {wheel.filename}, and answers no ranged requests"
+            fix = "use an index with core metadata (PEP 658)"
+            raise fail(SetupError, "index-no-metadata", what, fix=fix) from None
         size = f" ({ui.size(wheel.size)})" if wheel.size else ""
         ui.say(f"{host} answers no ranged requests: downloading all of {wheel.filename}{size}")
     except (RemoteZipError, requests.RequestException) as error:

@@ -274,20 +274,28 @@ def _plain(
             for i, item in enumerate(node.value)
         ]
     positions.raw[loc] = node.value
-    problems += _unfit(node.value, f"{positions.file}:{positions.line(loc)}", prefix)
-    if node.tag == "tag:yaml.org,2002:int" and node.value.isdecimal() and len(node.value) < 10:
-        return int(node.value)
-    if node.tag == "tag:yaml.org,2002:bool":
-        return node.value.lower() in ("true", "yes", "on")
-    if node.tag == "tag:yaml.org,2002:timestamp" and _DAY.fullmatch(node.value):
-        try:
-            return date.fromisoformat(node.value)
-        except ValueError:  # such as the 31st of February: only who wants a date can object
-            return node.value
-    if node.tag in _NOT_STRINGS:
-        where = f"{positions.file}:{positions.line(loc)}"
+    where = f"{positions.file}:{positions.line(loc)}"
+    problems += _unfit(node.value, where, prefix)
+    found = _scalar(node)
+    if found is None:
         problems.append(_not_a_string(node.value, _NOT_STRINGS[node.tag], where, prefix))
-    return node.value
+        return node.value
+    return found
+
+
+def _scalar(node: yaml.Node) -> str | int | bool | date | None:
+    """The value of a scalar; None if YAML reads a kind that no key of ours has."""
+    kind, text = node.tag.removeprefix("tag:yaml.org,2002:"), str(node.value)
+    if kind == "int" and text.isdecimal() and len(text) < 10:
+        return int(text)
+    if kind == "bool":
+        return text.lower() in ("true", "yes", "on")
+    if kind == "timestamp" and _DAY.fullmatch(text):
+        try:
+            return date.fromisoformat(text)
+        except ValueError:  # such as the 31st of February: only who wants a date can object
+            return text
+    return None if node.tag in _NOT_STRINGS else text
 
 
 def _mapping(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import json
 import lzma
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from imagefactory.settings import Debian
 from imagefactory.system import web
 
 _APT = Path("/etc/apt")
+_VERSION = re.compile(rb"(?m)^Package: (\S+)\n(?:(?!Version: )\S.*\n|[ \t].*\n)*Version: (\S+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,30 +107,84 @@ def indexes(
     another suite.
     """
     of = DISTRIBUTIONS[distribution]
-    parts: dict[tuple[str, str], list[str]] = {}
-    for arch in architectures:
-        for archive, codename in of.parts:
-            part = of.ports.get(arch, archive), codename.format(suite)
-            parts.setdefault(part, []).append(arch)
+    parts = _parts(suite, architectures, of)
     with ThreadPoolExecutor(len(parts)) as pool:
         found = pool.map(lambda part: _part(part[0], part[1], parts[part], of, debian), parts)
         rows = [row for part in found for row in part]
     return {arch: [index for one, index in rows if one == arch] for arch in architectures}
 
 
+def versions(suite: str, arch: str, debian: Debian, kept: Path) -> dict[str, list[str]]:
+    """The versions of every package that a Debian suite, its updates and security updates have.
+
+    What was read of an index is kept in ``kept`` by its hash, so that only the small signed files
+    are downloaded again. Raises the errors of ``indexes``.
+    """
+    of = DISTRIBUTIONS["debian"]
+    parts = _parts(suite, [arch], of)
+    found: dict[str, list[str]] = {}
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for rows in pool.map(lambda part: _versions(part, arch, of, debian, kept), parts):
+            for name, version in rows.items():
+                found.setdefault(name, []).append(version)
+    return found
+
+
+def _versions(
+    part: tuple[str, str], arch: str, of: Distribution, debian: Debian, kept: Path
+) -> dict[str, str]:
+    """The version of every package of one part, an archive and a codename."""
+    url, hashes = _release(*part, of, debian)
+    (component,) = of.components
+    folder = f"{component}/binary-{arch}"
+    path = kept / f"{hashes.get(f'{folder}/Packages.xz', 'none')}.json"
+    try:
+        rows: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        if all(isinstance(version, str) for version in rows.values()):
+            return rows
+    except (OSError, ValueError, AttributeError, RecursionError):
+        pass
+    text = _packages(url, folder, hashes)
+    rows = {n.decode(): v.decode() for n, v in _VERSION.findall(text)}
+    new = path.with_name(f".{path.name}.part")
+    new.parent.mkdir(parents=True, exist_ok=True)
+    new.write_text(json.dumps(rows), encoding="utf-8")
+    new.replace(path)
+    return rows
+
+
+def _parts(
+    suite: str, architectures: Sequence[str], of: Distribution
+) -> dict[tuple[str, str], list[str]]:
+    """The parts of a suite, each an archive and a codename, with the architectures in it."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for arch in architectures:
+        for archive, codename in of.parts:
+            part = of.ports.get(arch, archive), codename.format(suite)
+            parts.setdefault(part, []).append(arch)
+    return parts
+
+
 def _part(
     archive: str, codename: str, architectures: Sequence[str], of: Distribution, debian: Debian
 ) -> list[tuple[str, Index]]:
     """The indexes of one part, each with its architecture."""
-    url = f"{mirror(archive, debian)}/dists/{codename}"
-    release = _verified(_get(f"{url}/InRelease"), url, debian.keys or of.keys)
-    _check(release, codename, url, of)
-    hashes = _hashes(release)
+    url, hashes = _release(archive, codename, of, debian)
     return [
         (arch, Index(archive=archive, text=_packages(url, f"{name}/binary-{arch}", hashes)))
         for arch in architectures
         for name in of.components
     ]
+
+
+def _release(
+    archive: str, codename: str, of: Distribution, debian: Debian
+) -> tuple[str, dict[str, str]]:
+    """The URL of a part, and the hashes in its signed InRelease file."""
+    url = f"{mirror(archive, debian)}/dists/{codename}"
+    release = _verified(_get(f"{url}/InRelease"), url, debian.keys or of.keys)
+    _check(release, codename, url, of)
+    return url, _hashes(release)
 
 
 def _packages(url: str, folder: str, hashes: Mapping[str, str]) -> bytes:
