@@ -37,7 +37,8 @@ class _Tree:
 
 def apply(text: str, chosen: Iterable[Candidate]) -> str:
     """``text`` with all of ``chosen``. Raises CheckFailedError for a row that is not in it."""
-    for candidate in chosen:
+    # a row that is going to be replaced may be the one that a new row is a copy of
+    for candidate in sorted(chosen, key=lambda one: one.replaces):
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         tree = _Tree(text, root or yaml.ScalarNode("", ""))
         changes = list(_row(tree, candidate))
