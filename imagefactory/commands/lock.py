@@ -80,7 +80,15 @@ def lock_command(
         policies=declared.policies,
         now=now,
     )
-    renewed = bases.renew(renewed, old, declared.cells, settings, upgrade=upgrade or upgrade_base)
+    held = {n for n, hold in declared.policies.holds.items() if hold.is_in_force(now.date())}
+    renewed = bases.renew(
+        renewed,
+        old,
+        declared.cells,
+        settings,
+        upgrade=upgrade or upgrade_base,
+        held=held,
+    )
     writes = renewed.lock != old and bool(old or renewed.lock.resolutions)
     if writes:
         opening.write_lock(workspace, renewed.lock)

@@ -2,49 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from datetime import date
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagefactory.locking.lock import Resolution
-from imagefactory.matrix.cell import Request
+from imagefactory.locking.lock import Wheel
+from imagefactory.matrix.cell import Override
 from imagefactory.matrix.policies import Follow, Policies
 
 
 def constraints(
-    request: Request, old: Resolution | None, policies: Policies, today: date
+    requirements: Iterable[str],
+    overrides: Iterable[Override],
+    locked: Iterable[Wheel],
+    policies: Policies,
+    today: date,
 ) -> tuple[str, ...]:
     """The constraints of a resolution, sorted: holds in force, and how far packages may move.
 
-    ``old`` is what is locked for exactly ``request``; without it nothing moves, so that only holds
-    count. What the matrix pins or overrides is decided there.
+    ``locked`` are the wheels for exactly the same request; without any nothing moves, so that only
+    holds count. What the matrix pins or overrides is decided there.
     """
-    required = [Requirement(text) for text in request.requirements]
+    required = [Requirement(text) for text in requirements]
     decided = {canonicalize_name(one.name) for one in required if one.url or _is_pin(one)}
-    decided |= {canonicalize_name(one.package) for one in request.overrides}
-    found = {
-        f"{name}{hold.to}"
-        for name, hold in policies.holds.items()
-        if name not in decided and hold.is_in_force(today)
-    }
-    if old:
-        found |= {line for line in _lines(old, policies) if Requirement(line).name not in decided}
-    return tuple(sorted(found))
+    decided |= {canonicalize_name(one.package) for one in overrides}
+    found = [(name, hold.to) for name, hold in policies.holds.items() if hold.is_in_force(today)]
+    found += [(wheel.name, _limit(wheel, policies)) for wheel in locked if not wheel.has_address]
+    rows = {f"{name}{limit}" for name, limit in found if limit and name not in decided}
+    return tuple(sorted(rows))
+
+
+def allows(
+    name: str, current: str | None, policies: Policies, today: date
+) -> Callable[[Version], bool]:
+    """Whether policies allow a version of ``name``, which has the version ``current`` now."""
+    hold, follow = policies.held((name,), today), policies.followed((name,))
+
+    def allowed(version: Version) -> bool:
+        moves = current is None or follow.allows(Version(current), version)
+        return moves and (hold is None or hold.accepts(version))
+
+    return allowed
 
 
 def _is_pin(requirement: Requirement) -> bool:
     return any(one.operator in ("==", "===") for one in requirement.specifier)
 
 
-def _lines(old: Resolution, policies: Policies) -> Iterator[str]:
-    for wheel in old.wheels:
-        version = Version(wheel.version)
-        epoch = f"{version.epoch}!" if version.epoch else ""
-        follow = policies.followed((wheel.name,))
-        if follow is Follow.PATCH:
-            yield f"{wheel.name}=={epoch}{version.major}.{version.minor}.*"
-        elif follow is Follow.MINOR:
-            yield f"{wheel.name}=={epoch}{version.major}.*"
+def _limit(wheel: Wheel, policies: Policies) -> str:
+    """How far a package may move; empty if that is not limited."""
+    version, follow = Version(wheel.version), policies.followed((wheel.name,))
+    epoch = f"{version.epoch}!" if version.epoch else ""
+    if follow is Follow.PATCH:
+        return f"=={epoch}{version.major}.{version.minor}.*"
+    return f"=={epoch}{version.major}.*" if follow is Follow.MINOR else ""

@@ -12,6 +12,7 @@ from imagefactory.locking.debian import archive, packages
 from imagefactory.locking.lock import Lock, LockedBase, LockedSource
 from imagefactory.matrix import origins
 from imagefactory.matrix.cell import Base, Cell
+from imagefactory.matrix.policies import canonical
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
@@ -110,7 +111,7 @@ def _commit(source: LockedSource, where: str) -> Lookup:
 
 
 def _held(base: Base, view: View) -> str:
-    hold = view.policies.held((base.name.lower(),), view.today)
+    hold = view.policies.held((canonical(base.name),), view.today)
     return held_by(hold) if hold else ""
 
 

@@ -19,7 +19,7 @@ from imagefactory.errors import SetupError
 from imagefactory.locking.lock import Lock, Resolution, Wheel
 from imagefactory.locking.tags import COMPILER_GLIBC, COMPILER_PYTHON
 from imagefactory.matrix.cell import Cell, Override, Request, Toolchain, request_of
-from imagefactory.matrix.policies import line_of
+from imagefactory.matrix.policies import canonical, line_of
 from imagefactory.watching import assessing
 from imagefactory.watching.assessing import Pin, View, active, is_in, shown
 from imagefactory.watching.releases import Listing, Release
@@ -317,5 +317,5 @@ def policy_names(cells: Sequence[Cell], lock: Lock) -> set[str]:
     """What policies may name: axes, bases, and the packages of the lock."""
     pinned = [pin for cell in cells for pin in assessing.pins(cell).values()]
     names = {name for pin in pinned for name in pin.names}
-    names |= {cell.flavor.base.name.lower() for cell in cells}
+    names |= {canonical(cell.flavor.base.name) for cell in cells}
     return names | {wheel.name for wheel in lock.all_wheels()}

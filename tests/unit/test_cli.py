@@ -42,6 +42,7 @@ COMMANDS = [
     "init",
     "plan",
     "lock",
+    "outdated",
     "export",
     "render",
     "build",
