@@ -85,9 +85,8 @@ def _show(report: Report, *, every: bool, written: bool) -> None:
         _table(part, (row for row in shown if row.part == part))
     if report.candidates:
         title = "changed rows" if written else "rows to change (--update writes them)"
-        ui.line(ui.styled(title, "bold"))
-    for candidate in report.candidates:
-        ui.line(str(candidate))
+        changes = [[one.row.where, one.kind, one.changes] for one in report.candidates]
+        ui.table(title, ["where", "what", "change"], changes)
     for problem in report.warnings:
         ui.warn(f"{problem.where}: {problem.what}")
     counts = {state: sum(row.state is state for row in report.rows) for state in State}

@@ -90,11 +90,16 @@ class Candidate:
         """The new release."""
         return self.values[self.row.lead]
 
-    def __str__(self) -> str:
-        changed = ", ".join(
-            f"{axis} {self.row.values[axis]} -> {value}" for axis, value in self.values.items()
-        )
-        return f"{self.row.where}: {'' if self.replaces else 'new row: '}{changed}"
+    @property
+    def kind(self) -> str:
+        """What happens to the row, for people."""
+        return "replace" if self.replaces else "new row"
+
+    @property
+    def changes(self) -> str:
+        """The values that change, for people."""
+        pairs = ((self.row.values[axis], axis, value) for axis, value in self.values.items())
+        return ", ".join(f"{axis} {old} -> {new}" for old, axis, new in pairs)
 
     def as_dict(self) -> dict[str, object]:
         """The candidate as plain JSON values."""

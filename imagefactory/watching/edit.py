@@ -43,9 +43,9 @@ def apply(text: str, chosen: Iterable[Candidate]) -> str:
         tree = _Tree(text, root or yaml.ScalarNode("", ""))
         changes = list(_row(tree, candidate))
         if not changes:
-            what = f"{candidate.row.where}: the row of {candidate} is written in an unusual way"
+            what = f"the row for {candidate.changes} is written in an unusual way"
             fix = "write the new values yourself"
-            raise fail(CheckFailedError, "row-not-found", what, fix=fix)
+            raise fail(CheckFailedError, "row-not-found", what, where=candidate.row.where, fix=fix)
         text = _applied(text, [*changes, *_conditions(tree, candidate)])
     return text
 

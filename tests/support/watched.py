@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from imagefactory.locking.lock import Lock, Resolution, TorchBuild, Wheel
+from imagefactory.locking.lock import Lock, LockedOverride, Resolution, TorchBuild, Wheel
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.matrix import Matrix
@@ -78,25 +78,25 @@ def record() -> Recorded:
     return releases.recorded(ROOT / "tests/data/releases.json")
 
 
-def locked(declared: Matrix, *, requires: Mapping[str, tuple[str, ...]] = {}) -> Lock:
+def locked(declared: Matrix) -> Lock:
     """A lock of the cells' own packages and of what torch 2.11.0 pins, as in the real one."""
     found = {}
     for cell in declared.cells:
-        found[request_of(cell)] = _resolution(cell, requires)
+        found[request_of(cell)] = _resolution(cell)
     return Lock(created="2026-11-22", tools=(), resolutions=tuple(found.values()))
 
 
-def _resolution(cell: Cell, requires: Mapping[str, tuple[str, ...]]) -> Resolution:
+def _resolution(cell: Cell) -> Resolution:
     request = request_of(cell)
     wheels = [
         Wheel(
             name=name,
             version=version,
-            filename=f"{name}-{version}-py3-none-any.whl",
-            sha256="0" * 64,
+            filename=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
+            sha256=hashlib.sha256(f"{name} {version}".encode()).hexdigest(),
             size=1,
             index="https://pypi.org/simple",
-            requires=requires.get(name, lines),
+            requires=lines,
         )
         for name, version, lines in _wheels(cell)
     ]
@@ -108,7 +108,10 @@ def _resolution(cell: Cell, requires: Mapping[str, tuple[str, ...]]) -> Resoluti
         glibc=request.glibc,
         channel=request.channel,
         requirements=request.requirements,
-        overrides=request.overrides,  # type: ignore[arg-type]
+        overrides=tuple(
+            LockedOverride(requirement=one.requirement, drop=one.drop, reason=one.reason)
+            for one in request.overrides
+        ),
         torch=TorchBuild(version="2.11.0+cu130", cuda="13.0"),
         wheels=tuple(wheels),
     )
