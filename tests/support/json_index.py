@@ -56,7 +56,6 @@ def _page(project: str, versions: Mapping[str, Mapping[str, Any]]) -> bytes:
 
 class _Handler(BaseHTTPRequestHandler):
     server: JsonIndex
-    protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
         pass

@@ -113,6 +113,21 @@ def test_a_release_replaces_the_early_version_that_led_to_it(tmp_path: Path) -> 
     assert shown(found) == [("0.30.0rc1", "0.30.0", True)]
 
 
+def test_nightlies_come_from_the_index_that_the_matrix_names(tmp_path: Path) -> None:
+    url = "https://nightly.example/simple"
+    named = f"indexes: {{nightly: {{url: '{url}'}}}}\ndefaults:"
+    changes = [("defaults:", named), ('"0.22.0", "0.29.0"', f'"0.29.0", "{NIGHTLY}"')]
+    changes += [('"580.95"\n', '"580.95"\n    indexes: {vllm: nightly}\n')]
+    changes += [(MATRIX[MATRIX.index("overrides:") :], "")]
+    declared = write(tmp_path, *changes, more="follow: {vllm: nightly}\n")
+    known = index({"0.29.0": "2.13.0", "0.34.1.dev20+gabc": "2.13.0", NIGHTLY: "2.13.0"})
+    here = {("vllm", url): known.listings["vllm"], "torch": known.listings["torch"]}
+    found = proposed(declared, Recorded(here, known.lines))
+    assert shown(found) == [(NIGHTLY, "0.34.1.dev20+gabc", True)]
+    watching.update(declared, found)
+    assert '"0.34.1.dev20+gabc"' in declared.path.read_text()
+
+
 def test_a_row_of_include_and_lists_over_several_lines_are_extended(tmp_path: Path) -> None:
     start, end = MATRIX.index("  - vllm:"), MATRIX.index("include:")
     block = """\
