@@ -19,7 +19,7 @@ from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.policies import Follow
 from imagefactory.watching import releases, watching
 from imagefactory.watching.candidates import Candidate, candidates
-from imagefactory.watching.releases import Recorded, WheelFile
+from imagefactory.watching.releases import Listing, Recorded, WheelFile
 
 TODAY = NOW.date()
 NIGHTLY = "0.34.1.dev12+g1234567"
@@ -121,6 +121,7 @@ def test_nightlies_come_from_the_index_that_the_matrix_names(tmp_path: Path) -> 
     changes += [(MATRIX[MATRIX.index("overrides:") :], "")]
     declared = write(tmp_path, *changes, more="follow: {vllm: nightly}\n")
     known = index({"0.29.0": "2.13.0", "0.34.1.dev20+gabc": "2.13.0", NIGHTLY: "2.13.0"})
+    here: dict[str | tuple[str, str], Listing]
     here = {("vllm", url): known.listings["vllm"], "torch": known.listings["torch"]}
     found = proposed(declared, Recorded(here, known.lines))
     assert shown(found) == [(NIGHTLY, "0.34.1.dev20+gabc", True)]
