@@ -34,8 +34,16 @@ def member(
     account = settings.account_for(url)
 
     def ranged() -> bytes:
-        with RemoteZip(url, auth=account, timeout=web.timeout()) as archive:
-            data: bytes = archive.read(choose(archive))
+        answers: list[requests.Response] = []
+        with requests.Session() as session:
+            session.hooks["response"] = [lambda answer, *_, **__: answers.append(answer)]
+            options = {"auth": account, "timeout": web.timeout(), "session": session}
+            try:
+                with RemoteZip(url, **options) as archive:
+                    data: bytes = archive.read(choose(archive))
+            finally:
+                for answer in answers:  # remotezip leaves that of a server without ranges open
+                    answer.close()
         return data
 
     try:
