@@ -163,11 +163,8 @@ def cells(
         axes = {axis: point[axis].text for axis in order if axis in point}
         filler = _Filler(axes, point.get("vllm", next(iter(point.values()))).location)
         flavor = flavors[axes["flavor"]]
-        # a tag cannot have the + of a local version (0.25.1.dev12+g1234567)
-        in_tags = {axis: text.replace("+", "-") for axis, text in axes.items()}
-        tagger = _Filler(in_tags, filler.where, filler.problems)
         tags = tuple(
-            f"{file.repository}:{tagger.fill(t, ('tags', i), positions)}"
+            f"{file.repository}:{filler.fill(t, ('tags', i), positions, plus='-')}"
             for i, t in enumerate(file.tags)
         )
         loc: Loc = ("flavors", flavor.name, "requirements")
@@ -229,16 +226,16 @@ def _indexes(
 class _Filler:
     """Fills ``{axis}`` placeholders with a cell's values, and collects unknown ones as problems."""
 
-    def __init__(
-        self, axes: Mapping[str, str], where: Location, problems: list[Problem] | None = None
-    ) -> None:
+    def __init__(self, axes: Mapping[str, str], where: Location) -> None:
         self.axes, self.where = axes, where
-        self.problems = [] if problems is None else problems
+        self.problems: list[Problem] = []
 
-    def fill(self, template: str, loc: Loc, positions: Positions) -> str:
+    def fill(self, template: str, loc: Loc, positions: Positions, *, plus: str = "+") -> str:
+        """``template`` with the values; ``plus`` is written for the + of a local version."""
+
         def value(found: re.Match[str]) -> str:
             if found[1] in self.axes:
-                return self.axes[found[1]]
+                return self.axes[found[1]].replace("+", plus)
             where = str(positions.locate(loc))
             what = f"{template!r}: the cell at {self.where} has no value for {{{found[1]}}}"
             fix = f"use one of {', '.join(sorted(self.axes))}"
