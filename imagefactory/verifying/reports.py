@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
+
+from imagefactory.verifying.subject import Probed
 
 
 def read(text: str) -> dict[str, Any]:
@@ -36,6 +39,21 @@ def read(text: str) -> dict[str, Any]:
     if faults:
         raise ValueError(f"its report lacks {', '.join(faults)}, or has it in another shape")
     return report
+
+
+def with_proofs(probed: Probed, more: Probed) -> Probed:
+    """``probed`` with the proofs that ``more`` reports beside its own."""
+    if probed.report is None or more.report is None:
+        return probed
+    facts = probed.report["facts"]
+    proofs = [*_proofs(probed.report), *_proofs(more.report)]
+    facts = {**facts, "patches": {**facts.get("patches", {}), "proofs": proofs}}
+    return replace(probed, report={**probed.report, "facts": facts})
+
+
+def _proofs(report: Mapping[str, Any]) -> list[Any]:
+    found = report["facts"].get("patches", {}).get("proofs")
+    return found if isinstance(found, list) else []
 
 
 def _maps_to(kind: type, value: object) -> bool:

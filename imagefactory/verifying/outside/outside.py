@@ -13,8 +13,16 @@ from imagefactory.errors import SetupError
 from imagefactory.planning import context, image_config
 from imagefactory.planning.cell_plan import ROOT, CellPlan
 from imagefactory.settings import Settings
+from imagefactory.system import platforms
 from imagefactory.system.engine import Engine
-from imagefactory.verifying.outside import configured, installed, layers, patched, system
+from imagefactory.verifying.outside import (
+    configured,
+    installed,
+    layers,
+    patched,
+    proving,
+    system,
+)
 from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import Wheels, sha256
 from imagefactory.verifying.outside.judged import Finding, Judged
@@ -40,7 +48,11 @@ def judge_with(engine: Engine, plan: CellPlan, settings: Settings) -> Callable[[
 
 
 def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> Judged:
-    """Judge the image ``digest``, which should be that of ``plan``."""
+    """Judge the image ``digest``, which should be that of ``plan``.
+
+    The patches of one that is emulated here are proven, too. Raises SetupError if the engine fails
+    to give the files for that.
+    """
     began = time.monotonic()
     try:
         contents = _read(engine, digest, settings.cache / "layers")
@@ -49,7 +61,13 @@ def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> 
         found = Judged(error=str(error), damaged=True)
     except SetupError as error:
         found = Judged(error=error.problems[0].what)
-    return replace(found, seconds=time.monotonic() - began)
+    found = replace(found, seconds=time.monotonic() - began)
+    if platforms.is_native(plan.cell.platform) or not found.clean:
+        return found
+    began = time.monotonic()
+    proofs, unproven = proving.prove(engine, digest, plan)
+    took = time.monotonic() - began
+    return replace(found, proofs=proofs, unproven=unproven, proof_seconds=took)
 
 
 def _read(engine: Engine, digest: str, cache: Path) -> Contents:

@@ -148,6 +148,12 @@ def verify(
     )
 
 
+def of_probe(engine: StationEngine) -> dict[str, Any]:
+    """The call that ran the probe."""
+    (call,) = [call for call in engine.calls if call.get("entrypoint") == PYTHON]
+    return call
+
+
 def outcomes(receipt: Receipt, outcome: Outcome) -> set[str]:
     return {check.name for check in receipt.checks if check.outcome is outcome}
 
@@ -177,11 +183,47 @@ def test_the_probe_runs_without_a_network_and_on_the_image_s_platform(
     cuda: StationEngine, settings: Settings
 ) -> None:
     verify(cuda, settings)
-    probe_call = cuda.calls[0]
+    probe_call = of_probe(cuda)
     assert probe_call["network"] == "none"
     assert probe_call["platform"] == "linux/arm64"
     assert probe_call["argv"] == ("-I", "-S", "-B", "-")
-    assert probe_call["stdin"] == probe.program()
+    assert probe_call["stdin"] == probe.program(files_judged=True, proofs=())
+
+
+@pytest.mark.parametrize(
+    ("native", "content", "program"),
+    [
+        (True, CONTENT, {}),
+        (False, CONTENT, {"files_judged": True, "proofs": ()}),
+        (False, None, {}),
+    ],
+)
+def test_files_are_looked_at_inside_unless_they_are_judged_outside_and_the_image_is_emulated(
+    cuda: StationEngine,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    native: bool,
+    content: Judged | None,
+    program: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(verifying.platforms, "is_native", lambda _: native)
+    verify(cuda, settings, content=(lambda _: content) if content else None)
+    assert of_probe(cuda)["stdin"] == probe.program(**program)
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_proofs_that_cannot_run_here_run_in_the_image_and_only_those(
+    cuda: StationEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    monkeypatch.setattr(verifying.platforms, "is_native", lambda _: False)
+    if not reports:
+        cuda.good.facts["patches"]["proofs"] = []
+    receipt = verify(cuda, settings, content=lambda _: replace(CONTENT, unproven=("vllm/x",)))
+    programs = [call["stdin"] for call in cuda.calls if call.get("entrypoint") == PYTHON]
+    assert programs[1:] == [
+        probe.program(themes=("patches",), files_judged=True, proofs=("vllm/x",))
+    ]
+    assert ("patches-effective" in outcomes(receipt, Outcome.PASS)) is reports
 
 
 def test_a_server_that_answers_garbage_fails_the_image(
@@ -286,7 +328,7 @@ def test_the_image_s_environment_does_not_bend_the_probe(
     bending = ("LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "GCONV_PATH")
     cuda.env = {**dict.fromkeys(bending, "/evil"), "PATH": "/bin", "LD_LIBRARY_PATH": "/cuda"}
     verify(cuda, settings)
-    assert cuda.calls[0]["env"] == dict.fromkeys(bending, "")
+    assert of_probe(cuda)["env"] == dict.fromkeys(bending, "")
 
 
 def test_containers_are_run_by_digest_however_the_tag_moves(

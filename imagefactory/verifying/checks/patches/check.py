@@ -7,6 +7,7 @@ from typing import Any
 
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.verifying.check_registry import Verdict, check, count, excused, failed, passed
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.subject import Subject
 
 NOTHING = "no patches in this image"
@@ -65,10 +66,13 @@ def effective(subject: Subject) -> Verdict:
     """The proof of every patch passes in the finished image.
 
     Fails for a patch that is lost or no longer has its effect. A proof that is inconclusive on this
-    machine makes a skip.
+    machine makes a skip. Where the image is emulated, proofs that only read its files run on this
+    machine, once those were found to be what they should be.
     """
-    facts = subject.facts["patches"]
-    proofs, seconds = {proof["patch"]: proof for proof in facts["proofs"]}, facts["seconds"]
+    facts, content = subject.facts["patches"], subject.content or Judged()
+    proofs = {proof["patch"]: proof for proof in facts["proofs"]}
+    proofs |= {one.patch: {"code": one.code, "output": one.output} for one in content.proofs}
+    seconds = content.proof_seconds if content.proofs else facts["seconds"]
     failures, inconclusive = [], []
     wanted = [
         patch
@@ -92,7 +96,9 @@ def effective(subject: Subject) -> Verdict:
         return excused("inconclusive here: " + "; ".join(inconclusive), seconds=seconds)
     if not wanted:
         return passed(NOTHING, seconds=seconds)
-    return passed(f"{count(len(wanted), 'proof')} passed", seconds=seconds)
+    here = len(content.proofs)
+    where = f", {here} of them run on this machine, on the image's files" if here else ""
+    return passed(f"{count(len(wanted), 'proof')} passed{where}", seconds=seconds)
 
 
 def _last_line(text: str) -> str:
