@@ -410,6 +410,21 @@ def test_variables_of_an_unknown_base_count_only_if_they_change_which_code_runs(
     assert "LD_LIBRARY_PATH" in fault
 
 
+def test_variables_of_an_unknown_base_are_those_that_the_lock_has(image: WholeImage) -> None:
+    base, variable = image.plan.base, ("LD_LIBRARY_PATH", "/usr/local/cuda/lib64")
+    locked = replace(base.locked, env=(("PATH", PATH.partition("=")[2]), variable))
+    plan = replace(image.plan, base=replace(base, locked=locked))
+    image.config["config"]["Env"].append("=".join(variable))
+    assert configured.faults(image.config, plan, None) == []
+    for other in ("/evil", "/usr/local/cuda/lib64:/evil"):
+        image.config["config"]["Env"][-1] = f"LD_LIBRARY_PATH={other}"
+        (fault,) = configured.faults(image.config, plan, None)
+        assert f"the variable LD_LIBRARY_PATH is '{other}'" in fault
+    image.config["config"]["Env"][-1] = "=".join(variable)
+    image.config["config"]["Env"].append("NVIDIA_VERSION=1")
+    assert "NVIDIA_VERSION" in names(configured.faults(image.config, plan, None))
+
+
 def test_nothing_is_found_in_a_good_image(image: WholeImage) -> None:
     found = image.judged()
     assert (found.config, found.changed, found.extra) == ((), (), ())
