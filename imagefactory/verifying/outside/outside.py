@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +44,31 @@ class Base:
     config: Mapping[str, Any]
 
 
-def judge_with(engine: Engine, plan: CellPlan, settings: Settings) -> Callable[[str], Judged]:
-    """A function that judges the image of a digest, which should be that of ``plan``."""
-    return lambda digest: observe(engine, digest, plan, settings)
+def judge_with(
+    engine: Engine, plan: CellPlan, settings: Settings, reading: Future[None] | None = None
+) -> Callable[[str], Judged]:
+    """A function that judges the image of a digest, which should be that of ``plan``.
+
+    It waits for ``reading`` (see ``read_ahead``), so that no layer is read twice.
+    """
+
+    def judge(digest: str) -> Judged:
+        if reading:
+            reading.result()
+        return observe(engine, digest, plan, settings)
+
+    return judge
+
+
+def read_ahead(layouts: Iterable[Path], settings: Settings) -> None:
+    """Read the layers in OCI layouts while the engine loads them.
+
+    What is found is kept by the digests of the layers, to which each is compared. What is wrong is
+    found again by ``observe``, in the engine's own copy.
+    """
+    for layout in layouts:
+        with suppress(DamagedError, OSError):
+            layers.read_layout(layout, settings.cache / "layers")
 
 
 def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> Judged:

@@ -26,6 +26,7 @@ from support.whole_images import (
 )
 
 from imagefactory.inbuild import proofkit
+from imagefactory.system.background import in_background
 from imagefactory.verifying.outside import configured, layers, outside, patched, proving
 from imagefactory.verifying.outside.inventory import Wheels
 from imagefactory.verifying.outside.judged import Judged
@@ -474,6 +475,22 @@ def test_an_image_is_read_through_the_engine_and_its_layers_only_once(
     again = outside.observe(engine, digest, own.plan, own.settings)
     times = {"seconds": 0, "proof_seconds": 0}
     assert replace(again, **times) == replace(first, **times)
+
+
+def test_layers_that_were_read_while_a_layout_was_loaded_are_not_read_again(
+    own: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    monkeypatch.setattr(outside.platforms, "is_native", lambda _: True)
+    stream, digest = own.saved()
+    layout = own.folder / "layout"
+    with tarfile.open(fileobj=io.BytesIO(stream)) as written:
+        written.extractall(layout, filter="data")
+    reading = in_background(outside.read_ahead, [own.folder / "nothing", layout], own.settings)
+    judge = outside.judge_with(Saving(own), own.plan, own.settings, reading)
+    reading.result()
+    monkeypatch.setattr(layers, "_read_layer", None)
+    assert judge(digest).clean
 
 
 def observed(own: WholeImage, engine: Saving) -> Judged:
