@@ -41,19 +41,36 @@ def read(text: str) -> dict[str, Any]:
     return report
 
 
-def with_proofs(probed: Probed, more: Probed) -> Probed:
-    """``probed`` with the proofs that ``more`` reports beside its own."""
-    if probed.report is None or more.report is None:
+def merged(probed: Probed, more: Probed, theme: str) -> Probed:
+    """``probed`` with what ``more`` says about ``theme``, of which it is the only source."""
+    if probed.report is None:
         return probed
-    facts = probed.report["facts"]
-    proofs = [*_proofs(probed.report), *_proofs(more.report)]
-    facts = {**facts, "patches": {**facts.get("patches", {}), "proofs": proofs}}
-    return replace(probed, report={**probed.report, "facts": facts})
+    said = more.report or {"facts": {}, "errors": {theme: more.error}}
+    parts = {
+        part: {**_without(probed.report[part], theme), **_only(said[part], theme)}
+        for part in ("facts", "errors")
+    }
+    return replace(probed, report={**probed.report, **parts})
 
 
-def _proofs(report: Mapping[str, Any]) -> list[Any]:
-    found = report["facts"].get("patches", {}).get("proofs")
-    return found if isinstance(found, list) else []
+def with_proofs(probed: Probed, more: Probed) -> Probed:
+    """``probed`` with the proofs that ``more`` reports; its own were not asked for."""
+    report = probed.report or {"facts": {}}
+    known, found = (
+        dict((one.get("facts") or {}).get("patches") or {}) for one in (report, more.report or {})
+    )
+    if probed.report is None or not known:
+        return probed
+    facts = {**report["facts"], "patches": {**known, "proofs": found.get("proofs", [])}}
+    return replace(probed, report={**report, "facts": facts})
+
+
+def _without(part: Mapping[str, Any], theme: str) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name != theme}
+
+
+def _only(part: Mapping[str, Any], theme: str) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name == theme}
 
 
 def _maps_to(kind: type, value: object) -> bool:

@@ -42,6 +42,8 @@ PROBE_BYTES = 16 << 20
 #: not unpacked yet, and in any case.
 UNPACKED, SCRATCH = 3, 1 << 30
 NO_SPACE = re.compile(r"(?i)no space left on device|disk quota exceeded")
+#: The theme whose probe takes as long as that of all others, where it is emulated.
+COMPILERS = "compilers"
 #: Seconds for the probe. Emulated, starting Python takes seconds, importing torch half a minute and
 #: a proof minutes.
 PROBE_TIMEOUT, PROBE_TIMEOUT_EMULATED = 1200.0, 3600.0
@@ -127,8 +129,7 @@ def observe(
 ) -> Subject:
     """Observe everything about an image that checks use.
 
-    With ``files_judged`` its files are judged from outside: if it is emulated, nobody looks at them
-    inside, and no proof is run there.
+    With ``files_judged`` its files are judged from outside, too.
     """
     engine, image, settings, expected = (
         inside.engine,
@@ -140,7 +141,7 @@ def observe(
     brief = files_judged and inside.emulated
     running = in_background(modes.observe, engine, image, timeout=MODE_TIMEOUT)
     with ui.step(f"{image.ref}: looking inside{note}"):
-        probed = inside.probe(files_judged=brief, proofs=() if brief else None)
+        probed = look_inside(inside) if brief else inside.probe()
     with ui.step(f"{image.ref}: entrypoint modes"):
         runs = running.result()
     served = None
@@ -158,6 +159,17 @@ def observe(
             settings.state / records.FOLDER, image.labels.get(f"{LABEL}.build-key", "")
         ),
     )
+
+
+def look_inside(inside: Inside) -> Probed:
+    """What has to run in an emulated image whose files are judged from outside.
+
+    No proof is run, and its compilers run beside the rest, which mostly is the import of torch.
+    """
+    rest = tuple(theme for theme in probe.sources() if theme != COMPILERS)
+    compiled = in_background(inside.probe, themes=(COMPILERS,), files_judged=True, proofs=())
+    probed = inside.probe(themes=rest, files_judged=True, proofs=())
+    return reports.merged(probed, compiled.result(), COMPILERS)
 
 
 def prove_inside(inside: Inside, subject: Subject) -> Subject:

@@ -148,10 +148,18 @@ def verify(
     )
 
 
+def of_probes(engine: StationEngine) -> list[dict[str, Any]]:
+    """The calls that ran a probe."""
+    return [call for call in engine.calls if call.get("entrypoint") == PYTHON]
+
+
 def of_probe(engine: StationEngine) -> dict[str, Any]:
-    """The call that ran the probe."""
-    (call,) = [call for call in engine.calls if call.get("entrypoint") == PYTHON]
-    return call
+    """A call that ran a probe."""
+    return of_probes(engine)[0]
+
+
+BRIEF: dict[str, Any] = {"files_judged": True, "proofs": ()}
+REST = tuple(theme for theme in probe.sources() if theme != "compilers")
 
 
 def outcomes(receipt: Receipt, outcome: Outcome) -> set[str]:
@@ -187,15 +195,15 @@ def test_the_probe_runs_without_a_network_and_on_the_image_s_platform(
     assert probe_call["network"] == "none"
     assert probe_call["platform"] == "linux/arm64"
     assert probe_call["argv"] == ("-I", "-S", "-B", "-")
-    assert probe_call["stdin"] == probe.program(files_judged=True, proofs=())
+    assert {call["network"] for call in cuda.calls} == {"none"}
 
 
 @pytest.mark.parametrize(
-    ("native", "content", "program"),
+    ("native", "content", "programs"),
     [
-        (True, CONTENT, {}),
-        (False, CONTENT, {"files_judged": True, "proofs": ()}),
-        (False, None, {}),
+        (True, CONTENT, [{}]),
+        (False, CONTENT, [{**BRIEF, "themes": REST}, {**BRIEF, "themes": ("compilers",)}]),
+        (False, None, [{}]),
     ],
 )
 def test_files_are_looked_at_inside_unless_they_are_judged_outside_and_the_image_is_emulated(
@@ -204,11 +212,12 @@ def test_files_are_looked_at_inside_unless_they_are_judged_outside_and_the_image
     monkeypatch: pytest.MonkeyPatch,
     native: bool,
     content: Judged | None,
-    program: dict[str, Any],
+    programs: list[dict[str, Any]],
 ) -> None:
     monkeypatch.setattr(verifying.platforms, "is_native", lambda _: native)
     verify(cuda, settings, content=(lambda _: content) if content else None)
-    assert of_probe(cuda)["stdin"] == probe.program(**program)
+    ran = {call["stdin"] for call in of_probes(cuda)}
+    assert ran == {probe.program(**options) for options in programs}
 
 
 @pytest.mark.parametrize("reports", [True, False])
@@ -219,8 +228,8 @@ def test_proofs_that_cannot_run_here_run_in_the_image_and_only_those(
     if not reports:
         cuda.good.facts["patches"]["proofs"] = []
     receipt = verify(cuda, settings, content=lambda _: replace(CONTENT, unproven=("vllm/x",)))
-    programs = [call["stdin"] for call in cuda.calls if call.get("entrypoint") == PYTHON]
-    assert programs[1:] == [
+    programs = [call["stdin"] for call in of_probes(cuda)]
+    assert programs[2:] == [
         probe.program(themes=("patches",), files_judged=True, proofs=("vllm/x",))
     ]
     assert ("patches-effective" in outcomes(receipt, Outcome.PASS)) is reports

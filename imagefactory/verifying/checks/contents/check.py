@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from imagefactory.verifying.check_registry import Verdict, check, count, failed, passed
 from imagefactory.verifying.files import by_files
+from imagefactory.verifying.probe import HOME
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 3
@@ -18,13 +19,18 @@ def complete(subject: Subject) -> Verdict:
     """
     contents = subject.facts["contents"]
     if "missing" not in contents:
-        return by_files(subject, bool, "as the RECORD of every wheel says", extra=False)
+        return by_files(subject, _installed, "as the RECORD of every wheel says", extra=False)
     faults = [f"{name} is missing" for name in contents["missing"]]
     faults += [f"{name} is a dangling link" for name in contents["dangling"]]
     if faults:
         shown = "; ".join(faults[:SHOWN])
         return failed(f"{count(len(faults), 'fault')}: {shown}", seconds=contents["seconds"])
     return passed("as the RECORD of every wheel says", seconds=contents["seconds"])
+
+
+def _installed(path: str) -> bool:
+    """Whether a file is one of the image, not one that describes it."""
+    return not path.startswith(f"{HOME}/")
 
 
 @check("nothing-unused", needs="facts")

@@ -27,7 +27,7 @@ from support.whole_images import (
 
 from imagefactory.inbuild import proofkit
 from imagefactory.system.background import in_background
-from imagefactory.verifying.outside import configured, layers, outside, patched, proving
+from imagefactory.verifying.outside import configured, layers, outside, patched, proving, system
 from imagefactory.verifying.outside.inventory import Wheels
 from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.outside.layers import DamagedError
@@ -475,6 +475,26 @@ def test_an_image_is_read_through_the_engine_and_its_layers_only_once(
     again = outside.observe(engine, digest, own.plan, own.settings)
     times = {"seconds": 0, "proof_seconds": 0}
     assert replace(again, **times) == replace(first, **times)
+
+
+@pytest.mark.parametrize(
+    ("diff", "state", "right"),
+    [
+        ("x.diff", "obsolete", True),
+        ("x.diff", "unknown", False),  # a patch that has a diff was left out
+        (None, "obsolete", True),
+        (None, "unknown", True),  # its proof needs what the builder does not have
+        (None, "needed", False),
+    ],
+)
+def test_a_patch_that_changed_nothing_has_a_state_that_explains_it(
+    diff: str | None, state: str, right: bool
+) -> None:
+    row = {"name": "a/b", "state": state, "detail": "", "offsets": [], "files": {}, "created": []}
+    nothing = patched.Patched(files={}, patches={}, faults=())
+    tree = layers.Layer(entries={})
+    fault = system._patch_fault(row, {"name": "a/b", "diff": diff}, nothing, "site", tree)  # noqa: SLF001
+    assert (fault == "") is right
 
 
 def test_layers_that_were_read_while_a_layout_was_loaded_are_not_read_again(
