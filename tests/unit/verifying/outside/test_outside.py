@@ -493,7 +493,7 @@ def test_a_patch_that_changed_nothing_has_a_state_that_explains_it(
     row = {"name": "a/b", "state": state, "detail": "", "offsets": [], "files": {}, "created": []}
     nothing = patched.Patched(files={}, patches={}, faults=())
     tree = layers.Layer(entries={})
-    fault = system._patch_fault(row, {"name": "a/b", "diff": diff}, nothing, "site", tree)  # noqa: SLF001
+    fault = system._patch_fault(row, {"name": "a/b", "diff": diff}, nothing, "site", tree)
     assert (fault == "") is right
 
 
