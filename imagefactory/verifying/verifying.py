@@ -47,8 +47,8 @@ COMPILERS = "compilers"
 #: Seconds for the probe. Emulated, starting Python takes seconds, importing torch half a minute and
 #: a proof minutes.
 PROBE_TIMEOUT, PROBE_TIMEOUT_EMULATED = 1200.0, 3600.0
-#: Seconds for all modes of the entrypoint together.
-MODE_TIMEOUT = 300.0
+#: Seconds for all modes of the entrypoint together, which run beside the probe.
+MODE_TIMEOUT, MODE_TIMEOUT_EMULATED = 300.0, 1800.0
 
 
 def verify(
@@ -139,7 +139,8 @@ def observe(
     )
     note = f" ({image.platform} is emulated here)" if inside.emulated else ""
     brief = files_judged and inside.emulated
-    running = in_background(modes.observe, engine, image, timeout=MODE_TIMEOUT)
+    timeout = MODE_TIMEOUT_EMULATED if inside.emulated else MODE_TIMEOUT
+    running = in_background(modes.observe, engine, image, timeout=timeout)
     with ui.step(f"{image.ref}: looking inside{note}"):
         probed = look_inside(inside) if brief else inside.probe()
     with ui.step(f"{image.ref}: entrypoint modes"):

@@ -24,6 +24,7 @@ from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.settings import Settings, from_environment
+from imagefactory.system import platforms
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.shell import Completed
 from imagefactory.verifying import junit, probe, verifying
@@ -214,7 +215,7 @@ def test_files_are_looked_at_inside_unless_they_are_judged_outside_and_the_image
     content: Judged | None,
     programs: list[dict[str, Any]],
 ) -> None:
-    monkeypatch.setattr(verifying.platforms, "is_native", lambda _: native)
+    monkeypatch.setattr(platforms, "is_native", lambda _: native)
     verify(cuda, settings, content=(lambda _: content) if content else None)
     ran = {call["stdin"] for call in of_probes(cuda)}
     assert ran == {probe.program(**options) for options in programs}
@@ -224,7 +225,7 @@ def test_files_are_looked_at_inside_unless_they_are_judged_outside_and_the_image
 def test_proofs_that_cannot_run_here_run_in_the_image_and_only_those(
     cuda: StationEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch, reports: bool
 ) -> None:
-    monkeypatch.setattr(verifying.platforms, "is_native", lambda _: False)
+    monkeypatch.setattr(platforms, "is_native", lambda _: False)
     if not reports:
         cuda.good.facts["patches"]["proofs"] = []
     receipt = verify(cuda, settings, content=lambda _: replace(CONTENT, unproven=("vllm/x",)))

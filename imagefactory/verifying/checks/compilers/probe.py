@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: Environment variables that name the image's compilers.
 COMPILERS = ("CUDA_HOME", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 #: Seconds for one compilation, which takes minutes where the image's platform is emulated.
-TIMEOUT = 600.0
+TIMEOUT = 1800.0
 PTX = ".version 8.8\n.target %s\n.address_size 64\n.visible .entry k()\n{\n\tret;\n}\n"
 #: Includes what kernels that are compiled at run time include, and converts to FP4, which a target
 #: without its suffix (plain sm_121) has no instruction for.

@@ -26,6 +26,7 @@ from support.whole_images import (
 )
 
 from imagefactory.inbuild import proofkit
+from imagefactory.system import platforms
 from imagefactory.system.background import in_background
 from imagefactory.verifying.outside import configured, layers, outside, patched, proving, system
 from imagefactory.verifying.outside.inventory import Wheels
@@ -473,8 +474,8 @@ def test_an_image_is_read_through_the_engine_and_its_layers_only_once(
 
     monkeypatch.setattr(layers, "_read_layer", unexpected)
     again = outside.observe(engine, digest, own.plan, own.settings)
-    times = {"seconds": 0, "proof_seconds": 0}
-    assert replace(again, **times) == replace(first, **times)
+    again = replace(again, seconds=0, proof_seconds=0)
+    assert again == replace(first, seconds=0, proof_seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -501,7 +502,7 @@ def test_layers_that_were_read_while_a_layout_was_loaded_are_not_read_again(
     own: WholeImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside, "base_of", lambda *_: None)
-    monkeypatch.setattr(outside.platforms, "is_native", lambda _: True)
+    monkeypatch.setattr(platforms, "is_native", lambda _: True)
     stream, digest = own.saved()
     layout = own.folder / "layout"
     with tarfile.open(fileobj=io.BytesIO(stream)) as written:
@@ -521,7 +522,7 @@ def observed(own: WholeImage, engine: Saving) -> Judged:
 def emulated(own: WholeImage, monkeypatch: pytest.MonkeyPatch) -> WholeImage:
     """An image of another platform, whose proof reads the file that its patch changes."""
     monkeypatch.setattr(outside, "base_of", lambda *_: None)
-    monkeypatch.setattr(outside.platforms, "is_native", lambda _: False)
+    monkeypatch.setattr(platforms, "is_native", lambda _: False)
     return own
 
 
@@ -584,7 +585,7 @@ def test_an_image_of_this_machine_s_platform_proves_its_patches_itself(
     own: WholeImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside, "base_of", lambda *_: None)
-    monkeypatch.setattr(outside.platforms, "is_native", lambda _: True)
+    monkeypatch.setattr(platforms, "is_native", lambda _: True)
     engine = Saving(own)
     assert observed(own, engine).clean
     assert engine.asked == []
