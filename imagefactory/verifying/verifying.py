@@ -98,6 +98,7 @@ def verify(
         verified_at=now.astimezone(UTC).isoformat(timespec="seconds"),
         checks=results,
         version=__version__,
+        unproven=tuple(subject.label("unproven").split()),
     )
 
 
@@ -175,7 +176,7 @@ def look_inside(inside: Inside) -> Probed:
 
 def prove_inside(inside: Inside, subject: Subject) -> Subject:
     """Run those proofs in the image that could not be run on this machine."""
-    left = subject.content.unproven if subject.content else ()
+    left = subject.content.to_prove if subject.content else ()
     if not left:
         return subject
     with ui.step(f"{inside.image.ref}: proofs that only the image itself can run"):
@@ -190,6 +191,7 @@ def expectation(plan: CellPlan) -> Expectation:
         build_key=plan.build_key,
         lock_digest=lock_digest(plan.resolution),
         resolution=plan.resolution,
+        unproven=plan.unproven,
     )
 
 

@@ -45,7 +45,7 @@ class Judged:
         obsolete: patches that were left out, because the wheels have what they change.
         seconds: how long it took.
         proofs: those that were run on this machine, on the files of an image that is emulated here.
-        unproven: patches whose proofs only that image itself can run.
+        to_prove: patches whose proofs only that image itself can run.
         proof_seconds: how long the proofs took.
     """
 
@@ -60,7 +60,7 @@ class Judged:
     obsolete: tuple[str, ...] = ()
     seconds: float = 0.0
     proofs: tuple[Proven, ...] = ()
-    unproven: tuple[str, ...] = ()
+    to_prove: tuple[str, ...] = ()
     proof_seconds: float = 0.0
 
     @property

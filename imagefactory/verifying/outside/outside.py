@@ -89,9 +89,9 @@ def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> 
     if platforms.is_native(plan.cell.platform) or not found.clean:
         return found
     began = time.monotonic()
-    proofs, unproven = proving.prove(engine, digest, plan)
+    proofs, left = proving.prove(engine, digest, plan)
     took = time.monotonic() - began
-    return replace(found, proofs=proofs, unproven=unproven, proof_seconds=took)
+    return replace(found, proofs=proofs, to_prove=left, proof_seconds=took)
 
 
 def _read(engine: Engine, digest: str, cache: Path) -> Contents:

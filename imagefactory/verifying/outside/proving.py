@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from imagefactory.inbuild import overlay, proofkit
-from imagefactory.patching.patch import Stage, Step
+from imagefactory.patching.patch import Proof, Stage, Step
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.system.engine import Engine
 from imagefactory.verifying.outside import system
@@ -33,7 +33,7 @@ def prove(
 ) -> tuple[tuple[Proven, ...], tuple[str, ...]]:
     """The results of the proofs that were run here, and the patches whose proofs were not."""
     steps = [step for step in plan.series if _has_proof(step, plan)]
-    here = [step for step in steps if not proofkit.missing(step.patch.proof.needs, os.environ)]
+    here = [step for step in steps if _can_run(step.patch.proof)]
     with tempfile.TemporaryDirectory(prefix="imagefactory-proofs-") as name:
         tree = Path(name) / "site-packages"
         tree.mkdir()
@@ -50,7 +50,11 @@ def prove(
 def _has_proof(step: Step, plan: CellPlan) -> bool:
     """Whether there is a proof in the image: see ``planning.context.patch_files``."""
     compiled = plan.cell.flavor.build is not None and step.patch.stage is Stage.SOURCE
-    return not step.exempt and not compiled
+    return step.patch.proof is not None and not step.exempt and not compiled
+
+
+def _can_run(proof: Proof | None) -> bool:
+    return proof is not None and not proofkit.missing(proof.needs, os.environ)
 
 
 def _folders(steps: Iterable[Step]) -> Collection[str]:
@@ -73,5 +77,8 @@ def unpack(stream: IO[bytes], folder: Path) -> None:
 
 
 def _run(step: Step, tree: Path) -> Proven:
-    code, said = overlay.prove(step.patch.proof.script, tree)
+    proof = step.patch.proof
+    if proof is None:
+        raise ValueError(f"{step.patch.name} has no proof")
+    code, said = overlay.prove(proof.script, tree)
     return Proven(patch=step.patch.name, code=code, output=said)

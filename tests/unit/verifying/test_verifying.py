@@ -228,7 +228,7 @@ def test_proofs_that_cannot_run_here_run_in_the_image_and_only_those(
     monkeypatch.setattr(platforms, "is_native", lambda _: False)
     if not reports:
         cuda.good.facts["patches"]["proofs"] = []
-    receipt = verify(cuda, settings, content=lambda _: replace(CONTENT, unproven=("vllm/x",)))
+    receipt = verify(cuda, settings, content=lambda _: replace(CONTENT, to_prove=("vllm/x",)))
     programs = [call["stdin"] for call in of_probes(cuda)]
     assert programs[2:] == [
         probe.program(themes=("patches",), files_judged=True, proofs=("vllm/x",))

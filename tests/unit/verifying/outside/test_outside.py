@@ -453,6 +453,25 @@ def test_a_patch_that_the_wheel_has_already_is_left_out_and_named(image: WholeIm
     assert found.obsolete == ("vllm/one",)
 
 
+@pytest.mark.parametrize(("state", "right"), [("unproven", True), ("needed", False)])
+def test_the_manifest_calls_a_patch_unproven_if_it_has_no_proof(
+    own: WholeImage, state: str, *, right: bool
+) -> None:
+    series = json.loads(own.plan.files["patches/series.json"])
+    (row,) = series
+    del row["proof"]
+    row["unproven"] = True
+    files = {**own.plan.files, "patches/series.json": json.dumps(series).encode()}
+    own.plan = replace(own.plan, files=files)
+    for name in [name for name in own.tree if name.startswith("opt/imagefactory/proofs")]:
+        del own.tree[name]
+    own.edit(MANIFEST, own.data(MANIFEST).replace(b'"needed"', f'"{state}"'.encode()))
+    found = own.judged()
+    assert (found.changed == ()) is right
+    if not right:
+        assert "says needed of vllm/one" in names(found.changed)
+
+
 def test_a_patch_that_does_not_apply_to_the_locked_wheel_is_named(own: WholeImage) -> None:
     variant = own.plan.series[0].variant
     assert variant is not None
@@ -529,6 +548,7 @@ def emulated(own: WholeImage, monkeypatch: pytest.MonkeyPatch) -> WholeImage:
 def proof_of(own: WholeImage, monkeypatch: pytest.MonkeyPatch, *needs: proofkit.Need) -> Path:
     """The proof that this machine runs, with other text and needs than the image's."""
     (step,) = own.plan.series
+    assert step.patch.proof is not None
     script = own.folder / "here" / "proof.py"
     script.parent.mkdir()
     patch = replace(step.patch, proof=replace(step.patch.proof, script=script, needs=needs))
@@ -555,7 +575,7 @@ def test_proofs_of_an_emulated_image_run_here_on_its_own_files_without_its_libra
     assert engine.asked == [f"/{SITE}/vllm"]
     assert [(one.patch, one.code) for one in found.proofs] == [("vllm/one", code)]
     assert found.proofs[0].output == "zwei"
-    assert found.unproven == ()
+    assert found.to_prove == ()
 
 
 @pytest.mark.parametrize(("code", "needs"), [(3, ()), (2, ()), (0, ("nvcc",))])
@@ -565,7 +585,7 @@ def test_a_proof_that_says_nothing_here_or_needs_a_compiler_is_left_to_the_image
     monkeypatch.delenv(proofkit.CUDA, raising=False)
     proof_of(emulated, monkeypatch, *needs).write_text(f"raise SystemExit({code})")  # type: ignore[arg-type]
     found = observed(emulated, Saving(emulated))
-    assert (found.proofs, found.unproven) == ((), ("vllm/one",))
+    assert (found.proofs, found.to_prove) == ((), ("vllm/one",))
 
 
 def test_no_proof_runs_here_on_files_that_are_not_the_cell_s(
