@@ -8,6 +8,7 @@ values; a station is a package, such as ``planning``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -181,9 +182,23 @@ def verify(
         return _verify_all(workspace, engine, tags, expected, watcher)
     planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
-    if source:
-        layouts.load(engine, source, [one.cell for one in planned.plans])
-    return _verify_all(workspace, engine, own, planned.expected(), watcher)
+    reading = _load(workspace, engine, source, [one.cell for one in planned.plans])
+    return _verify_all(workspace, engine, own, planned.expected(), watcher, reading)
+
+
+def _load(
+    workspace: Workspace, engine: Engine, source: Path | None, cells: Sequence[Cell]
+) -> Future[None] | None:
+    """Load the images of ``cells`` from ``source``; meanwhile their layers are read."""
+    if source is None:
+        return None
+    from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
+
+    folders = [layouts.folder_of(source, cell) for cell in cells]
+    reading = in_background(outside.read_ahead, folders, workspace.settings)
+    with ui.step(f"loading {', '.join(cell.tag for cell in cells)}"):
+        layouts.load(engine, source, cells)
+    return reading
 
 
 def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Delivery:
@@ -259,8 +274,12 @@ def _verify_all(
     tags: Sequence[str],
     expected: Mapping[str, CellPlan],
     watcher: Watcher,
+    reading: Future[None] | None = None,
 ) -> tuple[Receipt, ...]:
-    """Verify images one after the other, and save a receipt for each."""
+    """Verify images one after the other, and save a receipt for each.
+
+    ``reading`` ends when their layers were read.
+    """
     from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy and requests
     from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
 
@@ -276,7 +295,7 @@ def _verify_all(
             now=datetime.now(UTC),
             expected=verifying.expectation(expected[tag]) if tag in expected else None,
             content=(
-                outside.judge_with(engine, expected[tag], workspace.settings)
+                outside.judge_with(engine, expected[tag], workspace.settings, reading)
                 if tag in expected
                 else None
             ),
