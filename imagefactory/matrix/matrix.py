@@ -7,8 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import cell_rules, declarations, expand, file_rules, inherit
+from imagefactory.matrix import (
+    cell_rules,
+    declarations,
+    expand,
+    file_rules,
+    inherit,
+    moving_tags,
+)
 from imagefactory.matrix.cell import Cell, Toolchain
+from imagefactory.matrix.moving_tags import MovingTag
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Location
@@ -34,6 +42,7 @@ class Matrix:
         excluded: the points that ``exclude`` removed.
         toolchains: in the order of the file.
         indexes: URL of each named index.
+        moving_tags: in the order of the file.
     """
 
     path: Path
@@ -42,6 +51,7 @@ class Matrix:
     excluded: tuple[Excluded, ...]
     toolchains: tuple[Toolchain, ...]
     indexes: Mapping[str, str] = field(default_factory=dict)
+    moving_tags: tuple[MovingTag, ...] = ()
 
 
 def load(path: Path) -> Matrix:
@@ -61,6 +71,7 @@ def load(path: Path) -> Matrix:
     complete = [point for point in points if file_rules.is_complete(file, point)]
     cells, more = expand.cells(file, complete, positions)
     problems += [*more, *cell_rules.of_cells(cells)]
+    problems += moving_tags.problems(file, cells, positions)
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
     excluded = tuple(
@@ -74,4 +85,5 @@ def load(path: Path) -> Matrix:
         excluded=excluded,
         toolchains=declarations.toolchains(file, positions),
         indexes={name: entry.url for name, entry in file.indexes.items()},
+        moving_tags=moving_tags.declared(file, positions),
     )
