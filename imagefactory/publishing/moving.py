@@ -294,10 +294,10 @@ def _moved(image: Image, reference: str, before: str, record: Record, receipt: R
 def _declared(repository: Repository, image: Image, tag: str) -> MovingTag:
     """The declaration of ``tag``. Raises InputError if ``image`` cannot have it."""
     axes = image.axes if image.name else {}
-    made = {one: one.of(axes) for one in repository.moving}
-    found = next((one for one, text in made.items() if text == tag), None)
+    made = [(one, one.of(axes)) for one in repository.moving]
+    found = next((one for one, text in made if text == tag), None)
     if found is None:
-        own = ", ".join(text for text in made.values() if text)
+        own = ", ".join(text for _, text in made if text)
         what = f"{image.name or image.digest[:19]} cannot have the tag {tag}: "
         what += f"the matrix declares {own} for it" if own else "the matrix declares none for it"
         fix = f"write `moving_tags: {{{tag}: {{}}}}` into the matrix, or name another tag"

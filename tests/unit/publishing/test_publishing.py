@@ -19,8 +19,8 @@ from imagefactory.errors import CheckFailedError, InputError, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.publishing import publishing, tags, vouching
 from imagefactory.publishing.publishing import Delivery
-from imagefactory.system.engine import ImageInfo
 from imagefactory.system import registry_writes
+from imagefactory.system.engine import ImageInfo
 from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
 from imagefactory.verifying import check_registry, receipt
