@@ -125,6 +125,7 @@ OUTSIDE = (
 HEAVY = "requests", "numpy", "python_on_whales", "pypi_simple"
 PURE = [
     "matrix.matrix",
+    "matrix.moving_tags",
     "locking.lock",
     "locking.requirements",
     "locking.store",
@@ -140,6 +141,8 @@ PURE = [
     "planning.wheel_plan",
     "verifying.receipt",
     "verifying.tiny_model",
+    "publishing.tags",
+    "publishing.ledger",
     "inspecting.anatomy",
 ]
 
