@@ -28,6 +28,7 @@ from imagefactory.results import Exported, Rendered
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
+from imagefactory.verifying.receipt import Requirement
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
 from imagefactory.workspace import Workspace
@@ -170,7 +171,6 @@ def survey_registry(
 def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> Repository:
     """The matrix's repository, or ``name``. Raises InputError if that is none."""
     from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
-    from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy
 
     if name is not None:
         pipeline.check_repository(name, "--repository")
@@ -181,5 +181,12 @@ def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> R
         moving=declared.moving_tags,
         receipts=workspace.settings.receipts,
         state=workspace.settings.state,
-        needed=check_registry.requirements,
+        needed=_needed,
     )
+
+
+def _needed(channel: str) -> Sequence[Requirement]:
+    """What a receipt must have for a torch channel."""
+    from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy
+
+    return check_registry.requirements(channel)

@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from imagefactory.errors import InputError, Problem, fail
 from imagefactory.publishing import tags
 from imagefactory.publishing.moving import ASKED_AT_ONCE, Repository
-from imagefactory.system import registry_writes, ui
+from imagefactory.system import reference, registry_writes, ui
 from imagefactory.system.manifests import Manifest
 from imagefactory.system.registry_failures import RegistryError
 
@@ -213,4 +213,5 @@ def _remove(repository: Repository, item: Item, kept: Collection[str]) -> None:
     listed = registries.manifest(f"{name}:{item.attached}") if item.attached else None
     attached += [listed.digest] if listed else []
     for digest in (item.digest, *item.parts, *(one for one in attached if one not in kept)):
-        registry_writes.delete(registries, name, digest)
+        if reference.is_digest(digest):
+            registry_writes.delete(registries, name, digest)

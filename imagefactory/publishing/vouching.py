@@ -73,7 +73,8 @@ def read_image(registries: Registries, repository: str, wanted: str) -> Image | 
     part = registries.understood(found, repository)
     if part.config is None:
         own = [one.digest for one in part.manifests if not one.platform.startswith("unknown")]
-        part = (registries.manifest(f"{repository}@{own[0]}") if own else None) or part
+        inner = own and references.is_digest(own[0]) and f"{repository}@{own[0]}"
+        part = (registries.manifest(inner) if inner else None) or part
     data = registries.read_blob(repository, part.config.digest) if part.config else None
     config = _json(data)
     labels = _json(config.get("config")).get("Labels")
@@ -158,7 +159,7 @@ def _latest(image: Image, registries: Registries, receipts: Path) -> Receipt | N
 def _attached(image: Image, registries: Registries) -> Iterator[Receipt]:
     """The receipts that are attached to an image; those that cannot be read are none."""
     for one in registries.referrers(image.repository, image.digest):
-        if one.artifact_type == RECEIPT:
+        if one.artifact_type == RECEIPT and references.is_digest(one.digest):
             yield from _read(image.repository, one, registries)
 
 

@@ -58,7 +58,10 @@ def put_blob(registries: Registries, repository: str, content: bytes) -> str:
     begun = registries.ask(name, "/blobs/uploads/", method="POST")
     if begun is None:
         raise _missing(name)
-    at = tail_of(name, "/blobs/uploads/", begun.headers.get("Location"))
+    try:
+        at = tail_of(name, "/blobs/uploads/", begun.headers.get("Location"))
+    except ValueError:
+        at = None
     if at is None:
         said = f"{name.host}: it does not say where to upload to"
         raise error_of(registry_failures.OTHER, name.host, name.path, said)

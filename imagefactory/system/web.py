@@ -133,8 +133,10 @@ def with_retries(request: Callable[[], Answer]) -> Answer:
     broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
     def again(error: Exception) -> bool | float:
+        if not isinstance(error, broken):
+            return False
         wait = _WAITS.get(error, 0.0)
-        return isinstance(error, broken) and wait <= LONGEST_WAIT and (wait or True)
+        return wait <= LONGEST_WAIT and (wait or True)
 
     return stamina.retry(on=again, attempts=1 + retries(), wait_max=2.0)(request)()
 

@@ -13,18 +13,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT
+from support import ROOT, promoting
 from support.e2e import Completed, factory
-from support.promoting import PATH, labels
+from support.promoting import PATH, at, labels
 from support.registry import FakeRegistry, fake_registry
 
 from imagefactory import __version__
-from imagefactory.publishing import tags, vouching
+from imagefactory.publishing import moving, tags, vouching
+from imagefactory.publishing.moving import Repository
 from imagefactory.settings import from_environment
 from imagefactory.system import registry_writes
 from imagefactory.system.registry import Registries
@@ -270,8 +271,17 @@ def prepared(registry: FakeRegistry, state: Path) -> tuple[str, str]:
         digest = registry.put(PATH, str(tags.of_labels(own)), {"sha256:base": 1}, labels=own)
         receipt.save(state / "imagefactory" / "receipts", real_receipt(digest, own))
         digests.append(digest)
-    run_killed(registry, state, None, "promote", digests[0], "nightly")
+    moving.promote(repository(registry, state), digests[0], "nightly", at(0))
     return digests[0], digests[1]
+
+
+def repository(registry: FakeRegistry, state: Path) -> Repository:
+    """As the command line sees it."""
+    own = promoting.repository(registry, state)
+    folder = state / "imagefactory"
+    return replace(
+        own, receipts=folder / "receipts", state=folder, needed=check_registry.requirements
+    )
 
 
 def end_state(registry: FakeRegistry, state: Path) -> list[tuple[str, str]]:
@@ -299,7 +309,7 @@ def test_a_process_that_is_killed_at_any_write_leaves_verified_tags_and_is_finis
         with fake_registry() as registry:
             old, new = prepared(registry, state)
             if action == "rollback":
-                run_killed(registry, state, None, "promote", new, "nightly")
+                moving.promote(repository(registry, state), new, "nightly", at(1))
             argv = ("promote", new, "nightly") if action == "promote" else ("rollback", "nightly")
             if action == "rollback":
                 argv = (*argv, "--to", old)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,49 @@ def test_a_push_attaches_the_receipt_once(pushing: Pushing, tmp_path: Path) -> N
         assert push(pushing, [(one, made)], folder).error is None
         (attached,) = pushing.registries.referrers(repository, made.digest) or [None]
     assert attached is not None
+    assert attached.artifact_type == vouching.RECEIPT
+
+
+class Killed(BaseException):
+    """Ends a run as a kill does: nothing catches it."""
+
+
+@pytest.mark.parametrize("until", range(14))
+def test_a_push_that_is_killed_at_any_step_is_finished_by_the_next(
+    pushing: Pushing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
+) -> None:
+    one = cell("gb10", "gb10-torch")
+    made = pushing.image(one, {"sha256:base": 1})
+    folder = tmp_path / "receipts"
+    saved(folder, digest=made.digest, cell="gb10", build_key=one.build_key)
+    before = digest_of(b'{"older": 1}')
+    pushing.registry.has_referrers = False
+    pushing.registry.manifests["me/vllm", "gb10"] = b'{"older": 1}'
+    done: list[object] = []
+
+    def step(work: Callable[..., object], *args: object) -> object:
+        if len(done) == until // 2 and until % 2 == 0:
+            raise Killed
+        done.append(result := work(*args))
+        if len(done) == until // 2 + 1:
+            raise Killed
+        return result
+
+    with monkeypatch.context() as patched:
+        for owner, name in (
+            (pushing, "push"),
+            (registry_writes, "put_blob"),
+            (registry_writes, "put_manifest"),
+        ):
+            patched.setattr(owner, name, partial(step, getattr(owner, name)))
+        with pytest.raises(Killed):
+            push(pushing, [(one, made)], folder)
+    names = pushing.registry.tags("me/vllm")
+    assert {*names.values()} <= {made.digest, before}
+    assert push(pushing, [(one, made)], folder).error is None
+    names = pushing.registry.tags("me/vllm")
+    assert names == dict.fromkeys((tags.of_plan(one), "gb10", "gb10-torch"), made.digest)
+    (attached,) = pushing.registries.referrers(f"{pushing.registry.address}/me/vllm", made.digest)
     assert attached.artifact_type == vouching.RECEIPT
 
 

@@ -13,10 +13,11 @@ import stamina
 from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory.errors import InputError, SetupError
-from imagefactory.system import registry, registry_names
+from imagefactory.system import registry, registry_names, registry_writes
 from imagefactory.system.manifests import Descriptor
 from imagefactory.system.registry import Answer, Registries
 from imagefactory.system.registry_names import Name
+from imagefactory.system.registry_writes import Attachment
 
 DIGEST = "sha256:" + "2" * 64
 LAYERS = {"sha256:1": 100, "sha256:2": 200}
@@ -408,3 +409,43 @@ def test_a_password_is_not_sent_without_encryption(
     monkeypatch.setattr(ask, "_send", lambda *_, **__: answer)
     code, what = refused(lambda: ask.manifest("ghcr.io/me/x:1"))
     assert (code, "without encryption" in what) == ("registry-failed", True)
+
+
+def test_what_is_written_is_authorized_and_tried_again(
+    server: FakeRegistry, ask: Registries, tmp_path: Path
+) -> None:
+    server.user, server.broken = "me:secret", 1
+    login(tmp_path, auths={server.address: {"auth": basic("me:secret")}})
+    repository = f"{server.address}/me/x"
+    digest = registry_writes.put_blob(ask, repository, b"content")
+    assert server.contents["me/x", digest] == b"content"
+    asked = len(server.asked)
+    assert registry_writes.put_blob(ask, repository, b"content") == digest
+    assert server.asked[asked:] == [f"HEAD /v2/me/x/blobs/{digest}"], "it is sent once"
+    made = registry_writes.document({"layers": []}, registry_writes.IMAGE)
+    server.broken = 2
+    registry_writes.put_manifest(ask, f"{repository}:1", made)
+    assert server.manifests["me/x", "1"] == made.content
+    assert registry_writes.delete(ask, repository, made.digest)
+    assert not registry_writes.delete(ask, repository, made.digest)
+    server.deletes = False
+    assert refused(lambda: registry_writes.delete(ask, repository, made.digest))[0] == (
+        "registry-cannot"
+    )
+
+
+def test_what_is_attached_later_is_listed_beside_what_was_before(
+    server: FakeRegistry, ask: Registries
+) -> None:
+    server.has_referrers = False
+    repository = f"{server.address}/me/x"
+    server.put("me/x", "1", LAYERS)
+    subject = ask.document(f"{repository}:1")
+    assert subject is not None
+    for content in (b"one", b"two", b"one"):
+        row = Attachment(kind="application/x", content=content, annotations={"a": "b"})
+        registry_writes.attach(ask, repository, subject, row)
+    found = ask.referrers(repository, subject.digest)
+    assert [(one.artifact_type, one.annotations) for one in found] == [
+        ("application/x", {"a": "b"})
+    ] * 2
