@@ -31,10 +31,13 @@ def history_command(
     if json:
         ui.emit_json([asdict(move) for move in moves])
         return
-    columns = ["n", "when", "image", "digest", "state", "by"]
-    ui.table(tag, columns, [_row(move) for move in moves])
     if not moves:
         ui.say(f"{tag} never named an image")
+        return
+    columns = ["n", "when", "image", "digest", "state", "by"]
+    # of moves by other machines, only what the registry keeps is known
+    shown = columns if any(move.by for move in moves) else columns[:-1]
+    ui.table(tag, shown, [_row(move)[: len(shown)] for move in moves])
 
 
 def _row(move: Move) -> list[ui.Part]:

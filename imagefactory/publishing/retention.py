@@ -118,7 +118,7 @@ def plan(found: Mapping[str, Manifest], gone: Collection[str], keep: Keep, today
         items.append(
             Item(
                 digest=digest,
-                tags=tuple(by_digest[digest]),
+                tags=tuple(sorted(by_digest[digest])),
                 why="older than what is kept",
                 parts=tuple(p.digest for p in manifest.manifests if p.digest not in used),
                 attached=attached.get(digest, ""),
@@ -131,7 +131,7 @@ def plan(found: Mapping[str, Manifest], gone: Collection[str], keep: Keep, today
             why = "attached to an image that is gone"
             items.append(Item(digest=found[tag].digest, tags=(tag,), why=why, parts=parts))
     kept = [
-        Item(digest=digest, tags=tuple(by_digest[digest]), why=why)
+        Item(digest=digest, tags=tuple(sorted(by_digest[digest])), why=why)
         for digest, why in reasons.items()
     ]
     return Plan(items=tuple(items), kept=tuple(kept))
