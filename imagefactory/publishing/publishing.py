@@ -183,7 +183,6 @@ def push(
     another image (``push-immutable``), an engine that fails. The result says which tags had been
     pushed by then.
     """
-    names.check([plan for plan, _ in ready])
     tags = [
         (plan, image, f"{repository}:{tag}")
         for plan, image in ready

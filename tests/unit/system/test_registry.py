@@ -449,3 +449,29 @@ def test_what_is_attached_later_is_listed_beside_what_was_before(
     assert [(one.artifact_type, one.annotations) for one in found] == [
         ("application/x", {"a": "b"})
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "code"),
+    [
+        (401, "", "registry-login"),
+        (403, "", "registry-denied"),
+        (403, "quota exceeded", "registry-full"),
+        (404, "", "registry-missing"),
+        (405, "", "registry-cannot"),
+        (413, "", "registry-too-large"),
+        (418, "", "registry-failed"),
+        (429, "", "registry-busy"),
+        (503, "", "registry-failed"),
+        (507, "", "registry-full"),
+    ],
+)
+def test_every_answer_to_a_write_has_its_own_advice(
+    ask: Registries, monkeypatch: pytest.MonkeyPatch, status: int, said: str, code: str
+) -> None:
+    content = json.dumps({"errors": [{"message": said}]}).encode()
+    answer = Answer(status=status, headers={}, content=content)
+    monkeypatch.setattr(ask, "_send", lambda *_, **__: answer)
+    made = registry_writes.document({}, registry_writes.IMAGE)
+    found, what = refused(lambda: registry_writes.put_manifest(ask, "127.0.0.1:9/me/x:1", made))
+    assert (found, str(status) in what) == (code, True)
