@@ -197,10 +197,7 @@ def push(
                 _give(engine.registries, sent[plan.cell.name], target)
             else:
                 sent[plan.cell.name] = _send(engine, image, target)
-                record = receipt.load(receipts, image.digest)
-                if record:
-                    digest = sent[plan.cell.name].digest
-                    vouching.attach(engine.registries, repository, digest, record)
+                _attach(engine.registries, repository, sent[plan.cell.name], image, receipts)
         except FactoryError as error:
             return Delivery(
                 pushed=tuple(pushed), left=tuple(_left(tags[number:], error)), error=error
@@ -262,6 +259,15 @@ def _send(engine: Engine, image: ImageInfo, target: str) -> Document:
     if found is not None and _is_of(image, found):
         return found
     raise _other_digest(target, found, image.digest)
+
+
+def _attach(
+    registries: Registries, repository: str, there: Document, image: ImageInfo, receipts: Path
+) -> None:
+    """Attach the receipt of an image, for other machines."""
+    record = receipt.load(receipts, image.digest)
+    if record:
+        vouching.attach(registries, repository, there.digest, record)
 
 
 def _give(registries: Registries, document: Document, target: str) -> None:

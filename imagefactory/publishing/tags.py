@@ -79,10 +79,10 @@ class Record:
 def of_labels(labels: Mapping[str, str]) -> Immutable | None:
     """The immutable tag of an image with these labels; None if imagefactory did not make it."""
     try:
-        cuda = labels.get(f"{LABEL}.pin.cuda", "")
+        cuda, channel = labels.get(f"{LABEL}.pin.cuda", ""), labels[f"{LABEL}.channel"]
         return Immutable(
             vllm=labels[f"{LABEL}.pin.vllm"],
-            accelerator=f"cu{cuda.replace('.', '')}" if cuda else labels[f"{LABEL}.channel"],
+            accelerator=f"cu{cuda.replace('.', '')}" if cuda else channel,
             flavor=labels[f"{LABEL}.flavor"],
             day=date.fromisoformat(labels[CREATED][:10]),
             key=labels[f"{LABEL}.build-key"][:KEY],

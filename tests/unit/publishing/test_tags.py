@@ -82,6 +82,14 @@ def test_other_tags_are_not_taken_for_immutable_ones(tag: str) -> None:
     assert tags.check_moving(tag) == tag
 
 
+@pytest.mark.parametrize("missing", ["pin.vllm", "channel", "flavor", "build-key"])
+def test_an_image_without_our_labels_has_no_immutable_tag(missing: str) -> None:
+    own = labels("1a2b3c4d")
+    assert tags.of_labels({**own, tags.CREATED: "yesterday"}) is None
+    del own[f"{LABEL}.{missing}"]
+    assert tags.of_labels(own) is None
+
+
 def test_records_are_read_in_the_order_of_their_times() -> None:
     early, late = (
         Record(tag="nightly", at=datetime(2026, 11, day, 2, tzinfo=UTC), digest="0123456789ab")
