@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -396,8 +397,11 @@ def test_an_answer_that_is_too_long_or_too_slow_is_not_waited_for(
     monkeypatch.setattr(registry, "MOST_BYTES", 10)
     assert "longer than 10 bytes" in refused(lambda: ask.manifest(f"{server.address}/me/x:1"))[1]
     monkeypatch.setattr(registry, "MOST_BYTES", 10**6)
-    monkeypatch.setattr(registry, "DEADLINE", 0.0)
+    monkeypatch.setattr(registry, "DEADLINE", 0.01)
+    ended, read = threading.Event(), registry._read
+    monkeypatch.setattr(registry, "_read", lambda *args: ended.wait(30) and read(*args))
     assert refused(lambda: ask.manifest(f"{server.address}/me/x:1"))[0] == "registry-cut"
+    ended.set()
 
 
 def test_a_password_is_not_sent_without_encryption(
