@@ -20,14 +20,16 @@ from typing import Any
 import pytest
 from support import ROOT, promoting
 from support.e2e import Completed, factory
+from support.plans import planned
 from support.promoting import PATH, at, labels
 from support.registry import FakeRegistry, fake_registry
 
 from imagefactory import __version__
-from imagefactory.publishing import moving, tags, vouching
+from imagefactory.publishing import moving, publishing, tags, vouching
 from imagefactory.publishing.moving import Repository
 from imagefactory.settings import from_environment
 from imagefactory.system import registry_writes
+from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.system.registry import Registries
 from imagefactory.verifying import check_registry, receipt
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
@@ -224,6 +226,35 @@ def test_tags_move_in_a_real_registry_with_tls_and_an_account(secure: Secure) ->
     texts = [denied.err, untrusted.err, secure.log.read_text()]
     texts += [path.read_text(errors="replace") for path in (secure.folder / "state").rglob("*.*")]
     assert not [text for text in texts if PASSWORD in text or "wrong-s3cret" in text]
+
+
+def test_an_immutable_tag_is_pushed_once_and_is_never_another_image(
+    engine: Engine, registry: str, tmp_path: Path
+) -> None:
+    plan, repository = planned(), f"{registry}/{PATH}"
+
+    def built(content: str) -> ImageInfo:
+        texts = {name: text for name, text in plan.labels.items() if '"' not in text}
+        labels = " ".join(f'{name}="{text}"' for name, text in texts.items())
+        (tmp_path / "image").mkdir(exist_ok=True)
+        (tmp_path / "image" / "file").write_text(content)
+        dockerfile = f"FROM scratch\nCOPY file /\nLABEL {labels}\n"
+        (tmp_path / "image" / "Dockerfile").write_text(dockerfile)
+        engine.build(tmp_path / "image", tag=f"imagefactory/test:{content}")
+        return engine.inspect_image(f"imagefactory/test:{content}")
+
+    one, other = built("one"), built("other")
+    receipt.save(tmp_path / "receipts", real_receipt(one.digest, plan.labels))
+    for _ in range(2):
+        done = publishing.push(engine, [(plan, one)], repository, tmp_path / "receipts")
+        assert done.error is None
+        assert {row.digest for row in done.pushed} == {one.digest}
+    (attached,) = engine.registries.referrers(repository, one.digest)
+    assert attached.artifact_type == vouching.RECEIPT
+    assert engine.names(repository) == [], "the engine has no more names than before"
+    refused = publishing.push(engine, [(plan, other)], repository, tmp_path / "receipts").error
+    assert refused is not None
+    assert refused.problems[0].code == "push-immutable"
 
 
 def child(registry: FakeRegistry, state: Path, *argv: str) -> subprocess.Popen[bytes]:
