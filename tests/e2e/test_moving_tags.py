@@ -131,6 +131,7 @@ def secure(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Secure]:
     """``request.param`` is whether it lets manifests be removed."""
+    request.getfixturevalue("registry")  # which installs the program
     name = socket.gethostname()  # on loopback by address, a registry would be asked over http
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
