@@ -39,7 +39,8 @@ class MovingTag:
         named = PLACEHOLDER.findall(self.template)
         if not matches(self.when, axes) or not all(axis in axes for axis in named):
             return None
-        return PLACEHOLDER.sub(lambda found: axes[found[1]], self.template)
+        # as in the tags of cells: no tag has the + of a version
+        return PLACEHOLDER.sub(lambda found: axes[found[1]].replace("+", "-"), self.template)
 
 
 def declared(file: MatrixFile, positions: Positions) -> tuple[MovingTag, ...]:

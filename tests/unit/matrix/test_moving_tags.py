@@ -23,6 +23,7 @@ def test_a_moving_tag_is_filled_in_for_the_images_that_may_have_it(tmp_path: Pat
     assert [nightly.of(cell.axes) for cell in found.cells] == [None, "nightly", None]
     assert stable.of(found.cells[0].axes) == "stable-gb10"
     assert stable.of({"platform": "linux/arm64"}) is None
+    assert stable.of({"flavor": "a+b"}) == "stable-a-b"
     assert (nightly.level, stable.level) == ("verified", "gpu")
     assert str(stable.location).endswith("matrix.yaml:7")
 
