@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from imagefactory import __version__
 from imagefactory.matrix.moving_tags import MovingTag
@@ -59,7 +60,7 @@ def receipt_of(
     digest: str, own: Mapping[str, str], outcome: Outcome = Outcome.PASS, **fields: str
 ) -> Receipt:
     check = CheckResult(name="files", outcome=outcome, required=True, detail="", seconds=0)
-    right = {
+    right: dict[str, Any] = {
         "digest": digest,
         "tag": "t",
         "cell": own[f"{LABEL}.cell"],
