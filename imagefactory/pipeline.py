@@ -27,7 +27,7 @@ from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import Action, Uncovered, decide
 from imagefactory.planning.planning import Inputs
-from imagefactory.publishing import publishing
+from imagefactory.publishing import publishing, tags
 from imagefactory.publishing.publishing import Delivery
 from imagefactory.results import Built, Planned, Watcher
 from imagefactory.system import reference, ui
@@ -128,6 +128,7 @@ def plan_cells(
     platforms = [site.platform if site else cells[0].platform]
     found = planning.bases(cells, platforms, inputs.lock)
     plans = planning.plan(cells, found, inputs)
+    tags.check(plans)
     images = finding.result() if finding else None
     return Planned(
         inputs=inputs, bases=found, decisions=decide(plans, images), images=images, site=site
@@ -207,17 +208,20 @@ def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Deli
     ``to`` is another repository than the matrix's. Raises InputError if it is none.
     """
     if to is not None:
-        _check_repository(to, "--to")
+        check_repository(to, "--to")
     from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy and requests
 
     planned = plan(workspace, selection, allow_no_engine=False)
     engine = opening.connect(workspace)
     receipts = workspace.settings.receipts
     ready = publishing.allowed(planned.plans, engine, receipts, check_registry.requirements)
-    return publishing.push(engine, ready, to or planned.inputs.matrix.repository)
+    return publishing.push(
+        engine, ready, to or planned.inputs.matrix.repository, workspace.settings.receipts
+    )
 
 
-def _check_repository(text: str, where: str) -> None:
+def check_repository(text: str, where: str) -> None:
+    """Raise InputError if ``text``, which is from the option ``where``, is no repository."""
     try:
         reference.repository(text)
     except InputError as error:

@@ -7,8 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import cell_rules, declarations, expand, file_rules, inherit, policies
+from imagefactory.matrix import (
+    cell_rules,
+    declarations,
+    expand,
+    file_rules,
+    inherit,
+    moving_tags,
+    policies,
+)
 from imagefactory.matrix.cell import Cell, Toolchain
+from imagefactory.matrix.moving_tags import MovingTag
 from imagefactory.matrix.policies import Policies
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
@@ -36,6 +45,7 @@ class Matrix:
         toolchains: in the order of the file.
         indexes: URL of each named index.
         policies: which newer versions are taken over.
+        moving_tags: in the order of the file.
     """
 
     path: Path
@@ -45,6 +55,7 @@ class Matrix:
     toolchains: tuple[Toolchain, ...]
     indexes: Mapping[str, str] = field(default_factory=dict)
     policies: Policies = field(default_factory=Policies)
+    moving_tags: tuple[MovingTag, ...] = ()
 
 
 def load(path: Path) -> Matrix:
@@ -65,6 +76,7 @@ def load(path: Path) -> Matrix:
     complete = [point for point in points if file_rules.is_complete(file, point)]
     cells, more = expand.cells(file, complete, positions)
     problems += [*more, *cell_rules.of_cells(cells)]
+    problems += moving_tags.problems(file, cells, positions)
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
     excluded = tuple(
@@ -79,4 +91,5 @@ def load(path: Path) -> Matrix:
         toolchains=declarations.toolchains(file, positions),
         indexes={name: entry.url for name, entry in file.indexes.items()},
         policies=policies.of_file(file, positions),
+        moving_tags=moving_tags.declared(file, positions),
     )

@@ -221,6 +221,18 @@ class HoldEntry(Strict):
     ]
 
 
+class MovingTagEntry(Strict):
+    """A tag that `promote` gives to one verified image after the other."""
+
+    when: Annotated[When, Field(description="axes of the images that may have it")] = {}
+    level: Annotated[
+        Literal["verified", "gpu"],
+        Field(
+            description="what a receipt of the image must show: that it was verified, or on a GPU"
+        ),
+    ] = "verified"
+
+
 class MatrixFile(Strict):
     """matrix.yaml: the images to build."""
 
@@ -230,6 +242,10 @@ class MatrixFile(Strict):
         list[Text],
         Field(min_length=1, description="templates; the first one gives the main image reference"),
     ]
+    moving_tags: Annotated[
+        dict[Text, MovingTagEntry],
+        Field(description="tags that `promote` and `rollback` move, with {axis} placeholders"),
+    ] = {}
     bases: Annotated[dict[Name, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[Name, FlavorEntry], Field(min_length=1)]
     indexes: Annotated[

@@ -97,6 +97,11 @@ class Receipt:
         """The receipt as plain JSON values, ``passed`` included for readers."""
         return {**asdict(self), "passed": self.passed}
 
+    @property
+    def failed_checks(self) -> tuple[str, ...]:
+        """The required checks that did not pass."""
+        return tuple(c.name for c in self.checks if c.required and c.outcome is not Outcome.PASS)
+
 
 def save(folder: Path, receipt: Receipt) -> Path:
     """Write ``receipt`` below ``folder`` in one step, replacing an older one of the same digest."""
@@ -114,13 +119,13 @@ def load(folder: Path, digest: str) -> Receipt | None:
     A file that cannot be read counts as no receipt.
     """
     try:
-        return _read(json.loads(_path(folder, digest).read_text(encoding="utf-8")))
+        return read(json.loads(_path(folder, digest).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _read(data: Any) -> Receipt:
-    """The receipt in a file. Raises ValueError, KeyError or TypeError if it is none."""
+def read(data: Any) -> Receipt:
+    """The receipt in JSON values. Raises ValueError, KeyError or TypeError if it is none."""
     fields = {name: data[name] for name in ("digest", "tag", "cell", "build_key", "verified_at")}
     fields["version"] = data.get("version", "")
     checks = [_read_check(row) for row in data["checks"]]

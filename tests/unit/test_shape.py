@@ -126,6 +126,7 @@ OUTSIDE = (
 HEAVY = "requests", "numpy", "python_on_whales", "pypi_simple"
 PURE = [
     "matrix.matrix",
+    "matrix.moving_tags",
     "locking.lock",
     "locking.requirements",
     "locking.store",
@@ -144,6 +145,8 @@ PURE = [
     "planning.wheel_plan",
     "verifying.receipt",
     "verifying.tiny_model",
+    "publishing.tags",
+    "publishing.ledger",
     "inspecting.anatomy",
 ]
 
