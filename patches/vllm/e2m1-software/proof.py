@@ -20,7 +20,7 @@ import proofkit
 HEADERS = [f"csrc/{part}quantization/fp4/nvfp4_utils.cuh" for part in ("", "libtorch_stable/")]
 INSTRUCTION = re.compile(r"cvt\.rn\.satfinite\.e2m1x2\.f32")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-CODE = (".cu", ".cuh", ".h", ".hpp", ".inl")
+CODE = (r"\.cu", r"\.cuh", r"\.h", r"\.hpp", r"\.inl")
 PLAIN, FEATURED = ("121", "120"), ("121a", "120f", "100a")
 #: What nvcc defines for some targets: architecture, and features of its family and its own.
 PREDEFINED = {"sm_121": (1210, 0, 0), "sm_120f": (1200, 1200, 0), "sm_121a": (1210, 1210, 1210)}
@@ -201,7 +201,7 @@ def numbers(tree: Path, header: Path, folder: Path) -> tuple[int, str]:
 
 def elsewhere(tree: Path, header: Path, folder: Path) -> Iterator[str]:
     """Other sources that show the instruction to a plain target, or hide it from a featured one."""
-    for path in sorted(path for path in (tree / "csrc").rglob("*") if path.suffix in CODE):
+    for path in proofkit.holding(tree / "csrc", rf".*({'|'.join(CODE)})", INSTRUCTION.pattern):
         text = proofkit.read(path)
         total = uses(text)
         if not total or path == header:

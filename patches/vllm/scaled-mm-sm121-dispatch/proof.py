@@ -142,7 +142,8 @@ Answers = Mapping[tuple[str, int], str]
 
 def source(tree: Path, name: str) -> str:
     """The text of the one file of that name below csrc."""
-    found = [path for path in sorted((tree / "csrc").rglob(name)) if "rocm" not in path.parts]
+    files = proofkit.holding(tree / "csrc", re.escape(name))
+    found = [path for path in files if "rocm" not in path.parts]
     if len(found) != 1:
         raise proofkit.Inconclusive(f"{len(found)} files below csrc are named {name}")
     return proofkit.read(found[0])
@@ -159,10 +160,9 @@ def definition(text: str, name: str) -> str:
 
 def capability_function(tree: Path) -> str:
     """The function that asks for the GPU's capability, in a header from 0.32, else a source."""
-    for path in sorted((tree / "csrc").rglob("cutlass_extensions/common.[ch]pp")):
-        text = proofkit.read(path)
-        if "get_sm_version_num() {" in text:
-            return definition(text, "get_sm_version_num")
+    for path in proofkit.holding(tree / "csrc", r"common\.[ch]pp", r"get_sm_version_num\(\) \{"):
+        if path.parent.name == "cutlass_extensions":
+            return definition(proofkit.read(path), "get_sm_version_num")
     raise proofkit.Inconclusive("there is no function get_sm_version_num")
 
 

@@ -113,7 +113,7 @@ def test_of_several_patches_every_refused_one_is_reported(tmp_path: Path) -> Non
 
 def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
     stops = {state.value for state in State if state.stops_build}
-    assert stops == {"conflict", "broken"}
+    assert stops == {"conflict", "missing", "broken"}
     goes_on = {state.value for state in State} - stops
     assert goes_on == {"needed", "obsolete", "declared", "n/a", "unknown"}
 
