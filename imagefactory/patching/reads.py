@@ -69,7 +69,7 @@ def as_read(path: object, how: object) -> Read:
     return str(path), bool(how)
 
 
-def _print(path: Path, how: bool | tuple[str, str]) -> str:  # noqa: FBT001 - part of a Read
+def _print(path: Path, how: bool | tuple[str, str]) -> str:
     if isinstance(how, tuple):
         return _print_of_search(path, *how)
     if path.is_file():
@@ -82,5 +82,5 @@ def _print(path: Path, how: bool | tuple[str, str]) -> str:  # noqa: FBT001 - pa
 
 def _print_of_search(folder: Path, names: str, text: str) -> str:
     found = proofkit.found_in(folder, names, text)
-    rows = [f"{file.relative_to(folder)} {_print(file, False)}" for file in found]  # noqa: FBT003
+    rows = [f"{file.relative_to(folder)} {_print(file, False)}" for file in found]
     return f"search {hashlib.sha256(chr(0).join(rows).encode()).hexdigest()}"

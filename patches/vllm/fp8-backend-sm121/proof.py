@@ -434,5 +434,7 @@ def judge(tree: Path) -> proofkit.Verdict:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:  # as `answers` runs it
-        proofkit.end(0, json.dumps(ask(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])), sys.argv[3])))
+        proofkit.end(
+            0, json.dumps(ask(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])), sys.argv[3]))
+        )
     proofkit.main(judge)

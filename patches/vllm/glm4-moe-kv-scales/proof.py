@@ -223,7 +223,7 @@ def symptoms_of(tree: Path, *, scales: bool, quantized: bool) -> Iterator[str]:
     if len(arrived) > len(set(arrived)):
         yield f"{case}: tensors are loaded twice"
     if silent := {into for into, _, _, _ in arrived} - said:
-        yield f"{case}: {sorted(silent)[0]} is loaded and not reported"
+        yield f"{case}: {min(silent)} is loaded and not reported"
 
 
 def judge(tree: Path) -> proofkit.Verdict:

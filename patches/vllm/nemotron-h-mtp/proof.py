@@ -83,7 +83,9 @@ def registry_faults(tree: Path) -> Iterator[str]:
 def state_faults(tree: Path) -> Iterator[str]:
     """State of Mamba-2 without room, or a mixer that does not know what was accepted."""
     utils = proofkit.Source(tree / LAYERS / "mamba_utils.py")
-    shape: Any = utils.in_tree(tree, {"divide": operator.floordiv})["MambaStateShapeCalculator"].mamba2_state_shape
+    shape: Any = utils.in_tree(tree, {"divide": operator.floordiv})[
+        "MambaStateShapeCalculator"
+    ].mamba2_state_shape
     if "num_spec" not in inspect.signature(shape).parameters:
         yield "Mamba-2's state has no room for tokens that are not accepted"
     else:
