@@ -75,6 +75,7 @@ class Receipt:
         verified_at: RFC 3339, UTC.
         checks: the results, in order.
         version: of the imagefactory that verified it; empty for a version that did not record it.
+        unproven: the patches in it of which nothing shows what they do.
     """
 
     digest: str
@@ -84,6 +85,7 @@ class Receipt:
     verified_at: str
     checks: tuple[CheckResult, ...]
     version: str = ""
+    unproven: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -124,7 +126,10 @@ def _read(data: Any) -> Receipt:
     checks = [_read_check(row) for row in data["checks"]]
     if not all(isinstance(value, str) for value in fields.values()):
         raise TypeError("a field of a receipt is no text")
-    return Receipt(**fields, checks=tuple(checks))
+    unproven = data.get("unproven", [])
+    if not (isinstance(unproven, list) and all(isinstance(name, str) for name in unproven)):
+        raise TypeError("the unproven patches of a receipt are no list of names")
+    return Receipt(**fields, checks=tuple(checks), unproven=tuple(unproven))
 
 
 def _read_check(row: dict[str, Any]) -> CheckResult:
