@@ -95,8 +95,8 @@ def _taken(free: SimpleQueue[Path]) -> Iterator[Path]:
 
 
 def _drawn(count: int, seed: int) -> Iterator[tuple[str, Path, Change]]:
-    chosen = random.Random(seed)  # noqa: S311 - the same draw for the same seed
     for room, parts in ROOMS.items():
+        chosen = random.Random(f"{seed} {room}")  # noqa: S311 - the same draw for the same seed
         paths = [path for part in parts for path in _modules(ROOT / "imagefactory" / part)]
         every = [(room, path, change) for path in paths for change in changes(path)]
         yield from chosen.sample(every, min(count, len(every)))
