@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from imagefactory.system.yamlfile import Strict
 
@@ -17,6 +17,11 @@ _SUITE = r"^[a-z]+$"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 _IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
 When = dict[str, Text | list[Text]]
+
+
+def _no_bool(value: object) -> object:
+    """``value``, but as a text if it is a truth value, for Python takes ``true`` for 1."""
+    return str(value) if isinstance(value, bool) else value
 
 
 class BaseEntry(Strict):
@@ -203,7 +208,7 @@ class OverrideEntry(Strict):
 class MatrixFile(Strict):
     """matrix.yaml: the images to build."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_no_bool)]
     repository: Annotated[Text, Field(pattern=_REPOSITORY)]
     tags: Annotated[
         list[Text],

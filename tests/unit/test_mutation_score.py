@@ -9,6 +9,7 @@ from pathlib import Path
 import mutants.__main__ as program
 import pytest
 from mutants import Mutant, factory
+from support import ROOT
 from support.score import is_missed
 
 
@@ -57,8 +58,8 @@ def test_one_room_below_the_goal_fails_the_run_and_names_the_survivors(
 
 
 def test_a_room_is_drawn_from_by_itself_and_alike_with_the_same_seed() -> None:
-    first = factory.draw(factory.ROOT, "publishing", 25, 0)
+    first = factory.draw(ROOT, "publishing", 25, 0)
     assert len({(one.path, one.change.number) for one in first}) == 25
     assert {str(one.path.parent) for one in first} == {"imagefactory/publishing"}
-    assert factory.draw(factory.ROOT, "publishing", 25, 0) == first
-    assert factory.draw(factory.ROOT, "publishing", 25, 1) != first
+    assert factory.draw(ROOT, "publishing", 25, 0) == first
+    assert factory.draw(ROOT, "publishing", 25, 1) != first

@@ -64,6 +64,7 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
     ("    summary: DGX Spark\n", "", "matrix-missing-key", "gb10:", "summary"),
     ("packages: [python3]", "packages: python3", "matrix-wrong-value", "packages", "kind"),
     ("version: 1\n", "version: 2\n", "matrix-wrong-value", "version", "kind"),
+    ("version: 1\n", "version: true\n", "matrix-wrong-value", "version", "kind"),
     (
         "    driver:",
         "    base: trixie\n    driver:",
