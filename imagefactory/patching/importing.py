@@ -130,7 +130,7 @@ def without_unshipped(text: str) -> tuple[str, list[str]]:
 
 def _full_name(name: str | None, project: str, path: Path, patches: Path) -> str:
     full = name or f"{project}/{re.sub('[^a-z0-9]+', '-', path.stem.lower()).strip('-')}"
-    if (patches / full).exists():
+    if (patches / full / "patch.yaml").exists():
         fix = "choose another name with --name"
         raise fail(
             InputError,

@@ -334,7 +334,7 @@ JUNK = (
         "\udcff",
         "-\u202e",
     ),
-    *("--no-such --junk", "--file", "x" * 9999, "--junk=" + "y" * 9999, "$(id) --junk"),
+    *("--no-such --junk", "x" * 9999, "--junk=" + "y" * 9999, "$(id) --junk"),
 )
 
 ARGUMENTS: Sequence[tuple[str, ...]] = (
