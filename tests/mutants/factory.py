@@ -32,8 +32,8 @@ from support.forked import Ran
 
 from mutants import Mutant
 
-#: The share of mutants of each room that tests must kill.
-GOAL = 0.85
+#: The share of mutants of each room that tests must kill; in a few seconds they kill fewer.
+GOAL = 0.7 if os.environ.get("QUICK") else 0.85
 ROOMS = {
     "matrix": ("matrix",),
     "locking": ("locking",),
