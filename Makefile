@@ -69,7 +69,7 @@ mutants: $(BIN)/imagefactory ## mutate patches and code; what survives is untest
 	@COUNT=$(or $(COUNT),40) PYTHONPATH=tests $(BIN)/python -m mutants $(NAMES)
 
 test-mutants: $(BIN)/imagefactory compiler ## mutate the factory's code, in short
-	@QUICK=1 COUNT=$(or $(COUNT),3) PYTHONPATH=tests $(BIN)/python -m mutants factory
+	@QUICK=1 COUNT=$(or $(COUNT),2) PYTHONPATH=tests $(BIN)/python -m mutants factory
 
 # three at a time: tests that only read and compile upstream's sources, those that make wheels,
 # and those that use the one image; much of what they do runs on one core

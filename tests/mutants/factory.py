@@ -47,8 +47,11 @@ ROOMS = {
     ),
 }
 TESTS = ("tests/unit", "imagefactory/verifying/checks")
-#: Tests of the code's form and of the program as a whole say nothing of a decision.
-NOT_RUN = ("test_shape.py", "test_engine_is_the_only_one.py", "test_makefile.py", "test_cli.py")
+#: Tests of these tests, of the code's form and of the program as a whole say nothing of a decision.
+NOT_RUN = (
+    *("test_mutation.py", "test_mutation_score.py"),
+    *("test_shape.py", "test_engine_is_the_only_one.py", "test_makefile.py", "test_cli.py"),
+)
 #: Notes of which tests call which functions.
 NOTES = ROOT / ".pytest_cache" / "mutants"
 #: Of the quick form: test files for each mutant, and seconds that they work.
