@@ -118,7 +118,8 @@ def _child(
         if code in (0, int(pytest.ExitCode.INTERRUPTED)):  # stopped after enough seconds
             reporter.say(_PASSED)
     finally:
-        reporter.say("end")
+        with contextlib.suppress(OSError):  # who reads it may have been killed
+            reporter.say("end")
         os._exit(0)
 
 
