@@ -80,7 +80,7 @@ def wheel_env(workspace: Workspace, inputs: Inputs, site: Site) -> EnvFor:
 
 def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False) -> Bench:
     """The bench to measure ``patches`` on; reads the matrix only if a proof needs a toolchain."""
-    if not any(patch.proof.kind == "nvcc" for patch in patches):
+    if not any(patch.proof and patch.proof.kind == "nvcc" for patch in patches):
         return Bench(workspace.settings, fresh=fresh)
     toolchains = matrix.load(workspace.matrix).toolchains
     lock = read_lock(workspace)

@@ -25,6 +25,7 @@ app = typer.Typer(add_completion=False)
 COLOURS = {
     State.NEEDED: "green",
     State.DECLARED: "green",
+    State.UNPROVEN: "bold yellow",
     State.OBSOLETE: "cyan",
     State.NOT_APPLICABLE: "dim",
     State.UNKNOWN: "yellow",
@@ -54,7 +55,8 @@ def status_command(
     """Measure every patch on every release.
 
     A patch is needed, declared (sources do not show whether it is needed), obsolete, conflict,
-    broken, not applicable (n/a) or unknown (?). It is a fix, unless the table says otherwise.
+    broken, unproven (it applies, and has no proof), not applicable (n/a) or unknown (?). It is a
+    fix, unless the table says otherwise.
     """
     workspace = workspace_of(file)
     settings = workspace.settings
@@ -91,7 +93,7 @@ def list_command(file: File = HERE, json: Json = False) -> None:
     rows = [
         {
             "patch": patch.name,
-            "kind": "draft" if patch.draft else patch.kind.value,
+            "kind": _kind(patch),
             "versions": "; ".join(_range(variant.versions) for variant in patch.variants),
             "origin": patch.origin.value,
             "summary": patch.summary,
@@ -103,6 +105,12 @@ def list_command(file: File = HERE, json: Json = False) -> None:
         return
     columns = ["patch", "kind", "versions", "origin", "summary"]
     ui.table("patches", columns, [[row[column] for column in columns] for row in rows])
+
+
+def _kind(patch: Patch) -> str:
+    if patch.draft:
+        return "draft"
+    return "unproven" if patch.unproven else patch.kind.value
 
 
 def _range(versions: SpecifierSet) -> str:
@@ -178,7 +186,7 @@ def _stories(rows: Sequence[Measured], patches: Mapping[str, Patch]) -> None:
                 name,
                 status.history(own, patch),
                 patch.kind.value,
-                patch.proof.kind,
+                patch.proof.kind if patch.proof else "none",
                 _age(own),
                 *origin,
             ]

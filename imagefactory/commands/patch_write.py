@@ -11,6 +11,7 @@ from imagefactory import opening
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
 from imagefactory.patching import catalog, importing, port, worktree
+from imagefactory.patching.importing import Imported
 from imagefactory.patching.patch import Patch
 from imagefactory.patching.port import Ported
 from imagefactory.system import ui
@@ -131,34 +132,45 @@ def new_command(
     ui.say(f"edit this tree, then run: imagefactory patch continue {name}")
 
 
-@app.command(
-    "import", epilog="Example: imagefactory patch import ../spark-vllm-docker/mods/gpu-mem-util-gb"
-)
+@app.command("import", epilog="Example: imagefactory patch import vllm#38909 --unproven")
 def import_command(
-    path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A diff, or a folder of diffs.")],
-    name: Annotated[str | None, typer.Option("--name", help="PROJECT/NAME of the draft.")] = None,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PR|COMMIT|FILE|DIR",
+            help="A pull request (URL, vllm#38909, OWNER/REPO#7), a commit (URL, vllm@SHA), the "
+            "URL of a diff, a file (a diff, or git format-patch), or a folder of them.",
+        ),
+    ],
+    name: Annotated[str | None, typer.Option("--name", help="PROJECT/NAME of the patch.")] = None,
     on: Annotated[
         str | None,
         typer.Option(
             "--on", metavar="VERSION", help="The release; by default the newest that it applies to."
         ),
     ] = None,
+    unproven: Annotated[
+        bool,
+        typer.Option("--unproven", help="Flavors may list it without a proof: it has to apply."),
+    ] = False,
     file: File = HERE,
     json: Json = False,
 ) -> None:
-    """Import a diff, or a folder of diffs, as the draft of a patch."""
+    """Import a diff from anywhere as the draft of a patch, or as an unproven patch.
+
+    Files that no image contains, such as tests/ and docs/, are left out and named.
+    """
     workspace = workspace_of(file)
-    done = importing.import_diffs(path, workspace.own_patches, workspace.settings, name=name, on=on)
+    done = importing.import_diffs(
+        what, workspace.own_patches, workspace.settings, name=name, on=on, unproven=unproven
+    )
     if json:
-        row = {"patch": done.patch, "version": done.version, "left": list(done.left)}
         tree = str(done.work.tree) if done.work else ""
-        ui.emit_json({**row, "skipped": list(done.skipped), "work_tree": tree})
+        ui.emit_json({**done.as_dict(), "unproven": unproven, "work_tree": tree})
     elif not done.work:
-        ui.say(f"wrote the draft patches/{done.patch}, which applies to {done.version}")
-    if done.skipped:
-        ui.warn(f"left out, because no image contains it: {', '.join(done.skipped)}")
-    for left in done.left:
-        ui.warn(f"{left} is not a diff and was not imported: review it by hand")
+        kind = "unproven patch" if unproven else "draft"
+        ui.say(f"wrote the {kind} patches/{done.patch}, which applies to {done.version}")
+    _warn_of_rest(done)
     if done.work:
         raise fail(
             CheckFailedError,
@@ -166,3 +178,15 @@ def import_command(
             f"the diff applies to no release; most of it applies to {done.version}",
             fix=f"edit {done.work.tree}, then: imagefactory patch continue {done.patch}",
         )
+
+
+def _warn_of_rest(done: Imported) -> None:
+    """Name all that was not imported."""
+    if done.skipped:
+        ui.warn(f"left out, because no image contains it: {', '.join(done.skipped)}")
+    if done.empty:
+        ui.warn(f"left out, because it has no lines: {', '.join(done.empty)}")
+    for left in done.left:
+        ui.warn(f"{left} is not a diff and was not imported: review it by hand")
+    for one in done.fetches:
+        ui.warn(f"a script fetches another diff: imagefactory patch import {one}")

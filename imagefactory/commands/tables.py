@@ -53,6 +53,16 @@ def plan(planned: Planned) -> None:
         for one in planned.uncovered
     ]
     ui.table("plan", ["cell", "action", "build key", "reason"], rows)
+    _warn_of_unproven(planned)
+
+
+def _warn_of_unproven(planned: Planned) -> None:
+    cells: dict[str, list[str]] = {}
+    for one in planned.plans:
+        for name in one.unproven:
+            cells.setdefault(name, []).append(one.cell.name)
+    for name, own in cells.items():
+        ui.warn(f"unproven patch {name}: nothing shows what it does ({', '.join(own)})")
 
 
 def result_of_plan(planned: Planned, *, json: bool) -> None:

@@ -6,7 +6,8 @@ runs in the builder.
 ``SERIES`` holds ``series.json`` (a list of ``{"name", "diff", "proof"}``, in order, paths below
 ``SERIES``; one with ``exempt`` means nothing for this version and is only recorded, as is one with
 ``compiled``, which the wheel's binaries have in them). Every patch is judged by its proof: red
-before and green after is ``needed``; green before is ``obsolete`` and left out. All patches are
+before and green after is ``needed``; green before is ``obsolete`` and left out. One without a
+proof is ``unproven``: it has to apply, and that is all that is known of it. All patches are
 tried, so that the failure of one hides no other; if any failed, TREE is byte-identical to what it
 was and nothing is written to OUT. Otherwise OUT gets the changed files, and ``OUT.json`` the record
 of what was done.
@@ -28,7 +29,7 @@ from typing import Any
 
 PROOF_SECONDS = 300
 RIGHT, SYMPTOM, INCONCLUSIVE = 0, 1, 3
-COMPILED = "compiled in"
+COMPILED, UNPROVEN = "compiled in", "unproven"
 #: Runs a proof on a tree; its exit code, and what it saw.
 Prover = Callable[[Path, Path], tuple[int, str]]
 
@@ -177,6 +178,25 @@ def apply_one(
     return Applied(name, state, saw, offsets, dict.fromkeys(names, ""), created)
 
 
+def apply_unproven(tree: Path, name: str, diff: Path | None) -> Applied:
+    """Apply a patch that has no proof; if it does not fit, the tree is as before."""
+    if diff is None:
+        return Applied(name, "conflict", "no variant for this version, and no proof to ask")
+    names = touched(diff)
+    snapshot = Snapshot(tree, names)
+    done = git_apply(tree, diff)
+    if done.returncode != 0 or git_apply(tree, diff, "--reverse", "--check").returncode != 0:
+        snapshot.restore()
+        said = [line for line in done.stderr.splitlines() if line.startswith("error")]
+        if git_apply(tree, diff, "--reverse", "--check").returncode == 0:
+            said.append("the tree has all of it already: upstream has taken it over")
+        return Applied(name, "conflict", "\n".join(said))
+    offsets = [line for line in done.stderr.splitlines() if "offset" in line]
+    created = [n for n in names if snapshot.before[n] is None and (tree / n).is_file()]
+    saw = "it applies; it has no proof"
+    return Applied(name, UNPROVEN, saw, offsets, dict.fromkeys(names, ""), created)
+
+
 def _does_not_apply(
     tree: Path, name: str, diff: Path, said: str, proof: tuple[int, str]
 ) -> Applied:
@@ -189,7 +209,7 @@ def _does_not_apply(
 
 
 def apply_series(
-    tree: Path, steps: Sequence[tuple[str, Path | None, Path]], prover: Prover = prove
+    tree: Path, steps: Sequence[tuple[str, Path | None, Path | None]], prover: Prover = prove
 ) -> list[Applied]:
     """Apply all patches in order.
 
@@ -197,7 +217,10 @@ def apply_series(
     """
     names = [n for _, diff, _ in steps if diff for n in touched(diff)]
     whole = Snapshot(tree, list(dict.fromkeys(names)))
-    done = [apply_one(tree, name, diff, proof, prover) for name, diff, proof in steps]
+    done = [
+        apply_one(tree, name, diff, proof, prover) if proof else apply_unproven(tree, name, diff)
+        for name, diff, proof in steps
+    ]
     if any(patch.state in ("conflict", "broken") for patch in done):
         whole.restore()
         return done
@@ -227,12 +250,16 @@ def _settled(tree: Path, series: Path, row: dict[str, Any]) -> Applied | None:
             str(path.relative_to(tree)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in found
         }
-        return Applied(
-            row["name"], COMPILED, "proven on the sources, when the wheel was made", [], hashes
-        )
+        proven = "proven on the sources, when the wheel was made"
+        state, saw = COMPILED, proven
+        if row.get(UNPROVEN):
+            state, saw = UNPROVEN, "compiled in; it has no proof"
+        return Applied(row["name"], state, saw, [], hashes)
     if not row.get("in_wheel"):
         return None
-    code, saw = prove(series / row["proof"], tree)
+    state, code, saw = UNPROVEN, RIGHT, "in the wheel; it has no proof"
+    if not row.get(UNPROVEN):
+        state, (code, saw) = "in the wheel", prove(series / row["proof"], tree)
     if code == SYMPTOM:
         return Applied(
             row["name"], "broken", f"the wheel should have it, and its proof fails: {saw}"
@@ -243,7 +270,7 @@ def _settled(tree: Path, series: Path, row: dict[str, Any]) -> Applied | None:
         else []
     )
     hashes = {name: hashlib.sha256((tree / name).read_bytes()).hexdigest() for name in names}
-    return Applied(row["name"], "in the wheel", saw, [], hashes)
+    return Applied(row["name"], state, saw, [], hashes)
 
 
 def main(tree: Path, series: Path, out: Path) -> int:
@@ -256,7 +283,11 @@ def main(tree: Path, series: Path, out: Path) -> int:
         row for row in rows if not any(row.get(key) for key in ("exempt", "in_wheel", "compiled"))
     ]
     steps = [
-        (row["name"], series / row["diff"] if row["diff"] else None, series / row["proof"])
+        (
+            row["name"],
+            series / row["diff"] if row["diff"] else None,
+            None if row.get(UNPROVEN) else series / row["proof"],
+        )
         for row in wanted
     ]
     applied = iter(apply_series(tree, steps))

@@ -164,7 +164,7 @@ def cells(
         filler = _Filler(axes, point.get("vllm", next(iter(point.values()))).location)
         flavor = flavors[axes["flavor"]]
         tags = tuple(
-            f"{file.repository}:{filler.fill(t, ('tags', i), positions)}"
+            f"{file.repository}:{filler.fill(t, ('tags', i), positions, plus='-')}"
             for i, t in enumerate(file.tags)
         )
         loc: Loc = ("flavors", flavor.name, "requirements")
@@ -230,10 +230,12 @@ class _Filler:
         self.axes, self.where = axes, where
         self.problems: list[Problem] = []
 
-    def fill(self, template: str, loc: Loc, positions: Positions) -> str:
+    def fill(self, template: str, loc: Loc, positions: Positions, *, plus: str = "+") -> str:
+        """``template`` with the values; ``plus`` is written for the + of a local version."""
+
         def value(found: re.Match[str]) -> str:
             if found[1] in self.axes:
-                return self.axes[found[1]]
+                return self.axes[found[1]].replace("+", plus)
             where = str(positions.locate(loc))
             what = f"{template!r}: the cell at {self.where} has no value for {{{found[1]}}}"
             fix = f"use one of {', '.join(sorted(self.axes))}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagefactory.errors import InputError, fail
-from imagefactory.patching.patch import Origin, Patch
+from imagefactory.patching.patch import IMPORTED, Origin, Patch
 from imagefactory.patching.sources import DISTRIBUTIONS
 from imagefactory.system import files
 
@@ -55,7 +55,11 @@ def in_project(patch: Patch, patches: Path) -> Patch:
             replace(variant, diff=target / variant.diff.relative_to(patch.folder))
             for variant in patch.variants
         ),
-        proof=replace(patch.proof, script=target / patch.proof.script.relative_to(patch.folder)),
+        proof=(
+            replace(patch.proof, script=target / patch.proof.script.relative_to(patch.folder))
+            if patch.proof
+            else None
+        ),
     )
 
 
@@ -168,36 +172,76 @@ def _free_name(patch: Patch, version: str) -> Path:
     return next(patch.folder / name for name in names if name not in listed)
 
 
-def write_draft(folder: Path, version: str, text: str, *, summary: str, notes: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What is known about a new patch beside its diff.
+
+    Attributes:
+        summary: what it changes, in one line; empty if that is not known.
+        notes: its findings.
+        origin: what it was imported from, as its author knows it.
+        unproven: whether it may go into images without a proof.
+        address: where it was fetched from; empty if it was not.
+        sha256: of what came from there.
+        imported: what came from there.
+    """
+
+    summary: str = ""
+    notes: str = ""
+    origin: str = ""
+    unproven: bool = False
+    address: str = ""
+    sha256: str = ""
+    imported: bytes = b""
+
+
+def write_draft(folder: Path, version: str, text: str, words: Words) -> None:
     """Write a new entry with all that is known, and placeholders for what the author must add.
 
-    ``patch.yaml`` is written last: a folder without it is no patch.
+    An unproven one needs nothing more. ``patch.yaml`` is written last: a folder without it is no
+    patch.
     """
     folder.mkdir(parents=True, exist_ok=True)
     low, high = release_range(folder.parent.name, version)
     files.write_text(folder / f"{low}.diff", text)
-    if not (folder / "proof.py").exists():
-        files.write_text(folder / "proof.py", DRAFT_PROOF)
-    data = {
-        "draft": True,
-        "summary": summary or "TODO: what it changes, in one line",
+    origin = words.address or words.origin
+    texts = {
         "purpose": "TODO: why it is needed",
         "symptom": "TODO: what a user sees without it",
-        "evidence": [],
         "remove_when": "TODO: what makes it unnecessary",
+    }
+    if words.unproven:
+        texts = {
+            "purpose": f"Imported from {origin}.",
+            "symptom": "Not shown by any proof.",
+            "remove_when": "A release has it, or nobody needs it.",
+        }
+    unknown = "TODO: what it changes, in one line"
+    data: dict[str, object] = {
+        ("unproven" if words.unproven else "draft"): True,
+        "summary": words.summary or (f"changes of {origin}" if words.unproven else unknown),
+        "purpose": texts["purpose"],
+        "symptom": texts["symptom"],
+        "evidence": [],
+        "remove_when": texts["remove_when"],
         "stage": "installed" if _is_python(text) else "source",
         "variants": [{"versions": _quoted(f">={low},<{high}"), "diff": f"{low}.diff"}],
-        "findings": notes or "Not measured yet.",
-        "proof": {"run": "proof.py", "kind": "behaviour"},
+        "findings": words.notes or "Not measured yet.",
     }
+    if words.address:
+        (folder / IMPORTED).write_bytes(words.imported)
+        data["imported"] = {"address": words.address, "sha256": _quoted(words.sha256)}
+    if not words.unproven:
+        if not (folder / "proof.py").exists():
+            files.write_text(folder / "proof.py", DRAFT_PROOF)
+        data["proof"] = {"run": "proof.py", "kind": "behaviour"}
     _dump(_yaml(), data, folder / "patch.yaml")
 
 
 def _is_python(text: str) -> bool:
-    names = [line.split("\t")[0].strip() for line in text.splitlines() if line.startswith("+++ ")]
-    return all(
-        name.endswith((".py", ".pyi")) or name.startswith("+++ b/flashinfer/") for name in names
-    )
+    lines = [line.split("\t")[0].strip() for line in text.splitlines()]
+    names = [line[6:] for line in lines if line.startswith(("--- a/", "+++ b/"))]
+    return all(name.endswith((".py", ".pyi")) or name.startswith("flashinfer/") for name in names)
 
 
 def _quoted(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import diffs
 from imagefactory.patching.patch import (
+    IMPORTED,
     PROJECTS,
     Exemption,
     Kind,
@@ -23,6 +25,7 @@ from imagefactory.patching.patch import (
     Origin,
     Patch,
     Proof,
+    Source,
     Stage,
     Step,
     Variant,
@@ -33,7 +36,7 @@ from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Loc, Positions
 
 #: Project and name: folders of the catalogue, and of build contexts.
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*")
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*")
 #: Bytes.
 LARGEST_PROOF = 1_000_000
 Catalog = Mapping[str, Patch]
@@ -99,7 +102,10 @@ def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
             )
         elif catalog[name].draft:
             what = f"flavor {cell.flavor.name} lists {name}, which is a draft without a proof"
-            fix = f"write its proof, then remove `draft` from {catalog[name].shown}"
+            fix = (
+                f"write its proof, then remove `draft` from {catalog[name].shown}; or write "
+                "`unproven: true` there instead of both"
+            )
             problems.append(
                 Problem(code="patch-draft", where=str(cell.flavor.location), what=what, fix=fix)
             )
@@ -199,9 +205,6 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
         )
         for i, k in enumerate(entry.kinds)
     )
-    proof = Proof(
-        script=file.parent / entry.proof.run, kind=entry.proof.kind, needs=tuple(entry.proof.needs)
-    )
     patch = Patch(
         name=name,
         origin=origin,
@@ -215,17 +218,36 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
         after=tuple(entry.after),
         variants=variants,
         exemptions=exemptions,
-        proof=proof,
+        proof=_proof(entry, file, positions, shown, problems),
         text={
             "symptom": entry.symptom,
             "remove_when": entry.remove_when,
             "findings": entry.findings,
         },
+        source=Source(**entry.imported.model_dump()) if entry.imported else None,
     )
     problems += _file_problems(patch, positions, root)
     if problems:
         raise InputError(problems)
     return patch
+
+
+def _proof(
+    entry: PatchFile, file: Path, positions: Positions, shown: str, problems: list[Problem]
+) -> Proof | None:
+    """The patch's proof; None for one that says that it is unproven."""
+    one = entry.proof
+    if one and entry.unproven:
+        where = str(positions.locate(("unproven",)))
+        what, fix = "a patch with a proof is not unproven", "remove `unproven`, or the proof"
+        problems.append(Problem(code="patch-unproven", where=where, what=what, fix=fix))
+    elif one is None and not entry.unproven:
+        what = "the patch has no proof"
+        fix = "write one, or write `unproven: true` if it may go into images without"
+        problems.append(Problem(code="patch-no-proof", where=f"{shown}:1", what=what, fix=fix))
+    if one is None:
+        return None
+    return Proof(script=file.parent / one.run, kind=one.kind, needs=tuple(one.needs))
 
 
 def _specifier(text: str, loc: Loc, positions: Positions, problems: list[Problem]) -> SpecifierSet:
@@ -253,11 +275,12 @@ def _shown(file: Path, root: Path | None) -> str:
 
 
 def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Iterator[Problem]:
-    links = [variant.diff for variant in patch.variants] + [patch.proof.script]
+    proof = patch.proof.script if patch.proof else None
+    links = [variant.diff for variant in patch.variants] + ([proof] if proof else [])
     for file in dict.fromkeys(file for file in links if file.is_symlink()):
         what, fix = f"{file.name} is a symbolic link", "put the file itself into the patch's folder"
         yield Problem(code="patch-link", where=f"{patch.shown}:1", what=what, fix=fix)
-    if not _NAME.fullmatch(patch.name):
+    if not NAME.fullmatch(patch.name):
         what = f"{patch.name!r} is not the name of a patch"
         fix = "name its folders with lower-case letters, digits and -"
         yield Problem(code="patch-bad-name", where=f"{patch.shown}:1", what=what, fix=fix)
@@ -265,17 +288,17 @@ def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Ite
         what = f"{patch.project} is not a project that can be patched"
         fix = f"put it into the folder of one: {', '.join(PROJECTS)}"
         yield Problem(code="patch-unknown-project", where=f"{patch.shown}:1", what=what, fix=fix)
-    if not patch.proof.script.is_file():
+    if proof and not proof.is_file():
         where = str(positions.locate(("proof", "run")))
-        what = f"{patch.name} has no proof: there is no file {patch.proof.script.name}"
+        what = f"{patch.name} has no proof: there is no file {proof.name}"
         yield Problem(
             code="patch-no-proof",
             where=where,
             what=what,
             fix="write the check that fails without the patch",
         )
-    elif not _is_text(patch.proof.script):
-        what, fix = f"{patch.proof.script.name} is not Python source", "save it as UTF-8"
+    elif proof and not _is_text(proof):
+        what, fix = f"{proof.name} is not Python source", "save it as UTF-8"
         where = str(positions.locate(("proof", "run")))
         yield Problem(code="patch-no-proof", where=where, what=what, fix=fix)
     for variant in patch.variants:
@@ -289,12 +312,28 @@ def _file_problems(patch: Patch, positions: Positions, root: Path | None) -> Ite
             )
         else:
             yield from diffs.problems(variant.diff, _shown(variant.diff, root))
+    yield from _source_problems(patch, positions)
     for one, other in itertools.combinations(patch.variants, 2):
         both = next((v for v in _corners(patch) if v in one.versions and v in other.versions), None)
         if both:
             what = f"two variants cover {both}: {one.versions} and {other.versions}"
             fix = "make the ranges disjoint"
             yield Problem(code="patch-overlap", where=str(other.location), what=what, fix=fix)
+
+
+def _source_problems(patch: Patch, positions: Positions) -> Iterator[Problem]:
+    """What is wrong with the record of what the patch was imported from."""
+    if patch.source is None:
+        return
+    try:
+        data = regular.read(patch.folder / IMPORTED, diffs.LARGEST)
+    except OSError:
+        data = b""
+    if hashlib.sha256(data).hexdigest() != patch.source.sha256:
+        where = str(positions.locate(("imported", "sha256")))
+        what = f"{IMPORTED} is missing, or not what {patch.source.address} gave"
+        fix = f"restore {IMPORTED}, or remove `imported`"
+        yield Problem(code="patch-imported", where=where, what=what, fix=fix)
 
 
 def _is_text(file: Path) -> bool:

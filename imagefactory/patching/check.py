@@ -69,6 +69,8 @@ def _problem(cell: Cell, step: Step, row: Measured, *, foreign: bool) -> Problem
         )
     elif variant is None:
         fix = f"imagefactory patch port {patch.name} --to {step.version}"
+        if patch.unproven:
+            fix += f", or declare it in {patch.shown}: `not_applicable`"
     else:
         fix = (
             f"imagefactory patch port {patch.name} --to {step.version} merges it with "

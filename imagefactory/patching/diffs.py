@@ -94,7 +94,7 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
         )
         fix = "generate it again with: git diff --no-index, or imagefactory patch new"
         yield Problem(code="diff-malformed", where=f"{shown}:{number}", what=what, fix=fix)
-    for number, line in _headers(text):
+    for number, line in headers(text):
         where = f"{shown}:{number}"
         if line.startswith(("GIT binary patch", "Binary files ")):
             fix = "patches change text only; ship binaries as a wheel"
@@ -130,13 +130,13 @@ def _lines(text: str, shown: str) -> Iterator[Problem]:
             seen.setdefault(inside, number)
 
 
-def _headers(text: str) -> Iterator[tuple[int, str]]:
+def headers(text: str) -> Iterator[tuple[int, str]]:
     """Lines outside hunks, numbered from 1.
 
     Inside a hunk, a removed line that begins with ``-- `` would look like a header.
     """
     old = new = 0
-    for number, line in enumerate(_split(text), start=1):
+    for number, line in enumerate(split(text), start=1):
         hunk = _HUNK.match(line)
         if hunk and old <= 0 and new <= 0:
             old, new = int(hunk[1] or 1), int(hunk[2] or 1)
@@ -147,7 +147,22 @@ def _headers(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _split(text: str) -> list[str]:
+def cut_hunk(text: str) -> int:
+    """The line, from 1, at which a hunk ends before its header says so; 0 if none does."""
+    old = new = number = 0
+    for number, line in enumerate(split(text), start=1):
+        if old <= 0 and new <= 0:
+            hunk = _HUNK.match(line)
+            old, new = (int(hunk[1] or 1), int(hunk[2] or 1)) if hunk else (0, 0)
+        elif line[:1] not in ("+", "-", " ", "\\", ""):
+            return number
+        else:
+            old -= line[:1] in ("-", " ", "")
+            new -= line[:1] in ("+", " ", "")
+    return number if old > 0 or new > 0 else 0
+
+
+def split(text: str) -> list[str]:
     """The lines of ``text`` as git sees them: a form feed, for one, ends none."""
     return text.removesuffix("\n").split("\n")
 
@@ -181,7 +196,7 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
     bad_header = next(
         (
             number
-            for number, line in _headers(text)
+            for number, line in headers(text)
             if line.startswith("@@") and not _HUNK.match(line)
         ),
         0,
@@ -196,9 +211,9 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
 
 def _lines_after_hunks(text: str) -> Iterator[int]:
     """The first line after each hunk that looks like a part of it; git and unidiff ignore it."""
-    inside = dict(_headers(text))
+    inside = dict(headers(text))
     after_hunk = False
-    for number, line in enumerate(_split(text), start=1):
+    for number, line in enumerate(split(text), start=1):
         if number not in inside or _HUNK.match(line):
             after_hunk = True
             continue
@@ -211,7 +226,7 @@ def _lines_after_hunks(text: str) -> Iterator[int]:
 def _malformed_line(text: str) -> int:
     """The line, from 1, at which a hunk ends early or is invalid; unidiff does not report it."""
     old = new = number = 0
-    for number, line in enumerate(_split(text), start=1):
+    for number, line in enumerate(split(text), start=1):
         hunk = _HUNK.match(line)
         if old <= 0 and new <= 0:
             if hunk:

@@ -102,7 +102,7 @@ class Bench:
         found = self._reads.find(self._question(step), tree.root)
         if not found:
             return None
-        source = f"{step.patch.proof.kind} proof on {tree.sha256[:12]}"
+        source = f"{_kind(step)} on {tree.sha256[:12]}"
         row = Measured(
             **{
                 **found,
@@ -171,14 +171,15 @@ class Bench:
 
     def _prover(self, steps: Sequence[Step], traces: Path | None) -> overlay.Prover:
         """Runs proofs, except for those that need a tool that this machine does not have."""
-        of = {step.patch.proof.script: step for step in steps}
+        of = {step.patch.proof.script: step.patch.proof for step in steps if step.patch.proof}
+        moves = {
+            s.patch.proof.script: s.variant.moved for s in steps if s.patch.proof and s.variant
+        }
 
         def prove(script: Path, tree: Path) -> tuple[int, str]:
-            step = of[script]
-            if lacking := proofkit.missing(step.patch.proof.needs, {**os.environ, **self._env}):
+            if lacking := proofkit.missing(of[script].needs, {**os.environ, **self._env}):
                 return overlay.INCONCLUSIVE, f"inconclusive: {lacking}"
-            moved = step.variant.moved if step.variant else {}
-            with at_old_paths(tree, moved):
+            with at_old_paths(tree, moves.get(script, {})):
                 if traces is None:
                     return overlay.prove(script, tree, self._env)
                 out = traces / f"{len(list(traces.iterdir()))}.trace"
@@ -197,17 +198,19 @@ class Bench:
         programs = (overlay.__file__, proofkit.__file__)
         parts = [*parts, self._tools, *(_sha(Path(file)) for file in programs)]
         for step in steps:
-            parts += [step.patch.name.encode(), _sha(step.patch.proof.script)]
+            proof = step.patch.proof
+            parts += [step.patch.name.encode(), _sha(proof.script) if proof else b""]
             parts.append(_sha(step.variant.diff) if step.variant else b"")
             moved = dict(step.variant.moved) if step.variant else {}
-            parts.append(f"{step.patch.proof.kind} {sorted(moved.items())}".encode())
+            parts.append(f"{proof.kind if proof else ''} {sorted(moved.items())}".encode())
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def _judged(step: Step, state: State, reason: str, tree: SourceTree, when: str) -> Measured:
     """A row for what was measured, with the files that upstream moved and the lines that differ."""
-    evidence = f"{step.patch.proof.kind} proof on {tree.sha256[:12]}"
-    if step.patch.proof.kind == "installed" and state is State.NEEDED:
+    proof = step.patch.proof
+    evidence = f"{_kind(step)} on {tree.sha256[:12]}"
+    if proof and proof.kind == "installed" and state is State.NEEDED:
         state, evidence = State.DECLARED, f"declared; its diff applies to {tree.sha256[:12]}"
         reason = f"sources do not show whether it is needed: {reason}"
     diff = _nearest_diff(step)
@@ -223,6 +226,10 @@ def _judged(step: Step, state: State, reason: str, tree: SourceTree, when: str) 
         measured_at=when,
         detail=_detail(step, state, tree),
     )
+
+
+def _kind(step: Step) -> str:
+    return f"{step.patch.proof.kind} proof" if step.patch.proof else "git apply"
 
 
 _UNFIT = (State.CONFLICT, State.UNKNOWN)
@@ -292,8 +299,9 @@ def _link(source: str, target: str) -> None:
     Path(target).hardlink_to(source)
 
 
-def _row(step: Step) -> tuple[str, Path | None, Path]:
-    return step.patch.name, step.variant.diff if step.variant else None, step.patch.proof.script
+def _row(step: Step) -> tuple[str, Path | None, Path | None]:
+    proof = step.patch.proof.script if step.patch.proof else None
+    return step.patch.name, step.variant.diff if step.variant else None, proof
 
 
 def _detail(step: Step, state: State, tree: SourceTree) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,8 @@ from imagefactory.system.yamlfile import Location
 
 #: The upstream projects that can be patched.
 PROJECTS = ("vllm", "flashinfer")
+#: The file beside patch.yaml with what an imported patch was made of.
+IMPORTED = "imported.diff"
 
 
 class Stage(StrEnum):
@@ -32,6 +34,7 @@ class State(StrEnum):
     OBSOLETE = "obsolete"
     CONFLICT = "conflict"
     BROKEN = "broken"
+    UNPROVEN = "unproven"
     NOT_APPLICABLE = "n/a"
     UNKNOWN = "unknown"
 
@@ -42,6 +45,11 @@ class State(StrEnum):
 
     @property
     def applied(self) -> bool:
+        """Whether the patch is applied; if it has a proof, it works as far as sources show."""
+        return self.proven or self is State.UNPROVEN
+
+    @property
+    def proven(self) -> bool:
         """Whether the patch is applied, and works as far as its sources show."""
         return self in (State.NEEDED, State.DECLARED)
 
@@ -116,12 +124,21 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a patch was imported from: an address, and the SHA-256 of what it gave."""
+
+    address: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
     """A change with a purpose.
 
     ``name`` is ``project/name``, the folder below ``patches/``; ``shown`` is the path of its
-    patch.yaml in messages. A ``draft`` has no proof yet, and no flavor can use it. ``kind`` holds
-    for all versions except those in ``kinds``.
+    patch.yaml in messages. A ``draft`` has no proof yet, and no flavor can use it. A patch whose
+    ``proof`` is None says in its patch.yaml that it is unproven. ``kind`` holds for all versions
+    except those in ``kinds``; ``source`` is what it was imported from, if that is recorded.
     """
 
     name: str
@@ -136,8 +153,14 @@ class Patch:
     after: tuple[str, ...]
     variants: tuple[Variant, ...]
     exemptions: tuple[Exemption, ...]
-    proof: Proof
+    proof: Proof | None
     text: Mapping[str, str]
+    source: Source | None = None
+
+    @property
+    def unproven(self) -> bool:
+        """Whether nothing shows what the patch does; all that is known is that it applies."""
+        return self.proof is None
 
     @property
     def project(self) -> str:
@@ -188,3 +211,8 @@ class Step:
     version: str
     variant: Variant | None
     exempt: str = ""
+
+
+def unproven(series: Sequence[Step]) -> tuple[str, ...]:
+    """The names of the unproven patches that a series applies."""
+    return tuple(step.patch.name for step in series if step.patch.unproven and not step.exempt)

@@ -27,7 +27,7 @@ def bench(
     SetupError if it is locked and cannot be installed.
     """
     cuda = None
-    if lock and toolchains and any(patch.proof.kind == "nvcc" for patch in patches):
+    if lock and toolchains and any(patch.proof and patch.proof.kind == "nvcc" for patch in patches):
         locked = cuda_home.for_this_machine(lock, toolchains[0].name)
         cuda = cuda_home.prepare(locked, settings) if locked else None
     return Bench(settings, cuda=cuda, fresh=fresh)

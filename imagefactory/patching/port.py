@@ -103,7 +103,8 @@ def port(patch: Patch, version: str, patches: Path, bench: Bench, settings: Sett
     step = step_for(patch, new)
     (now,) = bench.series(new, [step])
     if step.exempt or (step.variant and now.state.applied) or now.state is State.OBSOLETE:
-        outcome = "already works" if now.state.applied else now.state.value
+        works = "already works" if now.state.proven else "already applies"
+        outcome = works if now.state.applied else now.state.value
         return _ported(patch, version, outcome, did=now.reason, done=True)
     origin = _origin(patch, version, settings)
     if origin is None:
@@ -174,18 +175,19 @@ def _write(
 ) -> tuple[str, bool]:
     """Write what rebasing led to; what was done, and whether nothing is left to do.
 
-    A diff that no proof confirms becomes a variant of a draft only, which no image can have.
+    A diff that no proof confirms becomes a variant only of a draft, which no image can have, or of
+    a patch that is unproven anyway.
     """
     reason = rebased.seen.reason
     if rebased.outcome is Outcome.OBSOLETE:
         return reason, True
     if rebased.outcome is Outcome.UPSTREAM:
-        if rebased.seen.state is State.UNKNOWN or patch.draft:
+        if rebased.seen.state is State.UNKNOWN or patch.draft or patch.unproven:
             return "upstream has every line of the patch; nothing was written", True
         return f"upstream has every line of the patch, but its proof still fails: {reason}", False
     moved = "".join(f"; moved: {old} -> {path}" for old, path in rebased.moved.items())
-    proven = rebased.seen.state.applied
-    if rebased.text is not None and (proven or patch.draft):
+    proven = rebased.seen.state.proven
+    if rebased.text is not None and (proven or patch.draft or patch.unproven):
         own = authoring.in_project(patch, patches)
         file = authoring.add_variant(own, new.version, rebased.text, rebased.moved)
         note = f"; {rebased.note}" if rebased.note else ""
@@ -241,14 +243,9 @@ def finish(
     pristine = sources.fetch(project, work.version, settings)
     text = worktree.diff_against(work, pristine)
     if work.kind == "new":
-        authoring.write_draft(
-            patches / work.patch, work.version, text, summary="", notes=work.notes
-        )
+        authoring.write_draft(patches / work.patch, work.version, text, work.words)
         worktree.remove(work)
-        did = f"wrote the draft {work.patch}; next: write its proof and fill in its patch.yaml"
-        return Ported(
-            patch=work.patch, version=work.version, outcome="draft", base="", did=did, done=True
-        )
+        return _written(work)
     if patch is None:
         raise fail(
             InputError,
@@ -266,6 +263,17 @@ def finish(
     file = authoring.add_variant(own, work.version, text)
     worktree.remove(work)
     return _ported(own, work.version, "edited", did=f"added {file.name} to {own.shown}", done=True)
+
+
+def _written(work: WorkTree) -> Ported:
+    """The result for a work tree that became a new patch."""
+    did = f"wrote the draft {work.patch}; next: write its proof and fill in its patch.yaml"
+    if work.words.unproven:
+        did = f"wrote the unproven patch {work.patch}"
+    outcome = "unproven" if work.words.unproven else "draft"
+    return Ported(
+        patch=work.patch, version=work.version, outcome=outcome, base="", did=did, done=True
+    )
 
 
 def _measured(
@@ -299,7 +307,7 @@ def from_tree(name: str, version: str, tree: Path, patches: Path, settings: Sett
         what = f"{len(ours)} files in {tree} differ from {source.project} {source.version}"
         fix = "pass an edited copy of the release's top folder, and its version with --on"
         raise fail(InputError, "patch-tree", what, where=str(tree), fix=fix)
-    authoring.write_draft(patches / name, source.version, text, summary="", notes="")
+    authoring.write_draft(patches / name, source.version, text, authoring.Words())
     return text
 
 

@@ -100,9 +100,9 @@ def _merged(
             continue
         found = Rebased(outcome=Outcome.MERGED, text=text, files=tried, seen=unchanged, note=note)
         seen = _measure_text(patch, text, new, bench, found.moved)
-        if seen.state.applied:
+        if seen.state.proven:
             return replace(found, seen=seen)
-        if seen.state is State.UNKNOWN and unproven is None:
+        if seen.state in (State.UNKNOWN, State.UNPROVEN) and unproven is None:
             unproven = replace(found, outcome=Outcome.UNPROVEN, seen=seen)
         elif not any(file.conflicts for file in files):
             failed = replace(failed, outcome=Outcome.BROKEN, seen=seen)

@@ -50,10 +50,18 @@ class ProofEntry(Strict):
     needs: list[proofkit.Need] = []
 
 
+class SourceEntry(Strict):
+    """What a patch was imported from; the file ``imported.diff`` beside patch.yaml has its text."""
+
+    address: Text
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class PatchFile(Strict):
     """patch.yaml: a change with a purpose."""
 
     draft: bool = False
+    unproven: Annotated[bool, Field(description="has no proof: it only has to apply")] = False
     summary: Text
     kind: KindName = "fix"
     kinds: list[KindEntry] = []
@@ -66,7 +74,8 @@ class PatchFile(Strict):
     variants: list[VariantEntry] = []
     not_applicable: list[ExemptionEntry] = []
     findings: Text
-    proof: ProofEntry
+    imported: SourceEntry | None = None
+    proof: ProofEntry | None = None
 
     @property
     def where(self) -> Stage:

@@ -139,7 +139,7 @@ def step_for(patch: Patch, tree: SourceTree) -> Step:
 
 def word(state: State, kind: Kind) -> str:
     """A state in words: a patch that is no fix is needed only by those who want it."""
-    return state.value if kind is Kind.FIX or not state.applied else f"{state.value} ({kind})"
+    return state.value if kind is Kind.FIX or not state.proven else f"{state.value} ({kind})"
 
 
 def history(rows: Sequence[Measured], patch: Patch | None = None) -> str:
@@ -179,7 +179,8 @@ def markdown(rows: Sequence[Measured], patches: Sequence[Patch]) -> str:
         lines += ["| --- | --- | --- | --- |"]
         for patch in mine:
             measured = history([row for row in own if row.patch == patch.name], patch)
-            lines.append(f"| {patch.name} | {patch.kind} | {patch.proof.kind} | {measured} |")
+            proof = patch.proof.kind if patch.proof else "none"
+            lines.append(f"| {patch.name} | {patch.kind} | {proof} | {measured} |")
         lines += ["", *_by_release(own, mine), ""]
     lines += ["## Findings", ""]
     for patch in patches:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import InputError, Problem, fail
+from imagefactory.patching.authoring import Words
 from imagefactory.patching.merge import MergedFile, changed_files, diff_of, leftover_markers
+from imagefactory.patching.patch import IMPORTED
 from imagefactory.patching.rebase import write_merged
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
@@ -24,14 +26,14 @@ class WorkTree:
         patch: ``project/name`` of the patch.
         version: the release that the diff is for.
         kind: ``port`` for a variant of an existing patch, ``new`` for a new one.
-        notes: the ``findings`` of a new patch.
+        words: what is known of a new patch.
     """
 
     folder: Path
     patch: str
     version: str
     kind: str
-    notes: str = ""
+    words: Words = field(default_factory=Words)
 
     @property
     def tree(self) -> Path:
@@ -46,7 +48,7 @@ def begin(
     *,
     kind: str,
     files: Sequence[MergedFile] = (),
-    notes: str = "",
+    words: Words | None = None,
 ) -> WorkTree:
     """Create a work tree: a copy of ``source`` with ``files`` in it.
 
@@ -59,11 +61,15 @@ def begin(
         raise fail(InputError, "port-open", what, where=str(folder), fix=fix)
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    work = WorkTree(folder=folder, patch=patch, version=source.version, kind=kind, notes=notes)
+    work = WorkTree(
+        folder=folder, patch=patch, version=source.version, kind=kind, words=words or Words()
+    )
     # copies, not links: an editor that writes to a hard link would change the cached sources
     shutil.copytree(source.root, part / "tree", ignore=shutil.ignore_patterns(".*"))
     write_merged(files, part / "tree")
-    values = {key: value for key, value in asdict(work).items() if key != "folder"}
+    own = {key: value for key, value in asdict(work.words).items() if key != "imported"}
+    values = {"patch": patch, "version": source.version, "kind": kind, "words": own}
+    (part / IMPORTED).write_bytes(work.words.imported)
     (part / "port.json").write_text(json.dumps(values, indent=1), encoding="utf-8")
     part.rename(folder)
     return work
@@ -72,10 +78,22 @@ def begin(
 def unfinished(settings: Settings) -> list[WorkTree]:
     """Every work tree that exists."""
     marks = sorted(_home(settings).glob("*/port.json"))
-    return [
-        WorkTree(folder=mark.parent, **json.loads(mark.read_text(encoding="utf-8")))
-        for mark in marks
-    ]
+    return [_read(mark) for mark in marks]
+
+
+def _read(mark: Path) -> WorkTree:
+    values = json.loads(mark.read_text(encoding="utf-8"))
+    imported = mark.with_name(IMPORTED)
+    return WorkTree(
+        folder=mark.parent,
+        patch=values["patch"],
+        version=values["version"],
+        kind=values["kind"],
+        words=Words(
+            **values.get("words", {}),
+            imported=imported.read_bytes() if imported.is_file() else b"",
+        ),
+    )
 
 
 def diff_against(work: WorkTree, pristine: SourceTree) -> str:

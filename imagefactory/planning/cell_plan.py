@@ -11,7 +11,7 @@ from pathlib import Path
 from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution, Wheel
 from imagefactory.locking.tags import COMPILER_GLIBC, uv_platform
 from imagefactory.matrix.cell import Base, Cell
-from imagefactory.patching.patch import Step
+from imagefactory.patching.patch import Step, unproven
 from imagefactory.planning import context, image_config, render
 from imagefactory.planning.image_config import CUDA_HOME, LABEL
 from imagefactory.planning.templates import read
@@ -92,6 +92,11 @@ class CellPlan:
     def epoch(self) -> int:
         """SOURCE_DATE_EPOCH of the image, seconds: the day on which its wheels were resolved."""
         return int(datetime.fromisoformat(f"{self.resolution.created}T00:00:00+00:00").timestamp())
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """The names of its unproven patches."""
+        return unproven(self.series)
 
     @property
     def dockerfile(self) -> str:

@@ -94,25 +94,34 @@ def patch_files(series: Sequence[Step], build: SourceBuild | None = None) -> dic
 
     With ``build``, the wheel of vLLM already contains its patches. Their proofs run once more on
     the installed tree, except where only compiled code was changed, whose sources are not
-    installed.
+    installed. A patch that is unproven has none, and is marked.
     """
     files: dict[str, bytes] = {}
     rows: list[dict[str, object]] = []
     for step in series:
-        name, variant = step.patch.name, step.variant
+        name, variant, proof = step.patch.name, step.variant, step.patch.proof
+        marked = {} if proof else {"unproven": True}
         inside = build is not None and step.patch.project == BUILT
         if step.exempt:
             rows.append({"name": name, "exempt": step.exempt})
             continue
         if build and inside and step.patch.stage is Stage.SOURCE:
-            rows.append({"name": name, "compiled": [f"vllm/{one}*.so" for one in build.extensions]})
+            rows.append(
+                {
+                    "name": name,
+                    "compiled": [f"vllm/{one}*.so" for one in build.extensions],
+                    **marked,
+                }
+            )
             continue
-        files[f"patches/{name}/proof.py"] = _bytes(step.patch.proof.script)
         if variant:
             files[f"patches/{name}/{variant.diff.name}"] = _bytes(variant.diff)
         diff = f"{name}/{variant.diff.name}" if variant else None
-        more = {"in_wheel": "yes"} if inside else {}
-        rows.append({"name": name, "diff": diff, "proof": f"{name}/proof.py", **more})
+        more: dict[str, object] = {"in_wheel": "yes"} if inside else {}
+        if proof:
+            files[f"patches/{name}/proof.py"] = _bytes(proof.script)
+            more = {"proof": f"{name}/proof.py", **more}
+        rows.append({"name": name, "diff": diff, **more, **marked})
     files["patches/series.json"] = json.dumps(rows, indent=1).encode()
     return files
 

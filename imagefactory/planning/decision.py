@@ -39,6 +39,7 @@ class Decision:
             "build_key": self.plan.build_key,
             "action": self.action,
             "reason": self.reason,
+            "unproven": list(self.plan.unproven),
         }
 
 
@@ -61,6 +62,7 @@ class Uncovered:
             "build_key": None,
             "action": Action.BLOCKED,
             "reason": self.reason,
+            "unproven": [],
         }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.matrix.cell import Base, Cell
-from imagefactory.patching.patch import Step
+from imagefactory.patching.patch import Step, unproven
 
 LABEL = "io.imagefactory"
 #: Where the toolchain is in an image.
@@ -108,6 +108,8 @@ def labels(
         **{f"{LABEL}.pin.{axis}": value for axis, value in cell.pins.items()},
         **{f"{LABEL}.patch.{s.patch.name.replace('/', '.')}": _variant_text(s) for s in series},
     }
+    if names := unproven(series):
+        found[f"{LABEL}.unproven"] = " ".join(names)
     if base.suite:  # no image that a registry has
         found |= {f"{LABEL}.base-suite": base.suite, f"{LABEL}.base-digest": base_digest}
     else:
@@ -120,4 +122,6 @@ def labels(
 
 
 def _variant_text(step: Step) -> str:
+    if step.variant and step.patch.unproven:
+        return f"{step.variant.diff.name} (unproven)"
     return step.variant.diff.name if step.variant else "n/a" if step.exempt else "proof only"

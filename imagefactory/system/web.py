@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -183,6 +184,33 @@ def download(
 
         found = index_errors.of_request(url, error)
         raise fail(SetupError, code, found.what, fix=found.fix) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What a server answered; ``retry_after`` is the header of that name, or empty."""
+
+    status: int
+    content: bytes
+    retry_after: str
+
+
+def get(url: str, most: int) -> Response:
+    """The answer to a request for ``url``, whatever its status, with up to ``most`` + 1 bytes.
+
+    Raises requests' exceptions if there is none.
+    """
+    with _session().get(url, stream=True, timeout=timeout()) as answer:
+        content = bytearray()
+        for chunk in answer.iter_content(CHUNK):
+            content += chunk
+            if len(content) > most:
+                break
+        return Response(
+            status=answer.status_code,
+            content=bytes(content[: most + 1]),
+            retry_after=answer.headers.get("retry-after", ""),
+        )
 
 
 def text_of(url: str, account: tuple[str, str] | None = None) -> str | None:

@@ -79,6 +79,7 @@ class Receipt:
         verified_at: RFC 3339, UTC.
         checks: the results, in order.
         version: of the imagefactory that verified it; empty for a version that did not record it.
+        unproven: the patches in it of which nothing shows what they do.
     """
 
     digest: str
@@ -88,6 +89,7 @@ class Receipt:
     verified_at: str
     checks: tuple[CheckResult, ...]
     version: str = ""
+    unproven: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -126,8 +128,11 @@ def _read(data: Any) -> Receipt:
     fields = {name: data[name] for name in ("digest", "tag", "cell", "build_key", "verified_at")}
     fields["version"] = data.get("version", "")
     checks = [_read_check(row) for row in data["checks"]]
-    _must_be_texts(fields.values())
-    found = Receipt(**fields, checks=tuple(checks))
+    unproven = data.get("unproven", [])
+    if not isinstance(unproven, list):
+        raise TypeError("the unproven patches of a receipt are no list of names")
+    _must_be_texts((*fields.values(), *unproven))
+    found = Receipt(**fields, checks=tuple(checks), unproven=tuple(unproven))
     if data["passed"] is not found.passed:
         raise ValueError("it contradicts its checks")
     return found

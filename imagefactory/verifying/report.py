@@ -30,6 +30,10 @@ def show(receipt: Receipt) -> None:
     counted = ", ".join(f"{counts[outcome]} {word}" for outcome, word in WORDS.items())
     verdict = ("verified", "green") if receipt.passed else ("not verified", "red")
     ui.line(ui.styled(*verdict), f": {counted}")
+    if receipt.unproven:
+        noun = "patch" if len(receipt.unproven) == 1 else "patches"
+        text = f"{len(receipt.unproven)} unproven {noun}"
+        ui.line(ui.styled(text, "bold yellow"), f": {', '.join(receipt.unproven)}")
 
 
 def _seconds(check: CheckResult) -> str:

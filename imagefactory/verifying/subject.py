@@ -49,12 +49,14 @@ class Expectation:
         build_key: the cell's build key.
         lock_digest: digest of the resolution, as the label has it.
         resolution: what the image should be installed from.
+        unproven: the names of the unproven patches that it should have.
     """
 
     cell: Cell
     build_key: str
     lock_digest: str
     resolution: Resolution
+    unproven: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

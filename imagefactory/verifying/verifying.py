@@ -95,6 +95,7 @@ def verify(
         verified_at=now.astimezone(UTC).isoformat(timespec="seconds"),
         checks=results,
         version=__version__,
+        unproven=tuple(subject.label("unproven").split()),
     )
 
 
@@ -141,6 +142,7 @@ def expectation(plan: CellPlan) -> Expectation:
         build_key=plan.build_key,
         lock_digest=lock_digest(plan.resolution),
         resolution=plan.resolution,
+        unproven=plan.unproven,
     )
 
 

@@ -181,9 +181,8 @@ def _patches_are_whole(folder: Path) -> bool:
 
 def _draft(folder: Path) -> None:
     if not (folder / "patches" / "vllm" / "new" / "patch.yaml").exists():
-        authoring.write_draft(
-            folder / "patches" / "vllm" / "new", "0.34.0", DIFF, summary="s", notes="n"
-        )
+        folder = folder / "patches" / "vllm" / "new"
+        authoring.write_draft(folder, "0.34.0", DIFF, authoring.Words(summary="s", notes="n"))
 
 
 def _wheel(folder: Path) -> None:

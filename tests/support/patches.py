@@ -23,6 +23,9 @@ proof:
 """
 
 
+UNPROVEN = PATCH.partition("proof:\n")[0] + "unproven: true\n"
+
+
 DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n one\n-two\n+zwei\n"
 
 

@@ -28,7 +28,7 @@ from imagefactory.inbuild import overlay, proofkit
 from imagefactory.locking import store
 from imagefactory.patching import catalog, cuda_home, sources
 from imagefactory.patching.measure import copy_of
-from imagefactory.patching.patch import Patch
+from imagefactory.patching.patch import Patch, Proof
 from support import ROOT
 from support.mutants import SETTINGS
 from support.mutation import Edit, edits
@@ -96,15 +96,22 @@ class Tree:
     patched: bool
     added: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
+    @property
+    def proof(self) -> Proof:
+        """The patch's proof: only a patch that has one can be spoilt."""
+        assert self.patch.proof is not None
+        return self.patch.proof
+
     def prove(self) -> tuple[int, str]:
         """The proof's exit code, and what it saw."""
-        if "nvcc" not in self.patch.proof.needs:
-            return overlay.prove(self.patch.proof.script, self.root)
+        proof = self.proof
+        if "nvcc" not in proof.needs:
+            return overlay.prove(proof.script, self.root)
         locked = cuda_home.for_this_machine(store.read(ROOT / "wheels.lock"), "cuda13.0")
         assert locked is not None
         env = {proofkit.CUDA: str(cuda_home.prepare(locked, SETTINGS))}
         with COMPILING:
-            return overlay.prove(self.patch.proof.script, self.root, env)
+            return overlay.prove(proof.script, self.root, env)
 
     @contextmanager
     def changed(self, texts: Mapping[str, str]) -> Iterator[None]:

@@ -24,6 +24,8 @@ from imagefactory.errors import CheckFailedError, Problem
 from imagefactory.examples import examples
 from imagefactory.examples.examples import Example
 from imagefactory.locking import store
+from imagefactory.patching import importing
+from imagefactory.patching.importing import Imported
 from imagefactory.system import shell, ui
 from imagefactory.system.commandline import CommandLog
 
@@ -126,6 +128,26 @@ def test_every_command_has_help_with_an_example_and_json_where_it_has_results(
     assert f"Example: imagefactory {command}" in " ".join(out.split())
     assert ("--json" in out) == (command not in WITHOUT_JSON)
     assert out.isascii()  # no boxes
+
+
+def test_an_import_names_all_that_it_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Imported(
+        patch="vllm/pr-1",
+        version="0.33.0",
+        left=("run.sh",),
+        skipped=("tests/a.py",),
+        empty=("vllm/b.py",),
+        fetches=("https://x.y/1.diff",),
+    )
+    monkeypatch.setattr(importing, "import_diffs", lambda *_, **__: done)
+    code, out, err = run("patch", "import", "vllm#1", "--unproven")
+    assert (code, out) == (0, "")
+    assert "wrote the unproven patch patches/vllm/pr-1, which applies to 0.33.0" in err
+    for name in (*done.left, *done.skipped, *done.empty, *done.fetches):
+        assert name in err
+    row = json.loads(run("patch", "import", "vllm#1", "--unproven", "--json").out)
+    wanted = {**done.as_dict(), "unproven": True, "work_tree": ""}
+    assert row == wanted
 
 
 def test_unknown_options_and_commands_are_input_errors(run: Run) -> None:
@@ -247,7 +269,8 @@ def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields(run: Run)
     done = run("plan", "--json")
     assert done.code == 0, done.err
     for row in json.loads(done.out):
-        assert row.keys() == {"cell", "platform", "pins", "tags", "build_key", "action", "reason"}
+        keys = {"cell", "platform", "pins", "tags", "build_key", "action", "reason", "unproven"}
+        assert row.keys() == keys
         assert len(row["build_key"]) == 64
 
 

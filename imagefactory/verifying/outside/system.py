@@ -234,12 +234,14 @@ def _patch_fault(
     if step.get("exempt"):
         right = (state, row["detail"]) == ("n/a", step["exempt"])
     elif step.get("compiled") or step.get("in_wheel"):
-        right = state == (overlay.COMPILED if step.get("compiled") else "in the wheel")
+        planned = overlay.COMPILED if step.get("compiled") else "in the wheel"
+        right = state == (overlay.UNPROVEN if step.get(overlay.UNPROVEN) else planned)
         touched = tuple(row["files"])
     elif touched:
-        right = state in ("needed", "unknown") and row["created"] == list(created)
+        states = (overlay.UNPROVEN,) if step.get(overlay.UNPROVEN) else ("needed", "unknown")
+        right = state in states and row["created"] == list(created)
     else:
-        right = state == "obsolete"
+        right = state == "obsolete" and not step.get(overlay.UNPROVEN)
     now = {path: _hash(tree, f"{site}{path}") for path in touched}
     if not right:
         return f"says {state} of {name}, which is not what was planned"

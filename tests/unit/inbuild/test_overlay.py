@@ -215,6 +215,8 @@ def test_a_proof_that_does_not_end_is_inconclusive(
         ({"in_wheel": "yes", "proof": "two.py", "diff": None}, "in the wheel"),
         ({"in_wheel": "yes", "proof": "zwei.py", "diff": None}, "broken"),
         ({"in_wheel": "yes", "proof": "two.py", "diff": "zwei.diff"}, "in the wheel"),
+        ({"in_wheel": "yes", "diff": "zwei.diff", "unproven": True}, "unproven"),
+        ({"compiled": ["a*.py", "b.py"], "unproven": True}, "unproven"),
     ],
 )
 def test_a_patch_that_is_in_the_wheel_already_is_not_applied_again(
@@ -234,6 +236,41 @@ def test_a_patch_that_is_in_the_wheel_already_is_not_applied_again(
         sha = hashlib.sha256(b"one\ntwo\nthree\n").hexdigest()
         files = dict.fromkeys(("a.py", "b.py"), sha) if "compiled" in row else {}
         assert record["files"] == (files or ({"a.py": sha} if row.get("diff") else {}))
+
+
+ADDED = "--- /dev/null\n+++ b/new.py\n@@ -0,0 +1 @@\n+new\n"
+
+
+@pytest.mark.parametrize(
+    ("diff", "state", "detail"),
+    [
+        (DIFF.format(file="a.py", word="zwei") + ADDED, "unproven", "no proof"),
+        (DIFF.format(file="a.py", word="zwei").replace(" three", " 3"), "conflict", "a.py"),
+        (DIFF.format(file="gone.py", word="zwei"), "conflict", "gone.py"),
+        (DIFF.format(file="b.py", word="two").replace("-two", "-zwei"), "conflict", "upstream has"),
+        (None, "conflict", "no variant for this version"),
+    ],
+)
+def test_a_patch_without_a_proof_has_to_apply_cleanly(
+    tmp_path: Path, tree: Path, diff: str | None, state: str, detail: str
+) -> None:
+    before = content(tree)
+    path = write(tmp_path / "p.diff", diff) if diff else None
+    (done,) = overlay.apply_series(tree, [("p", path, None)])
+    assert done.state == state
+    assert detail in done.detail
+    assert (content(tree) == before) is (state == "conflict")
+    assert done.created == (["new.py"] if state == "unproven" else [])
+
+
+def test_a_builder_records_a_patch_that_is_marked_as_unproven(tmp_path: Path, tree: Path) -> None:
+    write(tmp_path / "p.diff", DIFF.format(file="a.py", word="zwei"))
+    row = {"name": "vllm/p", "diff": "p.diff", "unproven": True}
+    write(tmp_path / "series.json", json.dumps([row]))
+    assert overlay.main(tree, tmp_path, tmp_path / "out") == 0
+    (record,) = json.loads((tmp_path / "out.json").read_text())
+    assert (record["state"], list(record["files"])) == ("unproven", ["a.py"])
+    assert "zwei" in (tmp_path / "out/a.py").read_text()
 
 
 def test_a_proof_imports_the_proofkit_that_is_beside_the_program(

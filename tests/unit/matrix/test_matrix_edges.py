@@ -164,3 +164,11 @@ def test_an_exclude_removes_exactly_the_points_that_it_matches(tmp_path: Path) -
     found = matrix.load(path)
     assert [c.axes["vllm"] for c in found.cells] == ["0.22.1", "0.33.0"]
     assert [dict(e.axes)["vllm"] for e in found.excluded] == ["0.23.0"]
+
+
+def test_a_development_version_is_a_value_whose_plus_is_a_dash_in_tags(tmp_path: Path) -> None:
+    cell, other, *_ = matrix.load(write(tmp_path, '"0.22.1"', '"0.25.1.dev12+g1234567"')).cells
+    assert cell.tag == "example/vllm:gb10-vllm0.25.1.dev12-g1234567-torch2.11.0-py3.13"
+    assert "vllm==0.25.1.dev12+g1234567" in request_of(cell).requirements
+    assert cell.pins["vllm"] == "0.25.1.dev12+g1234567"
+    assert other.tag.endswith("vllm0.33.0-torch2.14.0-py3.13")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import ROOT
 from support.matrices import GOOD
 from support.matrices import write as write_matrix
-from support.patches import PATCH, make
+from support.patches import PATCH, UNPROVEN, make
 
 from imagefactory.errors import InputError
 from imagefactory.matrix import matrix
 from imagefactory.patching import catalog
-from imagefactory.patching.patch import PROJECTS, Origin, State
+from imagefactory.patching.patch import IMPORTED, PROJECTS, Origin, Source, State, unproven
 from imagefactory.patching.sources import DISTRIBUTIONS
+
+#: The record of what a patch was imported from does not match.
+CHANGED = "patch-imported", 12
 
 
 def codes(root: Path) -> dict[str, str | None]:
@@ -111,11 +116,23 @@ def test_of_several_patches_every_refused_one_is_reported(tmp_path: Path) -> Non
     assert [one.code for one in caught.value.problems] == ["patch-draft", "patch-unknown"]
 
 
+def test_a_patch_without_a_proof_goes_into_a_series_only_if_it_says_so(tmp_path: Path) -> None:
+    sha = hashlib.sha256(b"as fetched").hexdigest()
+    folder = make(tmp_path, text=UNPROVEN + f"imported: {{address: u, sha256: {sha}}}\n")
+    (folder / IMPORTED).write_bytes(b"as fetched")
+    (folder / "proof.py").unlink()
+    cell = matrix.load(write_matrix(tmp_path)).cells[0]
+    series = catalog.series(catalog.load(tmp_path / "patches"), cell)
+    assert unproven(series) == ("vllm/one",)
+    assert series[0].patch.source == Source(address="u", sha256=sha)
+    assert unproven([replace(series[0], exempt="not here")]) == ()
+
+
 def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
     stops = {state.value for state in State if state.stops_build}
     assert stops == {"conflict", "broken"}
     goes_on = {state.value for state in State} - stops
-    assert goes_on == {"needed", "obsolete", "declared", "n/a", "unknown"}
+    assert goes_on == {"needed", "obsolete", "declared", "n/a", "unknown", "unproven"}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +148,9 @@ def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
         ("variants:", "applies_to: {flavors: [gb11]}\nvariants:", "patch-unknown-key", 7),
         ("variants:", "after: [vllm/gone]\nvariants:", "patch-unknown", 1),
         ("variants:", "after: [vllm/one]\nvariants:", "patch-cycle", 1),
+        ("variants:", "unproven: true\nvariants:", "patch-unproven", 7),
+        ("proof:\n  run: proof.py\n  kind: static\n", "", "patch-no-proof", 1),
+        ("findings: f", f"imported: {{address: u, sha256: {'a' * 64}}}\nfindings: f", *CHANGED),
     ],
 )
 def test_a_mistake_in_patch_yaml_is_reported_with_its_line(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machine import settings
 from support.matrices import write as write_matrix
-from support.patches import PATCH, make
+from support.patches import PATCH, UNPROVEN, make
 from support.sources import index
 
 from imagefactory.inbuild import proofkit
@@ -96,6 +96,25 @@ def test_a_patch_without_a_variant_stops_the_cell_only_if_its_proof_fails(
     (problem,) = checked(tmp_path, index, patch_yaml=text).problems
     assert problem.code == "patch-conflict"
     assert "no variant" in problem.what
+
+
+@pytest.mark.parametrize(("old", "state"), [("one", "unproven"), ("eins", "conflict")])
+def test_a_patch_without_a_proof_stops_the_cell_if_it_does_not_apply(
+    tmp_path: Path, index: str, old: str, state: str
+) -> None:
+    diff = f"--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n {old}\n-two\n+zwei\n"
+    done = checked(tmp_path, index, a_diff=diff, patch_yaml=UNPROVEN)
+    assert [(row.state, row.evidence[:9]) for row in done.rows] == [(state, "git apply")]
+    assert bool(done.problems) is (state == "conflict")
+
+
+def test_a_patch_without_a_proof_stops_a_cell_that_it_has_no_diff_for(
+    tmp_path: Path, index: str
+) -> None:
+    text = UNPROVEN.replace('">=0.22,<0.23"', '">=0.21,<0.22"')
+    (problem,) = checked(tmp_path, index, patch_yaml=text).problems
+    assert problem.code == "patch-conflict"
+    assert "`not_applicable`" in problem.fix
 
 
 def test_a_declared_exemption_is_neither_proven_nor_applied(tmp_path: Path, index: str) -> None:

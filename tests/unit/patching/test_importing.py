@@ -29,7 +29,7 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def imported(tmp_path: Path, using: Settings, path: Path) -> importing.Imported:
-    return importing.import_diffs(path, tmp_path / "patches", using)
+    return importing.import_diffs(str(path), tmp_path / "patches", using)
 
 
 def test_a_diff_becomes_a_draft_for_the_newest_release_that_it_applies_to(
@@ -42,6 +42,7 @@ def test_a_diff_becomes_a_draft_for_the_newest_release_that_it_applies_to(
     assert draft.draft
     assert "0.21.5" in draft.variants[0].versions
     assert draft.variants[0].diff.read_text().splitlines()[1:] == DIFF.splitlines()
+    assert draft.proof is not None
     said = overlay.prove(draft.proof.script, tmp_path)
     assert said == (overlay.INCONCLUSIVE, "inconclusive: this proof is not written yet")
 
@@ -87,7 +88,7 @@ def test_a_folder_of_diffs_becomes_one_draft_and_other_files_are_listed(
 
 def test_the_release_can_be_given(tmp_path: Path, using: Settings) -> None:
     path = write(tmp_path, x__diff=DIFF) / "x.diff"
-    done = importing.import_diffs(path, tmp_path / "patches", using, on="0.20.0")
+    done = importing.import_diffs(str(path), tmp_path / "patches", using, on="0.20.0")
     assert done.version == "0.20.0"
 
 

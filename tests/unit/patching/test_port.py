@@ -321,6 +321,20 @@ def test_a_clean_merge_without_a_verdict_is_merged_but_unproven(
     assert len(worktree.unfinished(using)) == (not draft)
 
 
+def test_a_patch_that_is_unproven_anyway_is_ported_if_it_merges_cleanly(
+    patch: Patch, using: Settings
+) -> None:
+    text = ENTRY.partition("proof:\n")[0] + "unproven: true\n"
+    (patch.folder / "patch.yaml").write_text(text)
+    assert ported(again(patch.folder), "0.20.0", using).outcome == "already applies"
+    assert ported(again(patch.folder), "0.21.0", using).outcome == "unchanged"
+    done = ported(again(patch.folder), "0.22.0", using)
+    assert (done.outcome, done.done) == ("merged, unproven", True)
+    assert ranges(patch) == {"<0.22,>=0.20": "0.20.diff", "<0.23,>=0.22": "0.22.diff"}
+    left = ported(again(patch.folder), "0.24.0", using)
+    assert (left.outcome, left.done) == ("conflict", False)
+
+
 def test_a_change_that_upstream_has_is_already_upstream_and_no_conflict(
     patch: Patch, using: Settings
 ) -> None:

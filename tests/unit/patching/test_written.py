@@ -27,7 +27,7 @@ def test_a_draft_of_python_alone_is_for_installed_files(
 ) -> None:
     folder = tmp_path / "vllm" / "new"
     text = "".join(f"--- a/{n}\n+++ b/{n}\n@@ -1 +1 @@\n-a\n+b\n" for n in names)
-    authoring.write_draft(folder, "0.34.0", text, summary="", notes="")
+    authoring.write_draft(folder, "0.34.0", text, authoring.Words())
     data = yaml.safe_load((folder / "patch.yaml").read_text())
     assert (data["stage"], data["draft"]) == (stage, True)
     assert data["variants"] == [{"versions": ">=0.34,<0.35", "diff": "0.34.diff"}]

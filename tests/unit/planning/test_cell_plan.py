@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -10,12 +11,14 @@ from support.images import image
 from support.plans import base_image, deb, planned
 from support.project import project_lock
 
+from imagefactory.commands import tables
 from imagefactory.errors import InputError
 from imagefactory.locking.lock import FIND_LINKS, Lock, LockedToolchain
 from imagefactory.matrix.cell import Base
 from imagefactory.planning import context, image_config, layers, planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import decide
+from imagefactory.results import Planned
 from imagefactory.system.platforms import Platform
 
 
@@ -139,6 +142,35 @@ def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
     assert env(flavor.base, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/other"
     assert env(own, PATH=path)["PATH"] == "/opt/venv/bin:/usr/local/nvidia/bin:/usr/bin"
     assert env(flavor.base, locked, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/cuda"
+
+
+def test_an_unproven_patch_is_in_the_labels_the_key_and_the_decision(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = planned()
+    first, *rest = made.series
+    one = planned(series=[replace(first, patch=replace(first.patch, proof=None)), *rest])
+    name = first.patch.name
+    assert (made.unproven, one.unproven) == ((), (name,))
+    assert "io.imagefactory.unproven" not in made.labels
+    assert one.labels["io.imagefactory.unproven"] == name
+    label = one.labels[f"io.imagefactory.patch.{name.replace('/', '.')}"]
+    assert label.endswith(".diff (unproven)")
+    assert f"patches/{name}/proof.py" not in one.files
+    row = json.loads(one.files["patches/series.json"])[0]
+    assert (row["unproven"], "proof" in row) == (True, False)
+    assert one.build_key != made.build_key
+    decisions = decide([made, one], None)
+    assert [row.as_dict()["unproven"] for row in decisions] == [[], [name]]
+    shown = Planned(
+        inputs=None,  # type: ignore[arg-type]  # not shown
+        bases={},
+        decisions=decisions,
+        images=None,
+        site=None,
+    )
+    tables.plan(shown)
+    assert f"unproven patch {name}: nothing shows what it does" in capsys.readouterr().err
 
 
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:

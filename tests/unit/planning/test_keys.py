@@ -135,12 +135,14 @@ def test_every_template_is_of_an_image_or_of_a_wheel() -> None:
 def test_the_content_of_a_patch_is_in_the_key_not_its_name(part: str, tmp_path: Path) -> None:
     first, *others = planned().series
     assert first.variant is not None
-    file = first.variant.diff if part == "diff" else first.patch.proof.script
+    assert first.patch.proof is not None
+    own = first.patch.proof
+    file = first.variant.diff if part == "diff" else own.script
     copy = tmp_path / file.name
     copy.write_bytes(file.read_bytes())
 
     def changed() -> str:
-        proof = replace(first.patch.proof, script=copy) if part == "proof" else first.patch.proof
+        proof = replace(own, script=copy) if part == "proof" else own
         diff = copy if part == "diff" else first.variant.diff  # type: ignore[union-attr]
         step = replace(
             first,

@@ -44,7 +44,7 @@ def saved(folder: Path, *checks: CheckResult, **fields: str) -> Path:
     made = planned()
     right = {"digest": DIGEST, "cell": made.cell.name, "build_key": made.build_key}
     record = Receipt(
-        **{"tag": "t", "verified_at": "now", **right, **fields},
+        **{"tag": "t", "verified_at": "now", **right, **fields},  # type: ignore[arg-type]
         checks=checks or GOOD,
     )
     return receipt.save(folder, record)

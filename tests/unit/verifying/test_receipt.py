@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,16 @@ def test_only_a_required_check_that_did_not_pass_is_a_problem(
     assert made.passed is not bad
     found = receipt.problems([ONE, made])
     assert [(one.where, one.what) for one in found] == ([("t", "other: why")] if bad else [])
+
+
+def test_the_unproven_patches_of_an_image_are_in_its_receipt(tmp_path: Path) -> None:
+    made = replace(ONE, unproven=("vllm/x",))
+    file = receipt.save(tmp_path, made)
+    assert receipt.load(tmp_path, "sha256:1") == made
+    rest = {k: v for k, v in made.as_dict().items() if k != "unproven"}
+    for value, found in (({}, replace(ONE)), ({"unproven": "vllm/x"}, None)):
+        file.write_text(json.dumps({**rest, **value}))
+        assert receipt.load(tmp_path, "sha256:1") == found
 
 
 def test_without_a_required_check_nothing_has_passed() -> None:

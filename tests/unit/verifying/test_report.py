@@ -90,6 +90,13 @@ def test_the_table_fits_80_columns_and_breaks_neither_the_tag_nor_a_name(
         assert any(check.name in line and str(check.outcome) in line.lower() for line in lines)
 
 
+def test_unproven_patches_are_named_below_the_verdict(screen: io.StringIO) -> None:
+    report.show(SOME)
+    assert "unproven" not in screen.getvalue()
+    report.show(replace(SOME, unproven=("vllm/x",)))
+    assert screen.getvalue().endswith("1 unproven patch: vllm/x\n")
+
+
 def test_a_check_that_is_not_required_is_marked(screen: io.StringIO) -> None:
     report.show(SOME)
     assert "not required: needs a GPU" in screen.getvalue()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from imagefactory.inbuild.overlay import UNPROVEN
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.verifying.check_registry import Verdict, check, count, excused, failed, passed
 from imagefactory.verifying.subject import Subject
 
 NOTHING = "no patches in this image"
-#: States of patches without a proof in the image: one that does not apply to this version, and one
-#: in the binaries, whose hashes `patches-present` compares.
-NOT_PROVEN_HERE = ("n/a", "compiled in")
+#: States of patches without a proof in the image: one that does not apply to this version, one
+#: in the binaries, whose hashes `patches-present` compares, and one that has none at all.
+NOT_PROVEN_HERE = ("n/a", "compiled in", UNPROVEN)
 #: Exit codes of a proof.
 HOLDS, SYMPTOM, INCONCLUSIVE = 0, 1, 3
 
@@ -21,7 +22,8 @@ HOLDS, SYMPTOM, INCONCLUSIVE = 0, 1, 3
 def present(subject: Subject) -> Verdict:
     """The patches of the labels and of the cell are in the manifest, and their files unchanged.
 
-    Fails for a patch that was left out or added, or a patched file that was changed later.
+    Fails for a patch that was left out or added, a patched file that was changed later, or a patch
+    that is unproven where the label or the cell does not say so.
     """
     patches = subject.manifest.get("patches", [])
     names = {patch["name"] for patch in patches}
@@ -32,6 +34,7 @@ def present(subject: Subject) -> Verdict:
         if key.startswith(prefix)
     }
     faults = [f"{name} has a label and is not in the manifest" for name in sorted(labelled - names)]
+    faults += _unproven_faults(subject)
     if subject.expected:
         wanted = set(subject.expected.cell.flavor.patches)
         faults += [f"{name} is missing, the cell has it" for name in sorted(wanted - names)]
@@ -44,6 +47,24 @@ def present(subject: Subject) -> Verdict:
     if faults:
         return failed("; ".join(faults))
     return passed(", ".join(sorted(names)) or NOTHING)
+
+
+def _unproven(subject: Subject) -> list[str]:
+    """The patches that the manifest calls unproven: the only ones without a proof to run."""
+    rows = subject.manifest.get("patches", [])
+    return sorted(patch["name"] for patch in rows if patch.get("state") == UNPROVEN)
+
+
+def _unproven_faults(subject: Subject) -> list[str]:
+    found = _unproven(subject)
+    said = {"label": sorted(subject.label("unproven").split())}
+    if subject.expected:
+        said["cell"] = sorted(subject.expected.unproven)
+    return [
+        f"unproven are {', '.join(found) or 'none'}, the {who} says {', '.join(names) or 'none'}"
+        for who, names in said.items()
+        if names != found
+    ]
 
 
 def _changed(patch: Mapping[str, Any], now: Mapping[str, str | None]) -> list[str]:
@@ -90,9 +111,13 @@ def effective(subject: Subject) -> Verdict:
         return failed("; ".join(failures), seconds=seconds)
     if inconclusive:
         return excused("inconclusive here: " + "; ".join(inconclusive), seconds=seconds)
-    if not wanted:
+    unproven = _unproven(subject)
+    if not wanted and not unproven:
         return passed(NOTHING, seconds=seconds)
-    return passed(f"{count(len(wanted), 'proof')} passed", seconds=seconds)
+    parts = [f"{count(len(wanted), 'proof')} passed"] if wanted else []
+    if unproven:
+        parts.append(f"{len(unproven)} unproven: {', '.join(unproven)}")
+    return passed("; ".join(parts), seconds=seconds)
 
 
 def _last_line(text: str) -> str:

@@ -45,6 +45,15 @@ def without_patches(image: Good) -> None:
     image.labels.pop("io.imagefactory.patch.vllm.mtp-exclusion")
 
 
+def unproven(image: Good, label: str = PATCH, cell: tuple[str, ...] = (PATCH,)) -> None:
+    """An image whose manifest says that its patch is unproven; it has no proof."""
+    image.manifest["patches"][0].update(state="unproven")
+    image.facts["patches"]["proofs"].clear()
+    image.labels["io.imagefactory.unproven"] = label
+    assert image.expected is not None
+    image.expected = replace(image.expected, unproven=cell)
+
+
 FAULTS = (
     Fault(
         check="patches-present",
@@ -89,6 +98,18 @@ FAULTS = (
         says=f"{METADATA} is missing",
     ),
     Fault(
+        check="patches-present",
+        name="a patch is called unproven, and the label does not say so",
+        breaks=lambda image: unproven(image, label=""),
+        says=f"unproven are {PATCH}, the label says none",
+    ),
+    Fault(
+        check="patches-present",
+        name="a patch of the cell has a proof, and the image calls it unproven",
+        breaks=lambda image: unproven(image, cell=()),
+        says=f"unproven are {PATCH}, the cell says none",
+    ),
+    Fault(
         check="patches-effective",
         name="the symptom is still there",
         breaks=lambda image: proof(image, code=1, output="starting\nmtp.fc is quantized"),
@@ -127,6 +148,15 @@ def test_an_inconclusive_proof_is_a_skip_and_not_a_success() -> None:
     assert result.outcome is Outcome.SKIP
     assert not result.required
     assert result.detail == f"inconclusive here: {PATCH}: needs a GPU of capability 12.1"
+
+
+def test_an_unproven_patch_passes_and_is_named() -> None:
+    image = Good()
+    unproven(image)
+    results = image.results()
+    assert results["patches-present"].outcome is Outcome.PASS
+    effective = results["patches-effective"]
+    assert (effective.outcome, effective.detail) == (Outcome.PASS, f"1 unproven: {PATCH}")
 
 
 def test_without_a_known_cell_the_labels_and_the_manifest_have_to_agree() -> None:

@@ -434,6 +434,25 @@ def test_a_patch_that_the_wheel_has_already_is_left_out_and_named(image: WholeIm
     assert found.obsolete == ("vllm/one",)
 
 
+@pytest.mark.parametrize(("state", "right"), [("unproven", True), ("needed", False)])
+def test_the_manifest_calls_a_patch_unproven_if_it_has_no_proof(
+    own: WholeImage, state: str, *, right: bool
+) -> None:
+    series = json.loads(own.plan.files["patches/series.json"])
+    (row,) = series
+    del row["proof"]
+    row["unproven"] = True
+    files = {**own.plan.files, "patches/series.json": json.dumps(series).encode()}
+    own.plan = replace(own.plan, files=files)
+    for name in [name for name in own.tree if name.startswith("opt/imagefactory/proofs")]:
+        del own.tree[name]
+    own.edit(MANIFEST, own.data(MANIFEST).replace(b'"needed"', f'"{state}"'.encode()))
+    found = own.judged()
+    assert (found.changed == ()) is right
+    if not right:
+        assert "says needed of vllm/one" in names(found.changed)
+
+
 def test_a_patch_that_does_not_apply_to_the_locked_wheel_is_named(own: WholeImage) -> None:
     variant = own.plan.series[0].variant
     assert variant is not None
