@@ -7,6 +7,9 @@ SHELL := /bin/bash
 .PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
 .PHONY: faults test-faults mutants test-mutants
 
+# otherwise each of the processes of a test run compiles all modules again
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 # as modules: given as paths, mypy calls all of them `proof`
@@ -73,6 +76,7 @@ test-mutants: $(BIN)/imagefactory compiler ## mutate the factory's code, in shor
 
 # three at a time: tests that only read and compile upstream's sources, those that make wheels,
 # and those that use the one image; much of what they do runs on one core
+# releases that test_patches.py measures are drawn each day, or with SEED; test-all measures all
 E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py

@@ -64,8 +64,9 @@ def build(sources: Path, official: Path, version: str, out: Path) -> Path:
 def with_compiled(official: Path, compiled: Path, folder: Path) -> Path:
     """Write a copy of the official wheel with the libraries below ``compiled`` to ``folder``.
 
-    Its RECORD is not updated, as vLLM's build does not read it. Raises SystemExit if there are no
-    libraries, or if the official wheel lacks one of these names: vLLM would not load it.
+    Only vLLM's build reads it, so its RECORD is not updated, and nothing is compressed. Raises
+    SystemExit if there are no libraries, or if the official wheel lacks one of these names: vLLM
+    would not load it.
     """
     ours = {path.relative_to(compiled).as_posix(): path for path in sorted(compiled.rglob("*.so"))}
     folder.mkdir(parents=True)
@@ -82,7 +83,8 @@ def with_compiled(official: Path, compiled: Path, folder: Path) -> Path:
             path = ours.get(member.filename)
             if member.filename.endswith(".so"):
                 print(f"{'compiled' if path else 'official'}: {member.filename}")
-            new.writestr(member, path.read_bytes() if path else old.read(member))
+            data = path.read_bytes() if path else old.read(member)
+            new.writestr(member, data, zipfile.ZIP_STORED)  # else as the member was compressed
     return folder / official.name
 
 

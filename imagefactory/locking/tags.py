@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from imagefactory.matrix.cell import Request
@@ -24,18 +26,23 @@ def _minor(glibc: str) -> int:
     return min(int(glibc.partition(".")[2]), NEWEST_MANYLINUX)
 
 
-def target_tags(request: Request) -> list[Tag]:
+def target_tags(request: Request) -> tuple[Tag, ...]:
     """The wheel tags that the target accepts, best first."""
-    arch, version = request.platform.machine, tuple(int(part) for part in request.python.split("."))
+    return _tags(request.platform.machine, request.python, _minor(request.glibc))
+
+
+@cache
+def _tags(arch: str, python: str, glibc: int) -> tuple[Tag, ...]:
+    version = tuple(int(part) for part in python.split("."))
     # PEP 600: manylinux1 is glibc 2.5; the other architectures start at 2.17
     oldest, legacy = 17, ["manylinux2014"]
     if arch == "x86_64":
         oldest, legacy = 5, ["manylinux2014", "manylinux2010", "manylinux1"]
-    minors = range(_minor(request.glibc), oldest - 1, -1)
+    minors = range(glibc, oldest - 1, -1)
     platforms = [f"manylinux_2_{minor}_{arch}" for minor in minors]
     platforms += [f"{name}_{arch}" for name in (*legacy, "linux")]
     interpreter = f"cp{version[0]}{version[1]}"
-    return [
+    return (
         *cpython_tags(version, platforms=platforms),
         *compatible_tags(version, interpreter, platforms),
-    ]
+    )

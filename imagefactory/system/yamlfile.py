@@ -310,16 +310,20 @@ def _unfit(text: str, where: str, prefix: str) -> list[Problem]:
     if len(text) > LONGEST:
         what, fix = f"a value of {len(text)} characters", f"write at most {LONGEST}"
         return [Problem(code=f"{prefix}-too-long", where=where, what=what, fix=fix)]
-    bad = None if text.isprintable() else next(filter(_is_invisible, text), None)
+    bad = next(filter(_is_invisible, _UNUSUAL.findall(text)), None)
     if bad is None:
         return []
     what, fix = f"the character U+{ord(bad):04X} is not printable", "remove it"
     return [Problem(code=f"{prefix}-character", where=where, what=what, fix=fix)]
 
 
+#: Characters that are neither ASCII nor white space of every text.
+_UNUSUAL = re.compile(r"[^\n\t -~]")
+
+
 def _is_invisible(char: str) -> bool:
     # emoji and some scripts need the joiners
-    if char.isprintable() or char in "\n\t\u200c\u200d":
+    if char.isprintable() or char in "\u200c\u200d":
         return False
     return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.e2e import CPU, copy_project, factory, planted
+from support.e2e import CPU, Verified, copy_project, factory, planted
 
 from imagefactory.locking import store
 from imagefactory.patching import cuda_home
@@ -75,10 +75,16 @@ def cpu_image(engine: Engine) -> str:
 
 
 @pytest.fixture(scope="session")
-def verified_cpu_image(cpu_image: str) -> str:
+def verification(cpu_image: str, tmp_path_factory: pytest.TempPathFactory) -> Verified:
+    """The cpu image is verified once, as serving a model takes a minute of all cores."""
+    junit = tmp_path_factory.mktemp("verified") / "report.xml"
+    return Verified(factory("verify", cpu_image, "--json", "--junit", str(junit)), junit)
+
+
+@pytest.fixture(scope="session")
+def verified_cpu_image(cpu_image: str, verification: Verified) -> str:
     """The cpu image with a receipt."""
-    done = factory("verify", cpu_image)
-    assert done.code == 0, done.out + done.err
+    assert verification.done.code == 0, verification.done.out + verification.done.err
     return cpu_image
 
 

@@ -61,7 +61,8 @@ defaults"""
 
 def _cell(platform: str) -> str:
     return (
-        f"  - {{flavor: {FLAVOR}, platform: {platform}, python: '3.13', cuda: '13.0', channel: cu130, "
+        f"  - {{flavor: {FLAVOR}, platform: {platform}, python: '3.13', cuda: '13.0', "
+        "channel: cu130, "
         "torch: '2.11.0', vllm: '0.22.1', flashinfer: '0.6.12'}"
     )
 

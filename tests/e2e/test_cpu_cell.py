@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.e2e import CPU, PLANTED, Completed, derive, factory, planted
+from support.e2e import CPU, PLANTED, Completed, Verified, derive, factory, planted
 
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
@@ -31,10 +31,13 @@ RUN printf '%s\\n' '#!/opt/venv/bin/python' \\
  'port = int(sys.argv[sys.argv.index("--port") + 1])' \\
  'class H(BaseHTTPRequestHandler):' \\
  '    def do_GET(self): self.say({"data": [{"id": "capitals"}]})' \\
- '    def do_POST(self): self.say({"choices": [{"text": "!!!!!", "message": {"content": "!!!!!"}}]})' \\
+ '    def do_POST(self):' \\
+ '        self.say({"choices": [{"text": "!!!!!", "message": {"content": "!!!!!"}}]})' \\
  '    def say(self, what):' \\
  '        body = json.dumps(what).encode()' \\
- '        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()' \\
+ '        self.send_response(200)' \\
+ '        self.send_header("Content-Length", str(len(body)))' \\
+ '        self.end_headers()' \\
  '        self.wfile.write(body)' \\
  'HTTPServer(("", port), H).serve_forever()' > /opt/venv/bin/vllm
 """
@@ -60,15 +63,13 @@ def outcomes(out: str) -> dict[str, str]:
     return {check["name"]: check["outcome"] for check in receipt["checks"]}
 
 
-def test_the_image_serves_right_answers_and_every_check_holds(
-    cpu_image: str, tmp_path: Path
-) -> None:
-    done = factory("verify", cpu_image, "--json", "--junit", str(tmp_path / "report.xml"))
+def test_the_image_serves_right_answers_and_every_check_holds(verification: Verified) -> None:
+    done = verification.done
     assert done.code == 0, done.out + done.err
     seen = outcomes(done.out)
     assert seen["server-completions"] == seen["server-chat"] == seen["torch-layers"] == "pass"
     assert set(seen.values()) == {"pass"}
-    suite = ET.parse(tmp_path / "report.xml").getroot().find("testsuite")  # noqa: S314 - our own file
+    suite = ET.parse(verification.junit).getroot().find("testsuite")  # noqa: S314 - our own file
     assert suite is not None
     assert (suite.get("failures"), suite.get("skipped"), suite.get("tests")) == (
         "0",

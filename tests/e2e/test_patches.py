@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from support import ROOT
 from support.e2e import factory
+from support.status_page import PAGE, drawn, published, trees_of
 
 from imagefactory import opening, workspace
 from imagefactory.matrix import matrix
@@ -30,6 +32,8 @@ pytestmark = pytest.mark.e2e
 SETTINGS = from_environment(os.environ)
 EARLY = {"VLLM_USE_FLASHINFER_MOE_FP4", "VLLM_NVFP4_GEMM_BACKEND", "VLLM_FLASHINFER_MOE_BACKEND"}
 SETTINGS_OF_SEEDS = {*EARLY, "VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_BACKEND"}
+#: Releases that are drawn each time; `make test-all` measures all of them.
+SAMPLE = 4
 MTP, ROUTING = "vllm/mtp-exclusion", "vllm/nvfp4-routing-sm121"
 
 
@@ -83,7 +87,7 @@ def test_the_series_of_every_cell_holds_on_its_sources() -> None:
     assert {row["state"] for row in done.json} <= {"needed", "declared", "obsolete", "n/a"}
 
 
-def test_the_whole_series_of_gb10_holds_on_every_release() -> None:
+def wrong_in_the_series_of_gb10(releases: Iterable[str]) -> list[Measured]:
     flavor = next(
         cell.flavor
         for cell in matrix.load(ROOT / "matrix.yaml").cells
@@ -96,25 +100,47 @@ def test_the_whole_series_of_gb10_holds_on_every_release() -> None:
         tree = sources.fetch("vllm", release, SETTINGS)
         return bench.series(tree, [status.step_for(found[name], tree) for name in flavor.patches])
 
-    releases = sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS)
     with ThreadPoolExecutor(2) as pool:
         rows = [row for rows in pool.map(measured, releases) for row in rows]
-    wrong = [row for row in rows if row.state not in ("needed", "obsolete", "n/a")]
-    assert wrong == []
+    return [row for row in rows if row.state not in ("needed", "obsolete", "n/a")]
 
 
-def test_the_published_page_of_states_is_what_is_measured() -> None:
-    page = (ROOT / "docs" / "patch-status.md").read_text()
+def releases_of_vllm() -> list[str]:
+    return list(sources.releases("vllm", SpecifierSet(">=0.16,<=0.33.0"), SETTINGS))
+
+
+def test_the_whole_series_of_gb10_holds_on_the_first_the_last_and_some_other_releases() -> None:
+    first, *others, last = releases_of_vllm()
+    assert wrong_in_the_series_of_gb10([first, *drawn(others, SAMPLE), last]) == []
+
+
+@pytest.mark.large
+def test_the_whole_series_of_gb10_holds_on_every_release() -> None:
+    assert wrong_in_the_series_of_gb10(releases_of_vllm()) == []
+
+
+def as_measured(rows: Sequence[Measured]) -> list[Measured]:
+    """``rows`` of the published page, measured again."""
     patches = list(catalog.load(ROOT / "patches").values())
-    trees = [
-        sources.fetch(project, version, SETTINGS)
-        for project, section in re.findall(
-            r"^## (\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL
-        )
-        for version in re.findall(r"^\| (\d[\w.]*) \|", section, re.MULTILINE)
-    ]
     bench = opening.bench(workspace.find(ROOT / "matrix.yaml", os.environ), patches)
-    assert status.markdown(status.measure(patches, trees, bench), patches) == page
+    return status.measure(patches, trees_of(rows, SETTINGS), bench)
+
+
+def test_the_published_page_of_states_has_what_is_measured_on_some_releases() -> None:
+    page = PAGE.read_text()
+    rows = published(page)
+    some = drawn(list(dict.fromkeys((row.project, row.version) for row in rows)), SAMPLE)
+    again = as_measured([row for row in rows if (row.project, row.version) in some])
+    others = [row for row in rows if (row.project, row.version) not in some]
+    patches = list(catalog.load(ROOT / "patches").values())
+    assert status.markdown(status.by_patch([*others, *again]), patches) == page
+
+
+@pytest.mark.large
+def test_the_published_page_of_states_is_what_is_measured() -> None:
+    page = PAGE.read_text()
+    patches = list(catalog.load(ROOT / "patches").values())
+    assert status.markdown(as_measured(published(page)), patches) == page
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,18 @@ TEXT = f"""\
 TOOLS = """\
     platforms: [linux/amd64, linux/arm64]
   vllm-build:
-    requirements: [setuptools==80.9.0, setuptools-rust==1.12.0, setuptools-scm==9.2.2, wheel==0.45.1, packaging==25.0]
+    requirements:
+      - setuptools==80.9.0
+      - setuptools-rust==1.12.0
+      - setuptools-scm==9.2.2
+      - wheel==0.45.1
+      - packaging==25.0
     platforms: [linux/amd64]
 
 defaults"""
 CELL = (
-    f"  - {{flavor: {FLAVOR}, platform: linux/arm64, python: '3.13', cuda: '13.0', channel: cu130, torch: '2.11.0', "
-    "vllm: '0.22.1', flashinfer: '0.6.12'}\n\nexclude: []"
+    f"  - {{flavor: {FLAVOR}, platform: linux/arm64, python: '3.13', cuda: '13.0', "
+    "channel: cu130, torch: '2.11.0', vllm: '0.22.1', flashinfer: '0.6.12'}\n\nexclude: []"
 )
 #: What the release's own build wrote, and lists of files with their hashes.
 OWN = ("vllm/_version.py", "vllm-0.22.1.dist-info/RECORD", "vllm-0.22.1.dist-info/WHEEL")

@@ -87,10 +87,12 @@ macros = ["-D__CUDA_ARCH__=" + arch]
 macros += ["-D__CUDA_ARCH_FAMILY_SPECIFIC__=" + arch] * (target[-1] in "af")
 macros += ["-D__CUDA_ARCH_SPECIFIC__=" + arch] * target.endswith("a")
 paths = [a for a in argv if a.startswith("-I")]
-done = subprocess.run(["g++", "-E", "-P", "-x", "c++", *macros, *paths, argv[-1]], capture_output=True, text=True)
+compiler = ["g++", "-E", "-P", "-x", "c++", *macros, *paths, argv[-1]]
+done = subprocess.run(compiler, capture_output=True, text=True)
 pathlib.Path(argv[argv.index("--keep-dir") + 1], "probe.ptx").write_text(done.stdout)
 if "e2m1x2" in done.stdout and target[-1] not in "af":
-    sys.exit("ptxas, line 9; error : Instruction 'cvt with .e2m1x2' not supported on .target 'sm_" + target + "'")
+    error = "ptxas, line 9; error : Instruction 'cvt with .e2m1x2' not supported on .target "
+    sys.exit(error + "'sm_" + target + "'")
 sys.exit(done.returncode)
 """
 

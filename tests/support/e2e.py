@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
@@ -32,6 +32,13 @@ class Completed:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+class Verified(NamedTuple):
+    """What verifying an image gave: the command's result, and the report for CI systems."""
+
+    done: Completed
+    junit: Path
 
 
 def factory(*argv: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> Completed:

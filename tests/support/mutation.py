@@ -1,7 +1,7 @@
 """Spoils what a diff added to a file, in many small ways, without knowing what it is about.
 
-Python is changed by its syntax tree, everything else (CMake, CUDA, metadata) line by line. Comments,
-docstrings and the words of messages are left alone: nothing depends on them.
+Python is changed by its syntax tree, everything else (CMake, CUDA, metadata) line by line.
+Comments, docstrings and the words of messages are left alone: nothing depends on them.
 """
 
 from __future__ import annotations

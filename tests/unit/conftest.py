@@ -19,7 +19,14 @@ from imagefactory import redaction
 # Each run draws other examples, so few of them find in some runs what many find in one.
 settings.register_profile("few", max_examples=20, deadline=None)
 settings.load_profile("few")
+# Servers of tests are on loopback, whatever proxy this machine uses; and without a list of hosts,
+# requests reads the whole environment twice for each request.
+os.environ |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1")
 gc.set_threshold(50_000)  # by default, a tenth of the time goes into looking for cycles
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # tests and modules stay: looking for cycles among them finds nothing
 
 
 @pytest.fixture(autouse=True, scope="session")

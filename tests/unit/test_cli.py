@@ -6,40 +6,24 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import yaml
 from support import ROOT
+from support.program import Run, run
 
-from imagefactory import cli, redaction
+from imagefactory import cli
 from imagefactory.building import bases
-from imagefactory.errors import CheckFailedError, Problem
 from imagefactory.examples import examples
 from imagefactory.examples.examples import Example
 from imagefactory.locking import store
 from imagefactory.patching import importing
 from imagefactory.patching.importing import Imported
-from imagefactory.system import shell, ui
-from imagefactory.system.commandline import CommandLog
+from imagefactory.system import ui
 
-
-class Ended(NamedTuple):
-    """How the program ended, and what it wrote."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
+__all__ = ["run"]
 COMMANDS = [
     "init",
     "plan",
@@ -64,58 +48,6 @@ COMMANDS = [
 ]
 #: Commands whose output is not for programs, or is a shell's.
 WITHOUT_JSON = ("render", "export", "engine")
-
-
-def environment(state: Path) -> dict[str, str]:
-    """An environment in which no engine answers, and nothing of the user's is touched."""
-    return {
-        "DOCKER_HOST": f"unix://{state}/none.sock",
-        "IMAGEFACTORY_ENGINE_DIR": str(state),
-        "XDG_STATE_HOME": str(state),
-        "COLUMNS": "200",
-    }
-
-
-@pytest.fixture
-def run(
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
-    """Runs the program's entry point in this process, which saves the start of an interpreter."""
-    state = tmp_path_factory.mktemp("state")
-
-    def run(*argv: str, cwd: Path = ROOT) -> Ended:
-        handler = signal.getsignal(signal.SIGTERM)
-        with monkeypatch.context() as changed:
-            changed.chdir(cwd)
-            changed.setattr(sys, "argv", ["imagefactory", *argv])
-            changed.setattr(shell, "LOG", CommandLog())
-            for name, value in environment(state).items():
-                changed.setenv(name, value)
-            with pytest.raises(SystemExit) as ended:
-                cli.main()
-        signal.signal(signal.SIGTERM, handler)
-        captured = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Ended(ended.value.code, captured.out, captured.err)
-
-    return run
-
-
-def start(state: Path, *argv: str, **more: Any) -> subprocess.Popen[str]:
-    """Starts the program as a user does."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "imagefactory", *argv],
-        cwd=ROOT,
-        env={**os.environ, **environment(state), **more},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # what runs in the background of a shell inherits that Ctrl-C is ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -392,129 +324,3 @@ def test_building_without_an_engine_is_a_setup_error(run: Run) -> None:
     done = run("build", "--matrix")
     assert done.code == 3
     assert "imagefactory engine up" in done.err
-
-
-def ending(monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> None:
-    """Let the program run ``command`` in place of what the command line says."""
-    monkeypatch.setattr(cli, "app", lambda **_: command())
-
-
-def broken(result: object) -> Callable[[], None]:
-    def command() -> None:
-        if result is not None:
-            ui.emit_json(result)
-        raise CheckFailedError(Problem(code="check-failed", where="tag", what="x", fix="y"))
-
-    return command
-
-
-FAILED = {
-    "errors": [{"code": "check-failed", "where": "tag", "what": "x", "fix": "y", "detail": ""}],
-    "exit_code": 1,
-}
-
-
-@pytest.mark.parametrize(
-    ("result", "document"),
-    [(None, FAILED), ({"a": 1}, {"a": 1, **FAILED}), ([{"a": 1}], [{"a": 1}]), ([], [])],
-)
-def test_with_json_a_failure_is_one_document_on_standard_output(
-    monkeypatch: pytest.MonkeyPatch, run: Run, result: object, document: object
-) -> None:
-    ending(monkeypatch, broken(result))
-    done = run("verify", "tag", "--json")
-    assert (done.code, json.loads(done.out)) == (1, document)
-    assert "error: tag: x [check-failed]" in done.err
-
-
-def test_without_json_a_failure_is_text_on_standard_error(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    ending(monkeypatch, broken(None))
-    for argv in (["verify"], ["verify", "--", "--json"]):
-        done = run(*argv)
-        assert (done.code, done.out) == (1, "")
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["plan", "--nonsense", "--json"],
-        ["patch", "check", "--json"],
-        ["plan", "--json", "--select"],
-        ["plan", "--json", "--select", "flavour=x"],
-        ["build", "--json"],
-        ["verify", "tag", "--from", "folder", "--json"],
-    ],
-)
-def test_with_json_wrong_input_is_a_document_too(run: Run, argv: list[str]) -> None:
-    done = run(*argv)
-    found = json.loads(done.out)
-    assert (done.code, found["exit_code"]) == (2, 2)
-    assert all(one["what"] and one["fix"] for one in found["errors"])
-
-
-def test_with_json_a_bug_is_a_document_and_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def bug(**_: object) -> None:
-        redaction.remember("s3cret-word")
-        raise KeyError("s3cret-word")
-
-    monkeypatch.setattr(cli, "app", bug)
-    monkeypatch.setattr(sys, "argv", ["imagefactory", "plan", "--json"])
-    monkeypatch.setattr(shell, "LOG", CommandLog())
-    handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    signal.signal(signal.SIGTERM, handler)
-    assert ended.value.code == 1
-    written = capsys.readouterr()
-    (error,) = json.loads(written.out)["errors"]
-    assert (error["code"], error["what"]) == ("internal-error", "KeyError: '***'")
-    assert "Traceback (most recent call last)" in written.err
-    assert "s3cret-word" not in written.out + written.err
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "name"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
-)
-def test_with_json_a_command_that_is_stopped_is_a_document_too(
-    tmp_path: Path, number: int, code: int, name: str
-) -> None:
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/up\nexec sleep 30\n")
-    docker.chmod(0o755)
-    process = start(tmp_path, "plan", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    up = tmp_path / "up"
-    while not up.exists() or len(up.read_text().splitlines()) < 2:  # engine and Buildx
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, number)  # as a terminal does
-    out, said = process.communicate(timeout=60)
-    found = json.loads(out)
-    assert (process.returncode, found["exit_code"]) == (code, code)
-    assert [one["code"] for one in found["errors"]] == [name]
-    assert "Traceback" not in said
-
-
-def test_the_real_program_plans_and_fails_with_one_document_each(tmp_path: Path) -> None:
-    with start(tmp_path, "plan", "--json") as planned:
-        out, said = planned.communicate()
-    assert planned.returncode == 0, said
-    assert {row["action"] for row in json.loads(out)} == {"build"}
-    logged = (tmp_path / "imagefactory" / "logs" / "commands.log").read_text()
-    assert "docker version --format" in logged
-    with start(tmp_path, "build", "--matrix", "--json") as refused:
-        out, said = refused.communicate()
-    assert (refused.returncode, json.loads(out)["exit_code"]) == (3, 3)
-    assert "[no-engine]" in said
-
-
-def test_output_that_the_terminal_cannot_encode_is_escaped(tmp_path: Path) -> None:
-    argv = "plan", "--explain", "cpu* not é\x1b[2J"
-    with start(tmp_path, *argv, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as process:
-        out, said = process.communicate()
-    assert process.returncode == 0, said
-    assert out.startswith(r"cpu* not \xe9\x1b[2J")

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from support.index import serve, torch, unpacker, wheel
 from support.machine import DOWN
 from support.matrices import write as write_matrix
 from support.plans import base_image
+from support.program import Run, runner
 
-from imagefactory import cli
 from imagefactory.locking import bases, store
 from imagefactory.locking.lock import LockedBase
 from imagefactory.matrix.cell import Base
-from imagefactory.system import shell
-from imagefactory.system.commandline import CommandLog
 from imagefactory.system.platforms import Platform
 
 GOOD, BAD = "0.22.1", "0.33.0"
-
-
-class Ended(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -64,16 +51,7 @@ def _base(base: Base, *_: object, **__: object) -> list[LockedBase]:
 
 @pytest.fixture
 def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*argv: str) -> Ended:
-        monkeypatch.chdir(project)
-        monkeypatch.setattr(sys, "argv", ["imagefactory", *argv])
-        monkeypatch.setattr(shell, "LOG", CommandLog())
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Ended(ended.value.code, out, err)
-
-    return run
+    return runner(monkeypatch, capsys, project)
 
 
 def test_what_can_be_resolved_is_written_and_the_rest_is_an_error_at_the_end(

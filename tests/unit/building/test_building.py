@@ -41,8 +41,8 @@ bad = json.loads((here / "bad").read_text())
 for name in names:
     error = "exit code: 1" if name in bad else "context canceled" if set(names) & set(bad) else ""
     target = bad.get(name) or name
-    print(json.dumps({"vertexes": [{"digest": name, "name": f"[{target} layer 1/1] RUN x", "started": "t",
-                                    "completed": "t", "error": error}]}))
+    vertex = {"digest": name, "name": f"[{target} layer 1/1] RUN x", "error": error}
+    print(json.dumps({"vertexes": [{**vertex, "started": "t", "completed": "t"}]}))
 sys.exit(1 if set(names) & set(bad) else 0)
 """
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -106,11 +108,16 @@ def answer(request: BaseHTTPRequestHandler, state: Server) -> None:
         request.close_connection = True
 
 
+#: Reading the certificate authorities takes 60 ms.
+authorities = cache(ssl.create_default_context)
+
+
 @pytest.fixture
 def listing(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The list of a layer with one wheel, which the index of ``server`` has."""
     monkeypatch.setattr(archives, "ARCHIVES", tmp_path / "archives")
     monkeypatch.setattr(simple_index, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(ssl, "create_default_context", authorities)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UV_DEFAULT_INDEX", server.index)
@@ -241,6 +248,8 @@ def test_a_line_without_a_hash_ends_the_build(listing: Path) -> None:
 def test_requests_go_through_the_proxy_of_the_environment(
     server: Server, listing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.delenv("NO_PROXY")
     monkeypatch.setenv("http_proxy", f"http://{server.address}")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://index.invalid/simple")
     assert "HTTP 404" in refusal(listing)

@@ -155,7 +155,8 @@ def test_an_extension_that_installs_no_library_with_its_name_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.18)\nproject(x NONE)\nadd_custom_target(_C)\nadd_custom_target(_D)\n"
+        "cmake_minimum_required(VERSION 3.18)\nproject(x NONE)\n"
+        "add_custom_target(_C)\nadd_custom_target(_D)\n"
         "install(FILES CMakeLists.txt DESTINATION vllm RENAME _D.abi3.so COMPONENT _D)\n"
     )
     (tmp_path / "ccache").symlink_to("/bin/true")
@@ -170,7 +171,7 @@ def test_an_extension_that_installs_no_library_with_its_name_is_an_error(
 
 def official(folder: Path) -> Path:
     path = folder / "vllm-1-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as file:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name in ("vllm/a.abi3.so", "vllm/b.abi3.so", "vllm/__init__.py"):
             file.writestr(name, f"official {name}")
     return path
@@ -183,12 +184,15 @@ def compiled(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_compiled_libraries_replace_the_official_ones(tmp_path: Path) -> None:
+def test_compiled_libraries_replace_the_official_ones_and_nothing_is_compressed(
+    tmp_path: Path,
+) -> None:
     mixed = wheelmaker.with_compiled(
         official(tmp_path), compiled(tmp_path / "c", "vllm/b.abi3.so"), tmp_path / "mixed"
     )
     with zipfile.ZipFile(mixed) as file:
         found = {name: file.read(name).decode().split()[0] for name in file.namelist()}
+        assert {member.compress_type for member in file.infolist()} == {zipfile.ZIP_STORED}
     assert found == {
         "vllm/a.abi3.so": "official",
         "vllm/b.abi3.so": "compiled",

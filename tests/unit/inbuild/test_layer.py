@@ -37,7 +37,8 @@ for name in ("pkg/__init__.py", "pkg/tests/test_a.py"):
     (site / name).write_text("")
 (site / "pkg/link").symlink_to("nowhere")
 (info / "uv_cache.json").write_text("{{}}")
-rows = ["pkg/__init__.py,,", "pkg/tests/test_a.py,,", "pkg-1.dist-info/uv_cache.json,sha256=x,2", "last,,"]
+rows = ["pkg/__init__.py,,", "pkg/tests/test_a.py,,"]
+rows += ["pkg-1.dist-info/uv_cache.json,sha256=x,2", "last,,"]
 (info / "RECORD").write_text("".join(row + "\\n" for row in rows))
 """
 

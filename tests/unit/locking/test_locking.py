@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import uv
@@ -17,11 +18,13 @@ from support.matrices import write as write_matrix
 
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
 from imagefactory.locking import locking, requirements, store, tags
+from imagefactory.locking.changes import Change
 from imagefactory.locking.lock import Lock, Resolution, TorchBuild, Wheel
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching.sources import DISTRIBUTIONS
 from imagefactory.planning import layers
+from imagefactory.settings import Settings
 from imagefactory.system import shell
 from imagefactory.system.platforms import Platform
 
@@ -42,59 +45,67 @@ def cells(tmp_path: Path) -> tuple[Cell, ...]:
     return matrix.load(write_matrix(tmp_path)).cells
 
 
+class Locked(NamedTuple):
+    """What locking all cells gave, with an index that nothing changes afterwards."""
+
+    lock: Lock
+    changes: Sequence[Change]
+    cells: tuple[Cell, ...]
+    using: Settings
+    url: str
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
+    folder = tmp_path_factory.mktemp("locked")
+    cells = matrix.load(write_matrix(folder)).cells
+    with serve(wheels_of_matrix(folder / "files"), folder / "www") as url:
+        using = settings(folder, url)
+        yield Locked(*locking.update(None, cells, using), cells, using, url)
+
+
 def codes(error: FactoryError) -> list[str]:
     return [problem.code for problem in error.problems]
 
 
-def test_every_cell_has_wheels_with_hash_size_and_index(
-    tmp_path: Path, files: Path, index: str, cells: tuple[Cell, ...]
-) -> None:
-    lock, changes = locking.update(None, cells, settings(tmp_path, index))
-    assert lock.uncovered(cells) == ()
+def test_every_cell_has_wheels_with_hash_size_and_index(locked: Locked, files: Path) -> None:
+    lock = locked.lock
+    assert lock.uncovered(locked.cells) == ()
     assert len(lock.resolutions) == 3
     leaf = lock.resolutions[0].wheel("leaf")
     assert leaf is not None
     assert leaf.size == (files / leaf.filename).stat().st_size
-    assert leaf.index == index
+    assert leaf.index == locked.url
     assert lock.resolutions[0].torch == TorchBuild(version="2.11.0+cu130", cuda="13.0")
-    assert len(changes) == 10
+    assert len(locked.changes) == 10
 
 
 def test_the_same_resolutions_give_the_same_bytes_and_round_trip(
-    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+    locked: Locked, tmp_path: Path
 ) -> None:
-    lock, _ = locking.update(None, cells, settings(tmp_path, index))
-    again, _ = locking.update(None, tuple(reversed(cells)), settings(tmp_path, index))
-    assert store.dumps(lock) == store.dumps(again)
-    store.write(tmp_path / "wheels.lock", lock, guards=tmp_path)
-    assert store.read(tmp_path / "wheels.lock") == lock
+    again, _ = locking.update(None, tuple(reversed(locked.cells)), locked.using)
+    assert store.dumps(locked.lock) == store.dumps(again)
+    store.write(tmp_path / "wheels.lock", locked.lock, guards=tmp_path)
+    assert store.read(tmp_path / "wheels.lock") == locked.lock
 
 
-def test_an_unchanged_request_needs_no_network(
-    tmp_path: Path, index: str, cells: tuple[Cell, ...]
-) -> None:
-    lock, _ = locking.update(None, cells, settings(tmp_path, index))
-    again, changes = locking.update(lock, cells, settings(tmp_path, DOWN))
-    assert again == lock
+def test_an_unchanged_request_needs_no_network(locked: Locked, tmp_path: Path) -> None:
+    again, changes = locking.update(locked.lock, locked.cells, settings(tmp_path, DOWN))
+    assert again == locked.lock
     assert changes == []
 
 
-def test_a_changed_reason_is_written_without_resolving(
-    tmp_path: Path, index: str, cells: tuple[Cell, ...]
-) -> None:
-    lock, _ = locking.update(None, cells, settings(tmp_path, index))
+def test_a_changed_reason_is_written_without_resolving(locked: Locked, tmp_path: Path) -> None:
     changed = tuple(
-        replace(c, overrides=tuple(replace(o, reason="better") for o in c.overrides)) for c in cells
+        replace(c, overrides=tuple(replace(o, reason="better") for o in c.overrides))
+        for c in locked.cells
     )
-    again, _ = locking.update(lock, changed, settings(tmp_path, DOWN))
+    again, _ = locking.update(locked.lock, changed, settings(tmp_path, DOWN))
     assert "better" in store.dumps(again)
 
 
-def test_a_resolution_that_no_cell_needs_is_dropped(
-    tmp_path: Path, index: str, cells: tuple[Cell, ...]
-) -> None:
-    lock, _ = locking.update(None, cells, settings(tmp_path, index))
-    fewer, changes = locking.update(lock, cells[:1], settings(tmp_path, DOWN))
+def test_a_resolution_that_no_cell_needs_is_dropped(locked: Locked, tmp_path: Path) -> None:
+    fewer, changes = locking.update(locked.lock, locked.cells[:1], settings(tmp_path, DOWN))
     assert len(fewer.resolutions) == 1
     assert {change.new for change in changes} == {""}
 
@@ -186,11 +197,8 @@ def test_a_wheel_of_a_local_folder_is_locked_without_its_path(
     assert str(tmp_path) not in store.dumps(lock).replace(index, "")
 
 
-def test_check_passes_while_every_wheel_is_available(
-    tmp_path: Path, index: str, cells: tuple[Cell, ...]
-) -> None:
-    lock, _ = locking.update(None, cells, settings(tmp_path, index))
-    assert locking.check(lock, cells, settings(tmp_path, index)) == ()
+def test_check_passes_while_every_wheel_is_available(locked: Locked) -> None:
+    assert locking.check(locked.lock, locked.cells, locked.using) == ()
 
 
 def test_check_fails_when_a_wheel_disappears_and_passes_again_when_a_folder_has_it(
@@ -218,12 +226,12 @@ def test_an_index_that_is_down_matters_only_for_wheels_not_found_elsewhere(
 
 
 def test_check_reports_uncovered_cells_unused_resolutions_and_a_wrong_torch(
-    tmp_path: Path, index: str, cells: tuple[Cell, ...]
+    locked: Locked,
 ) -> None:
-    lock, _ = locking.update(None, cells[:2], settings(tmp_path, index))
-    swapped = replace(lock.resolutions[0], torch=TorchBuild(version="2.11.0+cpu", cuda=None))
-    lock = replace(lock, resolutions=(swapped, *lock.resolutions[1:]))
-    found = {problem.code for problem in locking.check(lock, cells[1:], settings(tmp_path, index))}
+    torch = TorchBuild(version="2.11.0+cpu", cuda=None)
+    first, second, _ = locked.lock.resolutions
+    lock = replace(locked.lock, resolutions=(replace(first, torch=torch), second))
+    found = {problem.code for problem in locking.check(lock, locked.cells[1:], locked.using)}
     assert found == {"lock-uncovered", "lock-dead", "torch-cpu-build"}
 
 

@@ -70,27 +70,33 @@ def test_a_probe_gets_the_manifest(tmp_path: Path) -> None:
     assert report["facts"]["good"]["manifest"] == {"cell": "a-cell", "patches": []}
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        (
-            "def facts(context):\n    return 1 / 0\n",
-            "ZeroDivisionError: division by zero (checks/bad/probe.py:2)",
-        ),
-        ("def facts(context):\n    raise SystemExit(7)\n", "SystemExit: 7 (checks/bad/probe.py:2)"),
-        ("import nonesuch\n", "No module named 'nonesuch' (checks/bad/probe.py:1)"),
-        ("def facts(:\n", "SyntaxError: "),
-        ("FACTS = {}\n", "has no attribute 'facts'"),
-        ("def facts(context):\n    return None\n", "TypeError: "),
-        ("def facts(context):\n    return {'path': context.site}\n", "not JSON serializable"),
-    ],
-)
-def test_a_probe_that_fails_loses_no_facts_but_its_own(
-    tmp_path: Path, source: str, said: str
-) -> None:
-    report = collect(ImageTree(tmp_path), bad=source, good=GOOD)
-    assert report["errors"].keys() == {"bad"}
-    assert said in report["errors"]["bad"]
+#: Probes that fail, and what is said about them.
+BAD = {
+    "divides": (
+        "def facts(context):\n    return 1 / 0\n",
+        "ZeroDivisionError: division by zero (checks/divides/probe.py:2)",
+    ),
+    "exits": (
+        "def facts(context):\n    raise SystemExit(7)\n",
+        "SystemExit: 7 (checks/exits/probe.py:2)",
+    ),
+    "imports": ("import nonesuch\n", "No module named 'nonesuch' (checks/imports/probe.py:1)"),
+    "malformed": ("def facts(:\n", "SyntaxError: "),
+    "empty": ("FACTS = {}\n", "has no attribute 'facts'"),
+    "none": ("def facts(context):\n    return None\n", "TypeError: "),
+    "path": (
+        "def facts(context):\n    return {'path': context.site}\n",
+        "not JSON serializable",
+    ),
+}
+
+
+def test_probes_that_fail_lose_no_facts_but_their_own(tmp_path: Path) -> None:
+    sources = {name: source for name, (source, _) in BAD.items()}
+    report = collect(ImageTree(tmp_path), **sources, good=GOOD)
+    assert report["errors"].keys() == BAD.keys()
+    said = {name: text for name, (_, text) in BAD.items()}
+    assert {n: said[n] for n, error in report["errors"].items() if said[n] not in error} == {}
     assert report["facts"].keys() == {"good"}
 
 

@@ -1,4 +1,4 @@
-"""Package indexes are read only if they are signed, current, and of the suite that was asked for."""
+"""Package indexes are read only if they are signed, current, and of the requested suite."""
 
 from __future__ import annotations
 
