@@ -20,6 +20,11 @@ _IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
 When = dict[str, Text | list[Text]]
 
 
+def _no_bool(value: object) -> object:
+    """``value``, but as a text if it is a truth value, for Python takes ``true`` for 1."""
+    return str(value) if isinstance(value, bool) else value
+
+
 class BaseEntry(Strict):
     """A distribution that images are based on: Debian packages, or an image of a registry."""
 
@@ -236,7 +241,7 @@ class MovingTagEntry(Strict):
 class MatrixFile(Strict):
     """matrix.yaml: the images to build."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_no_bool)]
     repository: Annotated[Text, Field(pattern=_REPOSITORY)]
     tags: Annotated[
         list[Text],

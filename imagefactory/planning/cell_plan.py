@@ -14,6 +14,7 @@ from imagefactory.matrix.cell import Base, Cell
 from imagefactory.patching.patch import Step, unproven
 from imagefactory.planning import context, image_config, render
 from imagefactory.planning.image_config import CUDA_HOME, LABEL
+from imagefactory.planning.templates import read
 from imagefactory.system.platforms import Platform
 
 __all__ = ["LABEL", "ROOT", "BaseImage", "CellPlan", "base_image", "compose"]
@@ -118,7 +119,7 @@ def compose(
         **context.wheel_lists(resolution, toolchain),
         **context.patch_files(series, cell.flavor.build),
         **context.program_files("image"),
-        "image/entrypoint": render.find(templates, "entrypoint").read_bytes(),
+        "image/entrypoint": read(render.find(templates, "entrypoint")).encode(),
     }
     labels = image_config.labels(cell, resolution, series, base.locked, base_digest=base.digest)
     # rendered once: the key is computed from the text with zeros where the key goes
@@ -177,7 +178,7 @@ def _dockerfile(
     labels: Mapping[str, str],
 ) -> str:
     cuda = cell.axes.get("cuda", "").partition(".")[0] if toolchain else None
-    written = render.find(templates, STAGES).stat().st_mtime_ns
+    written = render.find(templates, STAGES).lstat().st_mtime_ns
     glibc = cell.flavor.base.glibc
     values = {
         "cell": {"name": cell.name},

@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.settings import Debian
+from imagefactory.settings import Debian, split_account
 from imagefactory.system import web
 
 _APT = Path("/etc/apt")
@@ -81,9 +81,22 @@ class Index:
 
 
 def mirror(archive: str, debian: Debian, apt: Path = _APT) -> str:
-    """The URL of ``archive``: of the settings, else of the machine's own apt, else Debian's."""
+    """The URL of ``archive``: of the settings, else of the machine's own apt, else Debian's.
+
+    It has no credentials: see ``account_for``.
+    """
     chosen = dict(debian.mirrors).get(archive)
-    return chosen or _mirror_of_apt(archive, apt) or _DEFAULTS[archive]
+    return chosen or split_account(_mirror_of_apt(archive, apt) or _DEFAULTS[archive])[0]
+
+
+def account_for(url: str, debian: Debian, apt: Path = _APT) -> tuple[str, str] | None:
+    """User and password for ``url``, if it is below an archive whose URL came with them."""
+    found = dict(debian.accounts)
+    for archive in _DEFAULTS:
+        root, account = split_account(_mirror_of_apt(archive, apt) or "")
+        if account:
+            found.setdefault(root, account)
+    return next((one for root, one in found.items() if f"{url}/".startswith(f"{root}/")), None)
 
 
 def _mirror_of_apt(archive: str, apt: Path) -> str | None:
@@ -144,7 +157,7 @@ def _versions(
             return rows
     except (OSError, ValueError, AttributeError, RecursionError):
         pass
-    text = _packages(url, folder, hashes)
+    text = _packages(url, folder, hashes, debian)
     rows = {n.decode(): v.decode() for n, v in _VERSION.findall(text)}
     new = path.with_name(f".{path.name}.part")
     new.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +184,7 @@ def _part(
     """The indexes of one part, each with its architecture."""
     url, hashes = _release(archive, codename, of, debian)
     return [
-        (arch, Index(archive=archive, text=_packages(url, f"{name}/binary-{arch}", hashes)))
+        (arch, Index(archive=archive, text=_packages(url, f"{name}/binary-{arch}", hashes, debian)))
         for arch in architectures
         for name in of.components
     ]
@@ -182,19 +195,19 @@ def _release(
 ) -> tuple[str, dict[str, str]]:
     """The URL of a part, and the hashes in its signed InRelease file."""
     url = f"{mirror(archive, debian)}/dists/{codename}"
-    release = _verified(_get(f"{url}/InRelease"), url, debian.keys or of.keys)
+    release = _verified(_get(f"{url}/InRelease", debian), url, debian.keys or of.keys)
     _check(release, codename, url, of)
     return url, _hashes(release)
 
 
-def _packages(url: str, folder: str, hashes: Mapping[str, str]) -> bytes:
+def _packages(url: str, folder: str, hashes: Mapping[str, str], debian: Debian) -> bytes:
     """The text of the package index in ``folder``."""
     name = f"{folder}/Packages.xz"
     if name not in hashes:
         what = f"{url} has no packages for {folder.rpartition('-')[2]}"
         raise fail(CheckFailedError, "debian-no-architecture", what, fix="choose another suite")
     sha256 = hashes[name]
-    data = _get(f"{url}/{folder}/by-hash/SHA256/{sha256}")
+    data = _get(f"{url}/{folder}/by-hash/SHA256/{sha256}", debian)
     if hashlib.sha256(data).hexdigest() != sha256:
         what = f"{url}/{name} does not have the hash that InRelease gives"
         fix = "try again later: the mirror may be in the middle of an update"
@@ -202,9 +215,9 @@ def _packages(url: str, folder: str, hashes: Mapping[str, str]) -> bytes:
     return lzma.decompress(data)
 
 
-def _get(url: str) -> bytes:
+def _get(url: str, debian: Debian) -> bytes:
     file = io.BytesIO()
-    web.download(url, file, code="debian-unreachable")
+    web.download(url, file, code="debian-unreachable", account=account_for(url, debian))
     return file.getvalue()
 
 

@@ -125,6 +125,8 @@ def test_compilers_are_run_for_the_first_architecture_and_their_code_is_searched
     assert found["nvcc"] == {"code": 0, "output": ""}
     assert found["ptxas"] == {"code": 255, "output": "wrong"}
     assert found["hardware_conversions"] == 1
+    image.manifest(toolchain=None, cuda_home="/usr/local/cuda")
+    assert "ptxas" in image.facts("compilers", CUDA_HOME="/nonexistent", TRITON_PTXAS_PATH="/x")
 
 
 @pytest.mark.parametrize(("files_judged", "result"), [(False, "-c"), (True, "-cubin")])

@@ -92,6 +92,8 @@ def test_missing_and_unused_files_and_dangling_links_are_named(tmp_path: Path) -
     image.write("numpy/here.py", "1234")
     image.write("numpy/__pycache__/here.cpython-313.pyc", "")
     image.write("numpy/lib/libnpymath.a", "")
+    image.write("numpy/old.pyo", "")
+    image.write("numpy/wheel.whl", "")
     image.write("nvidia/nvshmem/lib/libnvshmem_device.a", "")
     (image.site / "numpy" / "ptxas").symlink_to("/nowhere/ptxas")
     contents = image.facts("contents")
@@ -99,6 +101,8 @@ def test_missing_and_unused_files_and_dangling_links_are_named(tmp_path: Path) -
     assert [Path(name).name for name in contents["unused"] if name.startswith(str(image.site))] == [
         "here.cpython-313.pyc",
         "libnpymath.a",
+        "old.pyo",
+        "wheel.whl",
     ]
     assert contents["dangling"] == [str(image.site / "numpy" / "ptxas")]
 
