@@ -3,8 +3,9 @@
     python benchmarks/disk.py [--select CELL] [--markdown PAGE]
 
 The build cache is emptied and the base built; then `imagefactory build` makes one cell. Meanwhile
-the size of the engine's data folder is read once a second, which includes the base, the archives
-of the wheels and the build cache; for `into a folder`, that folder is added. The limit is measured
+the size of the engine's data folder and of imagefactory's cache folder is read once a second, which
+includes the archives of the wheels, the layers made from them and the build cache; for `into a
+folder`, that folder is added. The limit is measured
 in the same run: uv unpacks the same wheels from the same index into one folder, with an empty
 cache, and zstd compresses that folder once.
 """
@@ -42,6 +43,7 @@ from measure import (
 from report import WIDTH, Goal, amount
 
 from imagefactory.building import disk
+from imagefactory.building.stack import stack
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.tags import uv_platform
 from imagefactory.matrix import matrix
@@ -141,11 +143,15 @@ def cold(project: scratch.Project, plan: CellPlan, engine: Engine, output: str) 
     plans, found = project.plan([plan.cell], engine)
     file = project.bakefile(plans, found, engine, "base")
     targets = json.loads(file.read_text(encoding="utf-8"))["target"]
+    shutil.rmtree(file.parent / stack.LAYOUTS)
+    project.forget()
     remove_images(engine)
     prune(engine, downloads=True)
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=Path(engine.data_root).parent))
-        watch = stack.enter_context(Sampler(engine.data_root, folder))
+    with ExitStack() as opened:
+        folder = opened.enter_context(
+            tempfile.TemporaryDirectory(dir=Path(engine.data_root).parent)
+        )
+        watch = opened.enter_context(Sampler(engine.data_root, folder, str(project.folder)))
         base = clock(
             lambda: [
                 bake(engine, file, name, keep=False) for name in targets if name != plan.cell.name
@@ -176,18 +182,18 @@ def goals(name: str, built: Cold, least: Limit, image: int) -> list[Goal]:
     ]
 
 
-def run(options: argparse.Namespace, stack: ExitStack) -> None:
+def run(options: argparse.Namespace, opened: ExitStack) -> None:
     """Measure, show the results, and write the page if it was asked for."""
     settings = from_environment(os.environ)
     engine = Engine.connect(os.environ, settings.state)
-    run_exclusively(stack, settings.state / "bench.lock")
+    run_exclusively(opened, settings.state / "bench.lock")
     facts = machine(engine)
     (cell, *_) = select(matrix.load(ROOT / "matrix.yaml").cells, [options.select])
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
+    folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
     project = scratch.copy(folder, [cell.flavor.name])
     (plan,), _ = project.plan(select(project.inputs.matrix.cells, [cell.name]), engine)
-    stack.callback(remove_images, engine)
-    stack.callback(prune, engine, downloads=True)
+    opened.callback(remove_images, engine)
+    opened.callback(prune, engine, downloads=True)
     wait_for_space(engine, disk.wheels_of([plan]) * disk.ENGINE.peak)
     least = limit(plan, settings)
     measured: list[Goal] = []
@@ -229,8 +235,8 @@ def main() -> None:
     options = parser.parse_args()
 
     def work() -> None:
-        with ExitStack() as stack:
-            run(options, stack)
+        with ExitStack() as opened:
+            run(options, opened)
 
     command(work)
 

@@ -139,7 +139,8 @@ def measure(
 def measure_ours(bench: Bench, report: Report) -> Cost:
     """Measure imagefactory: a cold bake, the overhead of `imagefactory build`, a changed patch."""
     name = bench.plan.cell.name
-    cold = bake(bench.engine, bench.ours, name, cold=True)
+    layers = bench.project.layers(bench.plan)
+    cold = layers + bake(bench.engine, bench.ours, name, cold=True)
     cell = [bench.plan.cell]
 
     def overhead() -> None:
@@ -216,12 +217,13 @@ def _steps_of(bench: Bench, cell: Cell, plans: list[CellPlan], found: Bases) -> 
     bake(bench.engine, known, cell.name, keep=False)
     prune(bench.engine)
     for shared in json.loads(known.read_text(encoding="utf-8"))["target"]:
-        if shared.startswith(("base-", "builder-")):
+        if shared.startswith("builder-"):
             bake(bench.engine, known, shared, keep=False)
     uncached = BakeOptions(uncached="cells")
     file = bench.project.bakefile(plans, found, bench.engine, "also", uncached)
+    plan = next(one for one in plans if one.cell.name == cell.name)
     try:
-        return bake(bench.engine, file, cell.name)
+        return bench.project.layers(plan) + bake(bench.engine, file, cell.name)
     finally:
         remove_images(bench.engine)
         prune(bench.engine)

@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from imagefactory import opening, workspace
 from imagefactory.building import bakefile, building
 from imagefactory.building.bakefile import BakeOptions
+from imagefactory.building.stack import stack
 from imagefactory.locking import locking
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning import planning
@@ -110,7 +111,27 @@ class Project:
         """Write the bake file of ``plans``, as ``imagefactory render`` does."""
         contexts = opening.contexts(self.workspace, self.inputs, self.folder / name)
         own = building.of_platform(found, engine.platform)
-        return bakefile.write_cells(contexts, plans, own, options or BakeOptions())
+        layouts = contexts.folder / stack.LAYOUTS
+        stacks = {one.cell.name: stack.make(one, layouts, self.settings) for one in plans}
+        return bakefile.write_cells(contexts, plans, own, stacks, options or BakeOptions())
+
+    def layers(self, plan: CellPlan) -> float:
+        """The wall-clock seconds of making the layers of ``plan`` anew; its wheels are there."""
+        folder = self.folder / "anew"
+        try:
+            return clock(
+                lambda: stack.make(plan, folder / "layouts", self.settings, kept=folder / "layers")
+            )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def forget(self) -> None:
+        """Remove layers and wheels; what belongs to bases stays."""
+        cache = self.settings.cache
+        made = [path for path in (cache / stack.LAYERS).glob("*") if path.is_dir()]
+        for path in [*made, cache / "wheelhouse"]:
+            if not path.name.startswith("base-"):
+                shutil.rmtree(path, ignore_errors=True)
 
     def lock(self, cells: Iterable[Cell]) -> None:
         """Lock the requests of ``cells`` that the copy's lock lacks."""

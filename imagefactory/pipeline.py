@@ -8,6 +8,7 @@ values; a station is a package, such as ``planning``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import Action, Uncovered, decide
 from imagefactory.planning.planning import Inputs
-from imagefactory.publishing import publishing
+from imagefactory.publishing import publishing, tags
 from imagefactory.publishing.publishing import Delivery
 from imagefactory.results import Built, Planned, Watcher
 from imagefactory.system import reference, ui
@@ -127,6 +128,7 @@ def plan_cells(
     platforms = [site.platform if site else cells[0].platform]
     found = planning.bases(cells, platforms, inputs.lock)
     plans = planning.plan(cells, found, inputs)
+    tags.check(plans)
     images = finding.result() if finding else None
     return Planned(
         inputs=inputs, bases=found, decisions=decide(plans, images), images=images, site=site
@@ -181,9 +183,23 @@ def verify(
         return _verify_all(workspace, engine, tags, expected, watcher)
     planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
-    if source:
-        layouts.load(engine, source, [one.cell for one in planned.plans])
-    return _verify_all(workspace, engine, own, planned.expected(), watcher)
+    reading = _load(workspace, engine, source, [one.cell for one in planned.plans])
+    return _verify_all(workspace, engine, own, planned.expected(), watcher, reading)
+
+
+def _load(
+    workspace: Workspace, engine: Engine, source: Path | None, cells: Sequence[Cell]
+) -> Future[None] | None:
+    """Load the images of ``cells`` from ``source``; meanwhile their layers are read."""
+    if source is None:
+        return None
+    from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
+
+    folders = [layouts.folder_of(source, cell) for cell in cells]
+    reading = in_background(outside.read_ahead, folders, workspace.settings)
+    with ui.step(f"loading {', '.join(cell.tag for cell in cells)}"):
+        layouts.load(engine, source, cells)
+    return reading
 
 
 def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Delivery:
@@ -192,17 +208,20 @@ def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Deli
     ``to`` is another repository than the matrix's. Raises InputError if it is none.
     """
     if to is not None:
-        _check_repository(to, "--to")
+        check_repository(to, "--to")
     from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy and requests
 
     planned = plan(workspace, selection, allow_no_engine=False)
     engine = opening.connect(workspace)
     receipts = workspace.settings.receipts
     ready = publishing.allowed(planned.plans, engine, receipts, check_registry.requirements)
-    return publishing.push(engine, ready, to or planned.inputs.matrix.repository)
+    return publishing.push(
+        engine, ready, to or planned.inputs.matrix.repository, workspace.settings.receipts
+    )
 
 
-def _check_repository(text: str, where: str) -> None:
+def check_repository(text: str, where: str) -> None:
+    """Raise InputError if ``text``, which is from the option ``where``, is no repository."""
     try:
         reference.repository(text)
     except InputError as error:
@@ -259,8 +278,12 @@ def _verify_all(
     tags: Sequence[str],
     expected: Mapping[str, CellPlan],
     watcher: Watcher,
+    reading: Future[None] | None = None,
 ) -> tuple[Receipt, ...]:
-    """Verify images one after the other, and save a receipt for each."""
+    """Verify images one after the other, and save a receipt for each.
+
+    ``reading`` ends when their layers were read.
+    """
     from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy and requests
     from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
 
@@ -276,7 +299,7 @@ def _verify_all(
             now=datetime.now(UTC),
             expected=verifying.expectation(expected[tag]) if tag in expected else None,
             content=(
-                outside.judge_with(engine, expected[tag], workspace.settings)
+                outside.judge_with(engine, expected[tag], workspace.settings, reading)
                 if tag in expected
                 else None
             ),

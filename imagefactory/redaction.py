@@ -14,6 +14,11 @@ HIDDEN = "***"
 #: Shorter words than this are parts of others: they are hidden in URLs only.
 SHORTEST = 4
 _ACCOUNT = re.compile(r"([a-z][a-z0-9+.-]*://)([^/\s'\"<>]*)@", re.IGNORECASE)
+#: What opens something: a password, or anything before the host of a web server, as a token is
+#: often the user. The user of an SSH URL is no secret.
+IN_URL = re.compile(
+    r"(?:https?|ftp)://[^\s/?#\"'@]*@|(?<=[a-z])://[^\s/?#\"':@]*:[^\s/?#\"'@]*@", re.IGNORECASE
+)
 #: Longest first, so that a secret that contains another is hidden as a whole.
 _secrets: list[str] = []
 

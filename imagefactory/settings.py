@@ -28,12 +28,15 @@ class Debian:
         snapshot: URL of the archive of old packages, by date.
         folders: local folders with packages.
         keys: OpenPGP keys to trust instead of Debian's; None for Debian's.
+        accounts: user and password by the URL that they came with. Those in ~/.netrc are found
+            when a request is made.
     """
 
     mirrors: tuple[tuple[str, str], ...] = ()
     snapshot: str = SNAPSHOT
     folders: tuple[Path, ...] = ()
     keys: Path | None = None
+    accounts: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,15 @@ def index_variable(name: str) -> str:
     return "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
+def split_account(url: str) -> tuple[str, tuple[str, str] | None]:
+    """``url`` without its user and password, and these; None if it has none."""
+    found = _WITH_ACCOUNT.fullmatch(url)
+    if found is None:
+        return url, None
+    user, _, password = found["account"].partition(":")
+    return found["scheme"] + found["rest"], _remembered((unquote(user), unquote(password)))
+
+
 def split_accounts(
     indexes: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, str]]]:
@@ -126,12 +138,8 @@ def split_accounts(
     for text in indexes:
         named = _NAMED.fullmatch(text)
         name, url = (named["name"], named["url"]) if named else ("", text)
-        found = _in_variables(environ, name) if name else None
-        with_account = _WITH_ACCOUNT.fullmatch(url)
-        if with_account:
-            user, _, password = with_account["account"].partition(":")
-            found = found or (unquote(user), unquote(password))
-            url = with_account["scheme"] + with_account["rest"]
+        url, account = split_account(url)
+        found = (_in_variables(environ, name) if name else None) or account
         if found:
             accounts[url] = _remembered(found)
         urls.append(url)
@@ -209,15 +217,24 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
 
 
 def _debian(environ: Mapping[str, str]) -> Debian:
-    mirrors = {
+    archives = {
         "debian": environ.get("IMAGEFACTORY_DEBIAN_MIRROR"),
         "debian-security": environ.get("IMAGEFACTORY_DEBIAN_SECURITY_MIRROR"),
+        "": environ.get("IMAGEFACTORY_DEBIAN_SNAPSHOT") or SNAPSHOT,
     }
+    mirrors: dict[str, str] = {}
+    accounts: dict[str, tuple[str, str]] = {}
+    for archive, text in archives.items():
+        if text:
+            mirrors[archive], account = split_account(text.rstrip("/"))
+            accounts |= {mirrors[archive]: account} if account else {}
+    snapshot = mirrors.pop("")
     keys = environ.get("IMAGEFACTORY_DEBIAN_KEYS")
     folders = environ.get("IMAGEFACTORY_DEBS", "").split(os.pathsep)
     return Debian(
-        mirrors=tuple((archive, url.rstrip("/")) for archive, url in mirrors.items() if url),
-        snapshot=(environ.get("IMAGEFACTORY_DEBIAN_SNAPSHOT") or SNAPSHOT).rstrip("/"),
+        mirrors=tuple(mirrors.items()),
+        snapshot=snapshot,
         folders=tuple(Path(folder) for folder in folders if folder),
         keys=Path(keys) if keys else None,
+        accounts=accounts,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from imagefactory import opening, pipeline
@@ -15,16 +16,20 @@ from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.wheel_plan import Trial
+from imagefactory.publishing import moving, retention, tags, vouching
+from imagefactory.publishing.moving import Move, Moved, Repository
 from imagefactory.results import Exported, Rendered
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
+from imagefactory.verifying.receipt import Requirement
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
 from imagefactory.workspace import Workspace
@@ -127,3 +132,64 @@ def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tupl
         engine, planned.plans, inputs, everything=everything, build_cache=build_cache
     )
     return found, engine
+
+
+def promote(
+    workspace: Workspace, what: str, tag: str, repository: str | None, now: datetime
+) -> Moved:
+    """Give the moving ``tag`` to a cell's image, or to one by its reference, tag or digest."""
+    declared = matrix.load(workspace.matrix)
+    if what not in {cell.name for cell in declared.cells}:
+        name, what = vouching.reference_of(what, repository or declared.repository)
+        return moving.promote(repository_of(workspace, declared, name), what, tag, now)
+    inputs = opening.read(workspace)
+    cells = [cell for cell in inputs.matrix.cells if cell.name == what]
+    (plan,) = pipeline.plan_cells(cells, inputs, None).plans
+    found = repository_of(workspace, declared, repository)
+    return moving.promote(found, tags.of_plan(plan), tag, now)
+
+
+def rollback(
+    workspace: Workspace, tag: str, to: str | None, repository: str | None, now: datetime
+) -> Moved:
+    """Give the moving ``tag`` to an image that it had before."""
+    found = repository_of(workspace, matrix.load(workspace.matrix), repository)
+    return moving.rollback(found, tag, to, now)
+
+
+def history(workspace: Workspace, tag: str, repository: str | None, last: int | None) -> list[Move]:
+    """The moves of a moving tag, the newest first."""
+    found = repository_of(workspace, matrix.load(workspace.matrix), repository)
+    return moving.history(found, tag, last)
+
+
+def survey_registry(
+    workspace: Workspace, repository: str | None, keep: retention.Keep, now: datetime
+) -> tuple[Repository, retention.Plan]:
+    """Find what can be removed from a repository; also returns the repository."""
+    found = repository_of(workspace, matrix.load(workspace.matrix), repository)
+    return found, retention.survey(found, keep, now)
+
+
+def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> Repository:
+    """The matrix's repository, or ``name``. Raises InputError if that is none."""
+    from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
+
+    if name is not None:
+        pipeline.check_repository(name, "--repository")
+    engine = opening.connect_if_any(workspace)  # the private one has credentials of its own
+    return Repository(
+        name=name or declared.repository,
+        registries=engine.registries if engine else Registries(),
+        moving=declared.moving_tags,
+        receipts=workspace.settings.receipts,
+        state=workspace.settings.state,
+        needed=_needed,
+    )
+
+
+def _needed(channel: str) -> Sequence[Requirement]:
+    """What a receipt must have for a torch channel."""
+    from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy
+
+    return check_registry.requirements(channel)

@@ -105,19 +105,10 @@ def write_wheel(contexts: Contexts, wheel: WheelBake, options: BakeOptions) -> P
     """Write a bake file for one wheel; returns its path. Raises as ``bases.contexts`` does."""
     system: bases.Stage = "compiler" if wheel.compiles else "builder"
     name = _base_target(wheel.builder, system)
-    settings = contexts.settings
+    entry = _wheel_entry(wheel, name, contexts.settings)
     targets = {
         name: _base_entry(contexts, wheel.builder, system),
-        wheel.stage: {
-            "context": str(wheel.context),
-            "contexts": {"builder": f"target:{name}"},
-            "target": wheel.stage,
-            "no-cache": options.uncached != "none",
-            "output": [f"type=tar,dest={wheel.archive}"],
-            "args": _index_args(settings),
-            "attest": NO_PROVENANCE,
-            **_secrets(settings, indexes=True),
-        },
+        wheel.stage: {**entry, "no-cache": options.uncached != "none"},
     }
     return _write(wheel.context.with_suffix(".bake.json"), targets)
 
@@ -167,6 +158,18 @@ def _cell_entry(context: Path, plan: CellPlan, builder: str, stack: Stack) -> di
         "tags": list(plan.cell.tags),
         "args": {"SOURCE_DATE_EPOCH": str(plan.epoch)},
         "attest": NO_PROVENANCE,
+    }
+
+
+def _wheel_entry(wheel: WheelBake, builder: str, settings: Settings) -> dict[str, Any]:
+    return {
+        "context": str(wheel.context),
+        "contexts": {"builder": f"target:{builder}"},
+        "target": wheel.stage,
+        "output": [f"type=tar,dest={wheel.archive}"],
+        "args": _index_args(settings),
+        "attest": NO_PROVENANCE,
+        **_secrets(settings, indexes=True),
     }
 
 

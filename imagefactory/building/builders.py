@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 
-from imagefactory.errors import InputError, fail
+from imagefactory.system import reference
 
 _TAG = 128
 
@@ -15,13 +15,9 @@ def cache_ref(repository: str, target: str) -> str:
     """The cache of one bake target. Two targets that write one ref race, and one of them is lost
     without a word.
 
-    Raises InputError for a reference that has a tag or a digest already.
+    Raises InputError if ``repository`` is none.
     """
-    if "@" in repository or ":" in repository.rpartition("/")[2]:
-        what = f"{repository} has a tag or a digest: every target gets a tag of its own"
-        raise fail(
-            InputError, "cache-ref", what, fix="name a repository, such as ghcr.io/me/vllm-cache"
-        )
+    reference.repository(repository)
     tag = f"cache-{re.sub(r'[^A-Za-z0-9_.-]', '-', target)}"
     if tag != f"cache-{target}" or len(tag) > _TAG:
         tag = f"{tag[: _TAG - 17]}-{hashlib.sha256(target.encode()).hexdigest()[:16]}"

@@ -79,8 +79,7 @@ def build(
     if ready:
         own = of_platform(bases, site.platform)
         file = bakefile.write_cells(contexts, ready, own, stacks, options)
-        secrets = bakefile.secrets(contexts.settings)
-        results = bake(site.engine, ready, file, logs, builder=site.builder_name, secrets=secrets)
+        results = bake(site.engine, ready, file, logs, builder=site.builder_name)
     for plan, result in zip(ready, results, strict=True):
         if options.output and result.ok:
             layouts.finish(layouts.folder_of(options.output, plan.cell), plan.cell.tags)
@@ -129,13 +128,11 @@ def bake(
     logs: Path,
     *,
     builder: str | None = None,
-    secrets: Mapping[str, str] | None = None,
 ) -> list[BuildResult]:
     """Build ``plans`` in one bake, and again without those that failed until none is left.
 
-    ``builder`` is a buildx builder, the engine's own if it is None; ``secrets`` are as for
-    ``Engine.bake``. Bake cancels every target at the first error, but finished steps stay in the
-    cache for the next round.
+    ``builder`` is a buildx builder, the engine's own if it is None. Bake cancels every target at
+    the first error, but finished steps stay in the cache for the next round.
     """
     logs.mkdir(parents=True, exist_ok=True)
     left = {plan.cell.name: plan for plan in plans}
@@ -143,7 +140,7 @@ def bake(
     resend = Resend(file, None if builder else engine)
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, left, file, logs, builder, secrets)
+        code, progress = _round(engine, left, file, logs, builder)
         if code and resend.helps(progress.failed().values()):
             continue
         failed = _blame(left, progress) if code else {}
@@ -186,7 +183,6 @@ def _round(
     file: Path,
     logs: Path,
     builder: str | None,
-    secrets: Mapping[str, str] | None,
 ) -> tuple[int, Progress]:
     """Bake the cells of ``plans`` once."""
     kinds = {name: plan.cell.flavor.name for name, plan in plans.items()}
@@ -208,7 +204,6 @@ def _round(
             names,
             on_line=read,
             builder=builder,
-            secrets=secrets,
             metadata=metadata,
         )
         for line in progress.stray if code else ():

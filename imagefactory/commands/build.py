@@ -61,7 +61,7 @@ def build_command(
     if not matrix:
         what, fix = "no cells to build", "imagefactory build --matrix [FILE] [--select EXPR]"
         raise fail(InputError, "build-what", what, fix=fix)
-    if cache:
+    if cache is not None:
         builders.cache_ref(cache, "")  # reject a bad repository before anything is built
     workspace = workspace_of(path)
     if dry_run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -66,6 +67,9 @@ def lock_command(
         return
     old = opening.read_lock(workspace)
     settings = replace(workspace.settings, named=declared.indexes)
+    now = datetime.now(UTC)
+    for problem in declared.policies.expired(now.date()):
+        ui.warn(f"{problem.where}: {problem.what}")
     renewed = locking.renew(
         old,
         declared.cells,
@@ -73,8 +77,18 @@ def lock_command(
         toolchains=declared.toolchains,
         upgrade=upgrade,
         upgrade_packages=packages,
+        policies=declared.policies,
+        now=now,
     )
-    renewed = bases.renew(renewed, old, declared.cells, settings, upgrade=upgrade or upgrade_base)
+    held = {n for n, hold in declared.policies.holds.items() if hold.is_in_force(now.date())}
+    renewed = bases.renew(
+        renewed,
+        old,
+        declared.cells,
+        settings,
+        upgrade=upgrade or upgrade_base,
+        held=held,
+    )
     writes = renewed.lock != old and bool(old or renewed.lock.resolutions)
     if writes:
         opening.write_lock(workspace, renewed.lock)

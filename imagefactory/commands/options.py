@@ -50,6 +50,12 @@ BuilderName = Annotated[
         callback=_builder,
     ),
 ]
+Repository = Annotated[
+    str | None,
+    typer.Option(
+        "--repository", "-r", metavar="REPO", help="Another repository than the matrix's own."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -30,6 +30,7 @@ COLOURS = {
     State.NOT_APPLICABLE: "dim",
     State.UNKNOWN: "yellow",
     State.CONFLICT: "bold red",
+    State.MISSING: "yellow",
     State.BROKEN: "bold red",
 }
 #: Short forms for the narrow columns of the table; the states are spelled out below it.

@@ -1,16 +1,19 @@
-"""The ``prune`` command: frees disk space."""
+"""The ``prune`` command: frees disk space, of this machine or in a registry."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from imagefactory import workflows
-from imagefactory.commands.options import HERE, File, Json, workspace_of
-from imagefactory.errors import CheckFailedError
+from imagefactory.commands.options import HERE, File, Json, Repository, workspace_of
+from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.publishing import retention
 from imagefactory.system import ui
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Item, Kind
@@ -34,12 +37,34 @@ def prune_command(
         bool, typer.Option("--dry-run", help="Show the plan; remove nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Remove old images from the registry instead.")
+    ] = False,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            "--keep",
+            metavar="N|Nd",
+            help="In the registry: the newest N images of each flavor, or those of N days.",
+        ),
+    ] = None,
+    repository: Repository = None,
     json: Json = False,
 ) -> None:
     """Free disk space: show what can be removed and why, then ask.
 
-    Only what imagefactory made is removed.
+    Only what imagefactory made is removed. In a registry, what a tag of a cell, a moving tag or
+    anybody else's tag names is kept.
     """
+    if registry != (keep is not None) or (repository and not registry):
+        what = "--registry and --keep belong together, and --repository to them"
+        raise fail(InputError, "usage", what, fix="imagefactory prune --registry --keep 90d")
+    if keep is not None:
+        if everything or cache:
+            what = "--all and --cache are about this machine, not about a registry"
+            raise fail(InputError, "usage", what, fix="leave them out")
+        _prune_registry(file, repository, keep, ask=not yes, dry_run=dry_run, json=json)
+        return
     workspace = workspace_of(file)
     found, engine = workflows.survey(workspace, everything=everything, build_cache=cache)
     items, kept = found.items, found.kept
@@ -65,10 +90,49 @@ def prune_command(
 
 def _confirm(items: Sequence[Item], kept: Sequence[Item]) -> bool:
     _show(items, kept)
+    return _asked()
+
+
+def _asked() -> bool:
     if not sys.stdin.isatty():
         ui.say("nothing was removed: use --yes to remove this without confirmation")
         return False
     return typer.confirm("Remove all of this?")
+
+
+def _prune_registry(
+    file: Path, name: str | None, keep: str, *, ask: bool, dry_run: bool, json: bool
+) -> None:
+    kept, now = retention.parse_keep(keep), datetime.now(UTC)
+    repository, plan = workflows.survey_registry(workspace_of(file), name, kept, now)
+    if not json:
+        _show_images("to remove", plan.items)
+        _show_images("kept", plan.kept)
+        if not plan.items:
+            ui.say(f"nothing to remove from {repository.name}")
+    confirmed = bool(plan.items) and not dry_run and (not ask or _asked())
+    failed = retention.remove(repository, plan, kept, now) if confirmed else []
+    if json:
+        rows = {"items": plan.items, "kept": plan.kept}
+        shown = {title: [item.as_dict() for item in items] for title, items in rows.items()}
+        ui.emit_json({**shown, "removed": confirmed})
+    elif confirmed:
+        left = len(plan.items) - len(failed)
+        ui.say(f"removed {left} images; the registry's garbage collection frees their blobs")
+    if failed:
+        raise CheckFailedError(failed)
+
+
+def _show_images(title: str, items: Sequence[retention.Item]) -> None:
+    if items:
+        columns = ["digest", "tags", "size", "reason"]
+        ui.table(
+            title, columns, [[i.digest[:19], ", ".join(i.tags), _size(i), i.why] for i in items]
+        )
+
+
+def _size(item: retention.Item) -> str:
+    return "" if item.size is None else ui.size(item.size)
 
 
 def _show(items: Sequence[Item], kept: Sequence[Item]) -> None:

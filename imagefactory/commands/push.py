@@ -24,7 +24,10 @@ def push_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Push images by digest, if the last verification of that digest passed."""
+    """Push images by digest, if the last verification of that digest passed.
+
+    Each gets an immutable tag, then those of its cell; promote gives it a moving one.
+    """
     done = pipeline.push(workspace_of(file), select or [], to)
     if json:
         ui.emit_json([row.as_dict() for row in done.rows])

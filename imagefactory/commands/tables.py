@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from imagefactory.inspecting.anatomy import Layer
 from imagefactory.inspecting.filetree import FileChange
 from imagefactory.planning.decision import Action
+from imagefactory.publishing.moving import Moved
 from imagefactory.results import Planned
 from imagefactory.system import ui
 from imagefactory.verifying import report
@@ -78,3 +80,14 @@ def result_of_plan(planned: Planned, *, json: bool) -> None:
 def receipt(done: Receipt) -> None:
     """A table of the checks of one verification."""
     report.show(done)
+
+
+def moved(done: Moved, *, json: bool) -> None:
+    """Show where a moving tag is now as the result of a command."""
+    if json:
+        ui.emit_json(asdict(done))
+        return
+    ui.line(f"{done.tag} is {done.image} ({done.digest})")
+    ui.line(f"  verified {done.receipt}")
+    was = f"it was {done.before}" if done.before else "it is new"
+    ui.line(f"  {was if done.moved else 'it was that already'}; recorded as {done.record}")

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from imagefactory.errors import InputError, fail
+from imagefactory.system.files import write_text
 
 _HERE = Path(__file__).parent
 MATRIX = "matrix.yaml"
@@ -52,9 +53,10 @@ def start(folder: Path, example: Example) -> Started:
         what, fix = f"{folder / MATRIX} exists already", "choose another folder"
         raise fail(InputError, "init-exists", what, fix=f"{fix}: imagefactory init DIR")
     written = tuple(path for path in texts if path not in kept)
-    for path in written:
+    # the matrix last: with it the project is there, and is not started again
+    for path in sorted(written, key=lambda path: path.name == MATRIX):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(texts[path], encoding="utf-8")
+        write_text(path, texts[path])
     return Started(written=written, kept=kept)
 
 

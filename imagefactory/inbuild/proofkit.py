@@ -35,6 +35,9 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 RIGHT, SYMPTOM, INCONCLUSIVE = 0, 1, 3
 #: Names the CUDA toolchain: a folder with ``bin/nvcc`` and ``include``.
 CUDA = "IMAGEFACTORY_CUDA"
+#: Audit events around a search of the tree; a program that traces a proof sets TRACER to its file.
+SEARCH, SEARCHED = "imagefactory.search", "imagefactory.searched"
+TRACER = "IMAGEFACTORY_TRACER"
 #: What a proof may need beyond Python, as ``needs`` of its patch.yaml says.
 Need = Literal["cmake", "g++", "numpy", "nvcc"]
 
@@ -143,6 +146,26 @@ def read(path: Path) -> str:
     if not path.is_file():
         raise Inconclusive(f"there is no file {path}")
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+def holding(folder: Path, names: str, text: str = "") -> list[Path]:
+    """The files below ``folder`` with a name like ``names`` and ``text`` in them, sorted.
+
+    Both are regular expressions; ``names`` must match the whole name. Releases in which the same
+    files are found are the same to a proof, whatever else the folder holds.
+    """
+    sys.audit(SEARCH, str(folder), names, text)
+    try:
+        return found_in(folder, names, text)
+    finally:
+        sys.audit(SEARCHED)
+
+
+def found_in(folder: Path, names: str, text: str) -> list[Path]:
+    """What ``holding`` gives."""
+    name, inside = re.compile(names), re.compile(text.encode())
+    files = (Path(at, one) for at, _, own in os.walk(folder) for one in own if name.fullmatch(one))
+    return sorted(file for file in files if not text or inside.search(file.read_bytes()))
 
 
 class Source:
@@ -470,6 +493,12 @@ def command(argv: Sequence[str | Path], folder: Path | None = None) -> tuple[int
         argv, cwd=folder, capture_output=True, text=True, errors="replace", check=False
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def again(*words: str) -> tuple[int, str]:
+    """Run this proof in another Python with these arguments; as ``command``."""
+    script = os.environ.get(TRACER) or os.path.abspath(sys.argv[0])  # noqa: PTH100 - no stat
+    return command([sys.executable, "-B", "-W", "ignore", script, *words])
 
 
 def nvcc(source: Path, target: str, *flags: str) -> tuple[int, str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+
+from packaging.utils import canonicalize_name
 
 from imagefactory.errors import FactoryError, InputError, Problem
 from imagefactory.locking import registry_bases
@@ -44,10 +46,14 @@ def renew(
     settings: Settings,
     *,
     upgrade: bool = False,
+    held: Collection[str] = (),
 ) -> Renewed:
-    """``renewed`` with the bases of ``cells``, as ``update``; a base that fails is recorded."""
+    """``renewed`` with the bases of ``cells``, as ``update``; a base that fails is recorded.
+
+    Those that are named in ``held`` are not upgraded.
+    """
     failures = Failures()
-    lock = _update(renewed.lock, cells, settings, failures, upgrade=upgrade)
+    lock = _update(renewed.lock, cells, settings, failures, upgrade=upgrade, held=held)
     return Renewed(
         lock=lock,
         changes=(*renewed.changes, *changes(old, lock)),
@@ -56,7 +62,13 @@ def renew(
 
 
 def _update(
-    lock: Lock, cells: Iterable[Cell], settings: Settings, failures: Failures, *, upgrade: bool
+    lock: Lock,
+    cells: Iterable[Cell],
+    settings: Settings,
+    failures: Failures,
+    *,
+    upgrade: bool,
+    held: Collection[str] = (),
 ) -> Lock:
     found: list[LockedBase] = []
     registries = Registries()
@@ -68,8 +80,9 @@ def _update(
         with failures.of(f"base {base.name}", users, kept=bool(new)):
             if gone:
                 raise InputError([gone])
-            if upgrade or not old or not all(_is_complete(one, users) for one in old):
-                kept = None if upgrade or not old else old[0].digest
+            moves = upgrade and canonicalize_name(base.name) not in held
+            if moves or not old or not all(_is_complete(one, users) for one in old):
+                kept = None if moves or not old else old[0].digest
                 fresh = _locked(base, users, settings, registries, digest=kept)
                 new = [_dated_as(old, one) for one in fresh]
         found += new

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagefactory import __version__
 from imagefactory.errors import Problem, SetupError
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
@@ -40,12 +41,18 @@ class Page:
 def pages(index: str, projects: Iterable[str], settings: Settings) -> dict[str, Page]:
     """The pages of ``projects`` on a simple index, fetched in parallel.
 
-    An index that is down is reported in the pages, not raised.
+    A page that has not changed since the last time is not sent again (ETag). An index that is down
+    is reported in the pages, not raised.
     """
-    from pypi_simple import PyPISimple  # noqa: PLC0415 - takes 100 ms, which few commands need
+    from pypi_simple import PyPISimple  # noqa: PLC0415 - takes 100 ms
 
-    account = settings.account_for(index)
-    with PyPISimple(index, auth=account) as client, ThreadPoolExecutor(THREADS) as pool:
+    from imagefactory.system.kept_answers import Keeping  # noqa: PLC0415 - as above
+
+    session = Keeping(settings.cache / "index", f"imagefactory/{__version__}")
+    with (
+        PyPISimple(index, auth=settings.account_for(index), session=session) as client,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
         names = list(dict.fromkeys(projects))
         return dict(zip(names, pool.map(lambda name: _page(client, name), names), strict=True))
 

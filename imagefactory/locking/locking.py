@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -22,6 +22,7 @@ from imagefactory.locking import (
     closure,
     dependencies,
     indexes,
+    limits,
     metadata,
     resolve,
     store,
@@ -42,14 +43,16 @@ from imagefactory.locking.lock import (
     Unpacker,
     drivers_of,
 )
+from imagefactory.locking.naming import named_requests
 from imagefactory.locking.toolchains import (
     lock_source,
     lock_toolchain,
     uncovered,
     wanted_sources,
 )
-from imagefactory.matrix.cell import AXES, Cell, Request, Toolchain, request_of
+from imagefactory.matrix.cell import Cell, Override, Request, Toolchain, request_of
 from imagefactory.matrix.pins import pin_conflicts
+from imagefactory.matrix.policies import Policies
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 
@@ -84,10 +87,22 @@ class _Task:
     upgrade: bool
     packages: tuple[str, ...]
     failures: Failures
+    policies: Policies
+    today: date
 
     def locked(self, request: Request) -> Resolution | None:
         """The old resolution for exactly ``request``, or None."""
         return self.lock.find(request) if self.lock else None
+
+    def constraints(
+        self,
+        requirements: Sequence[str],
+        old: Resolution | LockedToolchain | None,
+        overrides: Sequence[Override] = (),
+    ) -> tuple[str, ...]:
+        """What the policies allow where ``old`` is locked for exactly the same."""
+        wheels = old.wheels if old else ()
+        return limits.constraints(requirements, overrides, wheels, self.policies, self.today)
 
     def upgrades(self, package: str) -> bool:
         """Whether ``package`` is upgraded."""
@@ -128,11 +143,13 @@ def renew(
     toolchains: Sequence[Toolchain] = (),
     upgrade: bool = False,
     upgrade_packages: tuple[str, ...] = (),
+    policies: Policies = Policies(),  # noqa: B008 - immutable
+    now: datetime | None = None,
 ) -> Renewed:
     """A lock of all that ``cells`` and ``toolchains`` need, as far as it can be resolved.
 
-    Unchanged requests keep their resolution, without any network access. What cannot be resolved
-    stays as it is in ``lock``, and stops nothing else.
+    Unchanged requests keep their resolution, without any network access. ``policies`` limit what
+    moves, at ``now``. What cannot be resolved stays as it is in ``lock``, and stops nothing else.
     """
     task = _Task(
         lock=lock,
@@ -140,6 +157,8 @@ def renew(
         upgrade=upgrade,
         packages=tuple(canonicalize_name(package) for package in upgrade_packages),
         failures=Failures(),
+        policies=policies,
+        today=(now or datetime.now(UTC)).date(),
     )
     resolutions = _resolutions(task, cells)
     new = Lock(
@@ -160,7 +179,7 @@ def renew(
 
 
 def _resolutions(task: _Task, cells: Sequence[Cell]) -> list[Resolution]:
-    named = _named_requests(cells)
+    named = named_requests(cells)
     contradicted = set()
     for name, users, request in named:  # cheap to find, so report them before resolving for minutes
         old = task.locked(request)
@@ -200,7 +219,10 @@ def _toolchains(task: _Task, toolchains: Sequence[Toolchain]) -> Iterator[Locked
         whole = found is not None and closure.is_recorded(found) and not closure.lacking(found)
         if not valid or not whole or task.upgrade:
             with task.failures.of(f"{toolchain.name} {platform}", kept=valid):
-                found = lock_toolchain(toolchain, platform, task.settings, refresh=task.upgrade)
+                allowed = task.constraints(toolchain.requirements, found if valid else None)
+                found = lock_toolchain(
+                    toolchain, platform, task.settings, allowed, refresh=task.upgrade
+                )
         if found:
             yield found
 
@@ -222,7 +244,8 @@ def _unpackers(task: _Task) -> tuple[Unpacker, ...]:
     version = task.lock.unpacker_version if task.lock else None
     if version is None or task.upgrades(unpacker.NAME):
         with task.failures.of("the uv that unpacks wheels", kept=version is not None):
-            found = unpacker.newest(task.settings)
+            allows = limits.allows(unpacker.NAME, version, task.policies, task.today)
+            found = unpacker.newest(task.settings, allows) or found
     return found
 
 
@@ -232,32 +255,6 @@ def _still_replacing(
     """The built wheels that replace a wheel of some resolution; the plan decides which are used."""
     hashes = {wheel.sha256 for resolution in resolutions for wheel in resolution.wheels}
     return tuple(built for built in lock.built if built.replaces in hashes) if lock else ()
-
-
-def _named_requests(cells: Sequence[Cell]) -> list[tuple[str, list[Cell], Request]]:
-    """Each distinct request once, with a name for it and the cells that make it."""
-    found: dict[Request, list[Cell]] = {}
-    for cell in cells:
-        found.setdefault(_without_reasons(request_of(cell)), []).append(cell)
-    names: dict[str, int] = {}
-    rows = []
-    for users in found.values():
-        cell = users[0]
-        arch, python = cell.platform.replace("/", "-"), cell.python.replace(".", "")
-        own = [f"-{axis}-{value}" for axis, value in cell.axes.items() if axis not in AXES]
-        name = f"{arch}-py{python}-{cell.channel}-vllm-{cell.vllm}{''.join(own)}"
-        names[name] = names.get(name, 0) + 1
-        label = name if names[name] == 1 else f"{name}-{names[name]}"
-        rows.append((label, users, request_of(cell)))
-    return rows
-
-
-def _without_reasons(request: Request) -> Request:
-    """``request`` without reasons and locations, which do not matter for the resolution."""
-    overrides = tuple(
-        replace(o, reason="", location=request.overrides[0].location) for o in request.overrides
-    )
-    return replace(request, overrides=overrides)
 
 
 def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolution:
@@ -272,7 +269,12 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
     previous = None if upgrade or not lock else old or _nearest(lock, request)
     with ui.step(f"resolving {name}"):
         found = resolve.resolve(
-            request, settings, previous=previous, refresh=upgrade, upgrade_packages=task.packages
+            request,
+            settings,
+            previous=previous,
+            refresh=upgrade,
+            upgrade_packages=task.packages,
+            constraints=task.constraints(request.requirements, old, request.overrides),
         )
     from_index = {index.package for index in request.indexes}  # whose pages give the hashes
     for wheel in found:

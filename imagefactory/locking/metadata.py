@@ -54,10 +54,13 @@ def _of_file(
         return None
 
 
-def of_wheel(wheel: Wheel, location: str | Path, settings: Settings) -> list[str]:
+def of_wheel(
+    wheel: Wheel, location: str | Path, settings: Settings, *, whole: bool = True
+) -> list[str]:
     """The Requires-Dist lines of a wheel; ``location`` is its URL or its path.
 
-    They are kept by the wheel's hash. Raises SetupError if they cannot be read.
+    They are kept by the wheel's hash. Without ``whole``, a wheel is never downloaded for them.
+    Raises SetupError if they cannot be read.
     """
     kept = settings.cache / "metadata" / f"{wheel.sha256}.json"
     try:
@@ -71,19 +74,19 @@ def of_wheel(wheel: Wheel, location: str | Path, settings: Settings) -> list[str
         with zipfile.ZipFile(path) as archive:
             lines = _lines(archive.read(_member(archive)).decode())
     else:
-        lines = _lines(_remote(wheel, str(location), settings))
+        lines = _lines(_remote(wheel, str(location), settings, whole=whole))
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(lines), encoding="utf-8")
     return lines
 
 
-def _remote(wheel: Wheel, url: str, settings: Settings) -> str:
+def _remote(wheel: Wheel, url: str, settings: Settings, *, whole: bool) -> str:
     """METADATA: the index's own file (PEP 658), else from the wheel, by ranges or in full."""
     account = settings.account_for(url)
     text = web.text_of(f"{url}.metadata", account)
     if text is not None and text.startswith("Metadata-Version:"):
         return text
-    return remote_wheel.member(wheel, url, settings, _member).decode()
+    return remote_wheel.member(wheel, url, settings, _member, whole=whole).decode()
 
 
 def _is(filename: str, name: str, version: str) -> bool:

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def member(
-    wheel: Wheel, url: str, settings: Settings, choose: Callable[[zipfile.ZipFile], str]
+    wheel: Wheel,
+    url: str,
+    settings: Settings,
+    choose: Callable[[zipfile.ZipFile], str],
+    *,
+    whole: bool = True,
 ) -> bytes:
     """The member of a wheel that ``choose`` names, without downloading the wheel if possible.
 
-    From an index that answers no ranged requests the whole wheel is downloaded, and kept. Raises
-    SetupError if it cannot be read, KeyError if it has no such member.
+    From an index that answers no ranged requests the whole wheel is downloaded, and kept; without
+    ``whole`` it is not. Raises SetupError if it cannot be read, KeyError if it has no such member.
     """
     import requests  # noqa: PLC0415 - takes 50 ms
     from remotezip import RangeNotSupported, RemoteZip, RemoteZipError  # noqa: PLC0415
@@ -29,8 +34,16 @@ def member(
     account = settings.account_for(url)
 
     def ranged() -> bytes:
-        with RemoteZip(url, auth=account, timeout=web.timeout()) as archive:
-            data: bytes = archive.read(choose(archive))
+        answers: list[requests.Response] = []
+        with requests.Session() as session:
+            session.hooks["response"] = [lambda answer, *_, **__: answers.append(answer)]
+            options = {"auth": account, "timeout": web.timeout(), "session": session}
+            try:
+                with RemoteZip(url, **options) as archive:
+                    data: bytes = archive.read(choose(archive))
+            finally:
+                for answer in answers:  # remotezip leaves that of a server without ranges open
+                    answer.close()
         return data
 
     try:
@@ -38,6 +51,10 @@ def member(
             return web.with_retries(ranged)
     except RangeNotSupported:
         host = web.host_of(url)
+        if not whole:
+            what = f"{host} has no metadata of {wheel.filename}, and answers no ranged requests"
+            fix = "use an index with core metadata (PEP 658)"
+            raise fail(SetupError, "index-no-metadata", what, fix=fix) from None
         size = f" ({ui.size(wheel.size)})" if wheel.size else ""
         ui.say(f"{host} answers no ranged requests: downloading all of {wheel.filename}{size}")
     except (RemoteZipError, requests.RequestException) as error:

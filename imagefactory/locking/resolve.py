@@ -36,11 +36,13 @@ def resolve(
     previous: Resolution | None = None,
     refresh: bool = False,
     upgrade_packages: Sequence[str] = (),
+    constraints: Sequence[str] = (),
 ) -> dict[Wheel, str]:
     """Resolve ``request`` to wheels, each with the URL it was found at.
 
-    Versions of ``previous`` are kept where possible, except for ``upgrade_packages``; ``refresh``
-    ignores index pages in uv's cache. Raises CheckFailedError if there is no solution or no wheel
+    Versions of ``previous`` are kept where possible, except for ``upgrade_packages``;
+    ``constraints`` limit versions without requiring anything; ``refresh`` ignores index pages in
+    uv's cache. Raises CheckFailedError if there is no solution or no wheel
     for the target, SetupError if no index is reachable.
     """
     with tempfile.TemporaryDirectory(prefix="imagefactory-lock-") as name:
@@ -49,6 +51,10 @@ def resolve(
         if previous:
             out.write_text(_as_pylock(previous), encoding="utf-8")
         command = _command(request, settings, folder, out, upgrade_packages)
+        if constraints:
+            limits = folder / "constraints.txt"
+            limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
+            command += ["--constraint", str(limits)]
         _check_indexes(request, settings)
         done = shell.run(
             [*command, "--refresh"] if refresh else command,

@@ -27,6 +27,7 @@ from imagefactory.locking.lock import (
     Unpacker,
     Wheel,
 )
+from imagefactory.redaction import IN_URL
 from imagefactory.system import files, locks
 
 FORMAT = 1
@@ -92,6 +93,10 @@ def read(path: Path) -> Lock:
 def _loads(text: str, path: Path) -> Lock:
     """The lock with this text; parsing takes 0.1 s, and commands read the file more than once."""
     data = tomllib.loads(text)
+    if found := IN_URL.search(text):
+        where = f"{path}:{text.count(chr(10), 0, found.start()) + 1}"
+        fix = "remove them, and write them into ~/.netrc"
+        raise fail(InputError, "lock-credentials", "a URL has credentials", where=where, fix=fix)
     if data.get("format") != FORMAT:
         what = f"its format is {data.get('format')!r}, this imagefactory reads {FORMAT}"
         fix = "remove it and run imagefactory lock"

@@ -19,9 +19,16 @@ from imagefactory.system.platforms import Platform
 
 
 def lock_toolchain(
-    toolchain: Toolchain, platform: Platform, settings: Settings, *, refresh: bool
+    toolchain: Toolchain,
+    platform: Platform,
+    settings: Settings,
+    constraints: Sequence[str] = (),
+    *,
+    refresh: bool,
 ) -> LockedToolchain:
-    """Resolve ``toolchain`` for ``platform``; ``refresh`` ignores index pages in uv's cache.
+    """Resolve ``toolchain`` for ``platform`` within ``constraints``.
+
+    ``refresh`` ignores index pages in uv's cache.
 
     Raises CheckFailedError if there is no solution, SetupError if no index is reachable.
     """
@@ -36,7 +43,7 @@ def lock_toolchain(
     try:
         with ui.step(f"resolving {toolchain.name} for {platform}"):
             wheels = dependencies.recorded(
-                resolve.resolve(request, settings, refresh=refresh),
+                resolve.resolve(request, settings, refresh=refresh, constraints=constraints),
                 request.requirements,
                 (),
                 closure.environment(platform, COMPILER_PYTHON),

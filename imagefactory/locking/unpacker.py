@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,15 +36,19 @@ NAME = "uv"
 FOLDER = "unpackers"
 
 
-def newest(settings: Settings) -> tuple[Unpacker, ...]:
-    """Wheels of the newest uv that has one for each build platform.
+def newest(
+    settings: Settings, allows: Callable[[Version], bool] = lambda _: True
+) -> tuple[Unpacker, ...]:
+    """Wheels of the newest uv that has one for each build platform, of the versions that count.
 
-    Raises CheckFailedError if no version has, SetupError if an index that might have one is not
-    reachable.
+    Empty if none of the versions counts. Raises CheckFailedError if no version has a wheel for
+    each, SetupError if an index that might have one is not reachable.
     """
     with ui.step(f"looking up the newest {NAME}"):
         found, down = _offered(settings)
-        versions = {one.version for one in found}
+        versions = {one.version for one in found if allows(one.version)}
+        if found and not versions:
+            return ()
         for version in sorted(versions, reverse=True):
             best = [_best(found, version, platform) for platform in Platform]
             chosen = [one for one in best if one]

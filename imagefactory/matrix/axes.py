@@ -63,6 +63,8 @@ def _named(file: MatrixFile) -> Iterator[tuple[Loc, str]]:
     for section in ("exclude", "overrides"):
         for number, entry in enumerate(getattr(file, section)):
             yield from (((section, number, "when"), name) for name in entry.when)
+    for tag, moving in file.moving_tags.items():
+        yield from ((("moving_tags", tag, "when"), name) for name in moving.when)
 
 
 def _used(file: MatrixFile) -> set[str]:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from imagefactory.errors import Problem
-from imagefactory.matrix import axes, inherit, origins
+from imagefactory.matrix import axes, credentials, inherit, origins
 from imagefactory.matrix.cell import AXES
 from imagefactory.matrix.expand import Point, matches, texts
 from imagefactory.matrix.schema import (
     BaseEntry,
     FlavorEntry,
-    IndexEntry,
     MatrixFile,
     OverrideEntry,
 )
 from imagefactory.matrix.versions import is_version
-from imagefactory.settings import index_variable
 from imagefactory.system.yamlfile import Loc, Positions
 
 REQUIRED = ("flavor", "platform", "python", "channel", "torch", "vllm")
@@ -34,15 +31,14 @@ _SAMPLES = {"flavor": "gb10", "platform": "linux/arm64", "channel": "cu130"}
 
 
 def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
-    """Check axes, zipped rows, bases, flavors, indexes and overrides."""
+    """Check axes, zipped rows, bases, flavors, credentials and overrides."""
     yield from axes.problems(file, positions)
     yield from _zip_rows(file, positions)
     for name, base in file.bases.items():
         yield from _base(base, ("bases", name), positions)
     for name, flavor in file.flavors.items():
         yield from _flavor(name, flavor, file, positions)
-    for name, index in file.indexes.items():
-        yield from _index(name, index, positions)
+    yield from credentials.problems(file, positions)
     for name, toolchain in file.toolchains.items():
         for number, text in enumerate(toolchain.requirements):
             loc = ("toolchains", name, "requirements", number)
@@ -108,14 +104,6 @@ def _flavor(
             what = f"{package} is not required by flavor {name}, so its index decides nothing"
             fix = f"add {package} to `requirements`, or remove it here"
             yield _problem("idle-index", (*loc, "indexes", package), what, fix, positions)
-
-
-def _index(name: str, index: IndexEntry, positions: Positions) -> Iterator[Problem]:
-    if "@" in urlsplit(index.url).netloc:
-        what = f"the URL of index {name!r} contains credentials"
-        start = index_variable(name)
-        fix = f"remove them, and set {start}_USERNAME and {start}_PASSWORD, or use ~/.netrc"
-        yield _problem("index-credentials", ("indexes", name, "url"), what, fix, positions)
 
 
 def _driver(text: str, loc: Loc, positions: Positions) -> Iterator[Problem]:

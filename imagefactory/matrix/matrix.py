@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import InputError
-from imagefactory.matrix import cell_rules, declarations, expand, file_rules, inherit
+from imagefactory.matrix import (
+    cell_rules,
+    declarations,
+    expand,
+    file_rules,
+    inherit,
+    moving_tags,
+    policies,
+)
 from imagefactory.matrix.cell import Cell, Toolchain
+from imagefactory.matrix.moving_tags import MovingTag
+from imagefactory.matrix.policies import Policies
 from imagefactory.matrix.schema import MatrixFile
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Location
@@ -34,6 +44,8 @@ class Matrix:
         excluded: the points that ``exclude`` removed.
         toolchains: in the order of the file.
         indexes: URL of each named index.
+        policies: which newer versions are taken over.
+        moving_tags: in the order of the file.
     """
 
     path: Path
@@ -42,6 +54,8 @@ class Matrix:
     excluded: tuple[Excluded, ...]
     toolchains: tuple[Toolchain, ...]
     indexes: Mapping[str, str] = field(default_factory=dict)
+    policies: Policies = field(default_factory=Policies)
+    moving_tags: tuple[MovingTag, ...] = ()
 
 
 def load(path: Path) -> Matrix:
@@ -55,12 +69,14 @@ def load(path: Path) -> Matrix:
     if file is None:
         raise InputError(yamlfile.in_file_order(problems))
     problems += file_rules.of_file(file, positions)
+    problems += policies.problems(file, positions)
     points, removed, more = expand.points(file, positions)
     problems += [*more, *file_rules.of_points(file, points, positions)]
     # incomplete points have been reported by now; the complete ones are validated in the same run
     complete = [point for point in points if file_rules.is_complete(file, point)]
     cells, more = expand.cells(file, complete, positions)
     problems += [*more, *cell_rules.of_cells(cells)]
+    problems += moving_tags.problems(file, cells, positions)
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))
     excluded = tuple(
@@ -74,4 +90,6 @@ def load(path: Path) -> Matrix:
         excluded=excluded,
         toolchains=declarations.toolchains(file, positions),
         indexes={name: entry.url for name, entry in file.indexes.items()},
+        policies=policies.of_file(file, positions),
+        moving_tags=moving_tags.declared(file, positions),
     )

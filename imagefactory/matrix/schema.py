@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from imagefactory.system.yamlfile import Strict
 
@@ -17,6 +18,11 @@ _SUITE = r"^[a-z]+$"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 _IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
 When = dict[str, Text | list[Text]]
+
+
+def _no_bool(value: object) -> object:
+    """``value``, but as a text if it is a truth value, for Python takes ``true`` for 1."""
+    return str(value) if isinstance(value, bool) else value
 
 
 class BaseEntry(Strict):
@@ -200,15 +206,51 @@ class OverrideEntry(Strict):
     reason: Text
 
 
+FollowName = Literal["patch", "minor", "release", "rc", "nightly", "main"]
+
+
+def _day(value: object) -> object:
+    """A date that is written in quotes; numbers, which pydantic would count from 1970, are none."""
+    return date.fromisoformat(value) if isinstance(value, str) else value
+
+
+class HoldEntry(Strict):
+    """A limit for the versions of something that has an axis or is a package of the lock."""
+
+    to: Annotated[Text, Field(description='PEP 440 specifiers, such as "<0.24"')]
+    reason: Text
+    until: Annotated[
+        date,
+        BeforeValidator(_day),
+        Field(description="the last day on which it counts, YYYY-MM-DD"),
+    ]
+
+
+class MovingTagEntry(Strict):
+    """A tag that `promote` gives to one verified image after the other."""
+
+    when: Annotated[When, Field(description="axes of the images that may have it")] = {}
+    level: Annotated[
+        Literal["verified", "gpu"],
+        Field(
+            description="what a receipt of the image must show: that it was verified, or on a GPU"
+        ),
+    ] = "verified"
+
+
 class MatrixFile(Strict):
     """matrix.yaml: the images to build."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_no_bool)]
     repository: Annotated[Text, Field(pattern=_REPOSITORY)]
     tags: Annotated[
         list[Text],
         Field(min_length=1, description="templates; the first one gives the main image reference"),
     ]
+    moving_tags: Annotated[
+        dict[Text, MovingTagEntry],
+        Field(description="tags that `promote` and `rollback` move, with {axis} placeholders"),
+    ] = {}
     bases: Annotated[dict[Name, BaseEntry], Field(min_length=1)]
     flavors: Annotated[dict[Name, FlavorEntry], Field(min_length=1)]
     indexes: Annotated[
@@ -245,6 +287,19 @@ class MatrixFile(Strict):
     ] = []
     exclude: list[ExcludeEntry] = []
     overrides: list[OverrideEntry] = []
+    follow: Annotated[
+        FollowName | dict[Text, FollowName],
+        Field(
+            description=(
+                "which newer versions `outdated` and `lock --upgrade` take over: one for all, or "
+                "by axis or package, and `default` for the others (release)"
+            )
+        ),
+    ] = {}
+    hold: Annotated[
+        dict[Text, HoldEntry],
+        Field(description="by axis or package: versions to stay with for a reason and a time"),
+    ] = {}
 
 
 def json_schema() -> dict[str, Any]:

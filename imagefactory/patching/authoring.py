@@ -15,6 +15,7 @@ from packaging.version import Version
 from imagefactory.errors import InputError, fail
 from imagefactory.patching.patch import IMPORTED, Origin, Patch
 from imagefactory.patching.sources import DISTRIBUTIONS
+from imagefactory.system import files
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
@@ -94,7 +95,7 @@ def add_variant(
         for bounds, name in kept
     ]
     if not same:
-        diff.write_text(text, encoding="utf-8")
+        files.write_text(diff, text)
     _dump(yaml, data, file)
     for gone in {variant.diff.name for variant in patch.variants} - {name for _, name in kept}:
         (patch.folder / gone).unlink()
@@ -166,7 +167,9 @@ def _range_text(bounds: Bounds) -> str:
 def _free_name(patch: Patch, version: str) -> Path:
     low, _ = release_range(patch.project, version)
     names = [f"{low}.diff", f"{version}.diff", *(f"{version}-{n}.diff" for n in range(2, 100))]
-    return next(patch.folder / name for name in names if not (patch.folder / name).exists())
+    listed = {variant.diff.name for variant in patch.variants}
+    # another file is what a run left that was killed before it listed it
+    return next(patch.folder / name for name in names if name not in listed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +198,12 @@ class Words:
 def write_draft(folder: Path, version: str, text: str, words: Words) -> None:
     """Write a new entry with all that is known, and placeholders for what the author must add.
 
-    An unproven one needs nothing more.
+    An unproven one needs nothing more. ``patch.yaml`` is written last: a folder without it is no
+    patch.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     low, high = release_range(folder.parent.name, version)
-    (folder / f"{low}.diff").write_text(text, encoding="utf-8")
+    files.write_text(folder / f"{low}.diff", text)
     origin = words.address or words.origin
     texts = {
         "purpose": "TODO: why it is needed",
@@ -228,7 +232,8 @@ def write_draft(folder: Path, version: str, text: str, words: Words) -> None:
         (folder / IMPORTED).write_bytes(words.imported)
         data["imported"] = {"address": words.address, "sha256": _quoted(words.sha256)}
     if not words.unproven:
-        (folder / "proof.py").write_text(DRAFT_PROOF, encoding="utf-8")
+        if not (folder / "proof.py").exists():
+            files.write_text(folder / "proof.py", DRAFT_PROOF)
         data["proof"] = {"run": "proof.py", "kind": "behaviour"}
     _dump(_yaml(), data, folder / "patch.yaml")
 
@@ -259,6 +264,4 @@ def _yaml() -> YAML:
 def _dump(yaml: YAML, data: Any, file: Path) -> None:
     buffer = io.StringIO()
     yaml.dump(data, buffer)
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(buffer.getvalue(), encoding="utf-8")
-    part.replace(file)
+    files.write_text(file, buffer.getvalue())

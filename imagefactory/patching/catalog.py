@@ -22,6 +22,7 @@ from imagefactory.patching.patch import (
     Exemption,
     Kind,
     KindOn,
+    NoDiff,
     Origin,
     Patch,
     Proof,
@@ -197,6 +198,13 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
         )
         for i, e in enumerate(entry.not_applicable)
     )
+    no_diff = tuple(
+        NoDiff(
+            versions=_specifier(n.versions, ("no_diff", i, "versions"), positions, problems),
+            reason=n.reason,
+        )
+        for i, n in enumerate(entry.no_diff)
+    )
     kinds = tuple(
         KindOn(
             versions=_specifier(k.versions, ("kinds", i, "versions"), positions, problems),
@@ -218,6 +226,7 @@ def _read(file: Path, name: str, origin: Origin, root: Path | None) -> Patch:
         after=tuple(entry.after),
         variants=variants,
         exemptions=exemptions,
+        no_diff=no_diff,
         proof=_proof(entry, file, positions, shown, problems),
         text={
             "symptom": entry.symptom,

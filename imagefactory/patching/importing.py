@@ -277,7 +277,7 @@ def _full_name(name: str | None, project: str, given: _Given, patches: Path) -> 
     if not catalog.NAME.fullmatch(full) or full.partition("/")[0] != project:
         what = f"{full!r} is not the name of a patch of {project}"
         raise fail(InputError, "patch-name", what, fix=f"{fix}, such as {project}/my-fix")
-    if (patches / full).exists():
+    if (patches / full / "patch.yaml").exists():
         what = f"the patch {full} exists already"
         raise fail(InputError, "patch-exists", what, where=str(patches / full), fix=fix)
     return full

@@ -18,7 +18,7 @@ from pathlib import Path
 from imagefactory.inbuild import overlay, proofkit
 from imagefactory.patching import conflicts, tracing
 from imagefactory.patching.patch import Patch, State, Step
-from imagefactory.patching.reads import Read, Reads
+from imagefactory.patching.reads import Read, Reads, as_read
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
 
@@ -128,7 +128,7 @@ class Bench:
         if row.state is not State.UNKNOWN:  # may be conclusive once a tool is installed
             _write(self._file(tree, [step]), [row])
             if reads is not None:
-                more = [(path, False) for path in names]
+                more: list[Read] = [(path, False) for path in names]
                 self._reads.add(self._question(step), tree.root, [*reads, *more], row.as_dict())
         return row
 
@@ -213,6 +213,9 @@ def _judged(step: Step, state: State, reason: str, tree: SourceTree, when: str) 
     if proof and proof.kind == "installed" and state is State.NEEDED:
         state, evidence = State.DECLARED, f"declared; its diff applies to {tree.sha256[:12]}"
         reason = f"sources do not show whether it is needed: {reason}"
+    why = step.patch.why_no_diff(step.version)
+    if state is State.CONFLICT and step.variant is None and why:
+        state, reason = State.MISSING, f"{why}; {reason.partition(': ')[2] or reason}"
     diff = _nearest_diff(step)
     moved = conflicts.moved(diff, tree.root) if diff and state in _UNFIT else {}
     said = "; ".join(f"upstream moved {old}, perhaps to {new}" for old, new in moved.items())
@@ -270,7 +273,7 @@ def _traced(folder: Path) -> list[Read] | None:
         for line in trace.read_text(encoding="utf-8").splitlines()
     ]
     known = bool(traces) and None not in rows
-    return [(str(path), bool(listed)) for path, listed in rows] if known else None
+    return [as_read(path, how) for path, how in rows] if known else None
 
 
 def _read(file: Path) -> list[Measured] | None:

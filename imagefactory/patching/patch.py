@@ -33,6 +33,7 @@ class State(StrEnum):
     DECLARED = "declared"
     OBSOLETE = "obsolete"
     CONFLICT = "conflict"
+    MISSING = "missing"
     BROKEN = "broken"
     UNPROVEN = "unproven"
     NOT_APPLICABLE = "n/a"
@@ -41,7 +42,7 @@ class State(StrEnum):
     @property
     def stops_build(self) -> bool:
         """Whether a cell with a patch in this state must not be built."""
-        return self in (State.CONFLICT, State.BROKEN)
+        return self in (State.CONFLICT, State.MISSING, State.BROKEN)
 
     @property
     def applied(self) -> bool:
@@ -92,6 +93,14 @@ class Variant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemption:
     """Versions to which the patch does not apply, and why."""
+
+    versions: SpecifierSet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDiff:
+    """Versions that may need a change, and why the patch has no diff for them."""
 
     versions: SpecifierSet
     reason: str
@@ -153,6 +162,7 @@ class Patch:
     after: tuple[str, ...]
     variants: tuple[Variant, ...]
     exemptions: tuple[Exemption, ...]
+    no_diff: tuple[NoDiff, ...] = ()
     proof: Proof | None
     text: Mapping[str, str]
     source: Source | None = None
@@ -197,6 +207,12 @@ class Patch:
         return next(
             (e for e in self.exemptions if e.versions.contains(parsed, prereleases=True)), None
         )
+
+    def why_no_diff(self, version: str) -> str:
+        """Why there is no diff for the upstream ``version``; empty if nothing was declared."""
+        parsed = Version(version)
+        found = (n for n in self.no_diff if n.versions.contains(parsed, prereleases=True))
+        return next((one.reason for one in found), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -321,7 +321,7 @@ def source_for(name: str, version: str, patches: Path, settings: Settings) -> So
             f"{', '.join(sources.DISTRIBUTIONS)}"
         )
         raise fail(InputError, "patch-name", what, fix=fix)
-    if (patches / name).exists():
+    if (patches / name / "patch.yaml").exists():
         fix = f"choose another name, or use imagefactory patch port {name}"
         raise fail(
             InputError,

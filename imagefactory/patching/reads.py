@@ -9,8 +9,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: A path of a tree, and whether a proof listed that folder.
-Read = tuple[str, bool]
+from imagefactory.inbuild import proofkit
+
+#: A path of a tree, and whether a proof listed that folder, or what names and text it searched for.
+Read = tuple[str, bool | tuple[str, str]]
 
 
 class Reads:
@@ -33,7 +35,7 @@ class Reads:
                 continue
             try:
                 record = json.loads(file.read_text(encoding="utf-8"))
-                reads = [((str(path), bool(listed)), str(was)) for path, listed, was in record[0]]
+                reads = [(as_read(path, how), str(was)) for path, how, was in record[0]]
             except (OSError, ValueError, TypeError, LookupError):
                 continue
             if all(self._print(root, read) == was for read, was in reads):
@@ -42,7 +44,7 @@ class Reads:
 
     def add(self, key: str, root: Path, reads: Iterable[Read], result: Mapping[str, str]) -> None:
         """Store the ``result`` for ``key`` that follows from what was read in ``root``."""
-        rows = [[*read, self._print(root, read)] for read in sorted(set(reads))]
+        rows = [[*read, self._print(root, read)] for read in sorted(set(reads), key=str)]
         text = json.dumps([rows, dict(result)])
         file = self._folder / key / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -55,14 +57,30 @@ class Reads:
         """What ``read`` found in ``root``: a file's hash, a folder's names, or nothing."""
         known = self._known.get((root, read))
         if known is None:
-            known = self._known[root, read] = _print(root / read[0], listed=read[1])
+            known = self._known[root, read] = _print(root / read[0], read[1])
         return known
 
 
-def _print(path: Path, *, listed: bool) -> str:
+def as_read(path: object, how: object) -> Read:
+    """What was read, from JSON."""
+    if isinstance(how, list):
+        names, text = how
+        return str(path), (str(names), str(text))
+    return str(path), bool(how)
+
+
+def _print(path: Path, how: bool | tuple[str, str]) -> str:
+    if isinstance(how, tuple):
+        return _print_of_search(path, *how)
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
     if not path.is_dir():
         return "missing"
-    names = "\0".join(sorted(found.name for found in path.iterdir())) if listed else ""
-    return f"folder {hashlib.sha256(names.encode()).hexdigest()}" if listed else "folder"
+    names = "\0".join(sorted(found.name for found in path.iterdir())) if how else ""
+    return f"folder {hashlib.sha256(names.encode()).hexdigest()}" if how else "folder"
+
+
+def _print_of_search(folder: Path, names: str, text: str) -> str:
+    found = proofkit.found_in(folder, names, text)
+    rows = [f"{file.relative_to(folder)} {_print(file, False)}" for file in found]
+    return f"search {hashlib.sha256(chr(0).join(rows).encode()).hexdigest()}"

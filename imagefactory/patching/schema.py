@@ -42,6 +42,13 @@ class ExemptionEntry(Strict):
     reason: Text
 
 
+class NoDiffEntry(Strict):
+    """Versions that have the fault, and why there is no diff for them."""
+
+    versions: Text
+    reason: Text
+
+
 class ProofEntry(Strict):
     """The check that fails on the pristine tree and passes on the patched one."""
 
@@ -73,6 +80,7 @@ class PatchFile(Strict):
     after: list[Text] = []
     variants: list[VariantEntry] = []
     not_applicable: list[ExemptionEntry] = []
+    no_diff: list[NoDiffEntry] = []
     findings: Text
     imported: SourceEntry | None = None
     proof: ProofEntry | None = None

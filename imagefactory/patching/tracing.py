@@ -3,8 +3,9 @@
     IMAGEFACTORY_PROOF=proof.py IMAGEFACTORY_TRACE=OUT python tracing.py TREE
 
 OUT gets a line of JSON for each path that was opened, examined or listed, relative to TREE, and
-whether it was listed, with those that compilers included; ``null`` if that is not known, because
-another program was run on the tree. It is written when the proof has ended.
+whether it was listed, with those that compilers included; for a folder that was searched, what for.
+``null`` if that is not known, because another program was run on the tree. It is written when the
+proof has ended; one that the proof runs (``proofkit.again``) writes beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ GCC_REPORT = "DEPENDENCIES_OUTPUT"
 COMPILERS = frozenset({"g++", "gcc", "nvcc"})
 #: The environment names where the record goes, and the proof.
 TRACE, PROOF = "IMAGEFACTORY_TRACE", "IMAGEFACTORY_PROOF"
+#: As in proofkit, which this program runs without.
+SEARCH, SEARCHED, TRACER = "imagefactory.search", "imagefactory.searched", "IMAGEFACTORY_TRACER"
 
 
 class Recorder:
@@ -31,6 +34,7 @@ class Recorder:
         root: the tree, resolved.
         paths: relative paths that were opened, examined or listed.
         listed: those that were listed.
+        searched: folders, and the names and texts that were searched for in them.
         known: whether ``paths`` is everything.
         include: folders in which compilers searched for headers.
     """
@@ -39,11 +43,15 @@ class Recorder:
         self.root = str(root)
         self.paths: set[str] = set()
         self.listed: set[str] = set()
+        self.searched: set[tuple[str, str, str]] = set()
+        self.is_searching = False
         self.known = True
         self.include: set[str] = set()
 
     def note(self, path: object, *, listed: bool = False) -> None:
         """Record ``path`` if it is in the tree."""
+        if self.is_searching:
+            return
         if isinstance(path, bytes):
             path = os.fsdecode(path)
         if isinstance(path, str | os.PathLike):
@@ -56,7 +64,12 @@ class Recorder:
 
     def hear(self, event: str, arguments: tuple[object, ...]) -> None:
         """Handle one of Python's audit events."""
-        if event in ("open", "os.listdir", "os.scandir"):
+        if event in (SEARCH, SEARCHED):
+            if event == SEARCH:
+                folder, names, text = map(str, arguments)
+                self.searched.add((os.path.relpath(folder, self.root), names, text))
+            self.is_searching = event == SEARCH
+        elif event in ("open", "os.listdir", "os.scandir"):
             self.note(arguments[0], listed=event != "open")
         elif event == "subprocess.Popen":
             self._ran(arguments[1], arguments[2])
@@ -71,6 +84,8 @@ class Recorder:
             for text in texts[1:]:
                 if not text.startswith("-"):
                     self.note(text)
+        elif __file__ in texts:
+            pass  # it writes a record of its own
         elif any(self.root in text for text in [*texts, str(folder or "")]):
             self.known = False
 
@@ -102,23 +117,27 @@ def watch(recorder: Recorder) -> None:
 def write(recorder: Recorder, out: Path, report: Path) -> None:
     """Write what was recorded."""
     recorder.headers(report)
-    rows = [[path, path in recorder.listed] for path in sorted(recorder.paths)]
+    rows: list[object] = [[path, path in recorder.listed] for path in sorted(recorder.paths)]
+    rows += [[folder, [names, text]] for folder, names, text in sorted(recorder.searched)]
     lines: Sequence[object] = rows if recorder.known else [None]
     out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def main(tree: str) -> None:
+def main(tree: str, *more: str) -> None:
     """Run the proof as if it had been started itself."""
-    proof, out = os.environ.pop(PROOF), Path(os.environ.pop(TRACE))
+    proof, out = os.environ[PROOF], Path(os.environ[TRACE])
+    if more:
+        out = out.with_suffix(f".{os.getpid()}.trace")
+    os.environ[TRACER] = __file__
     report = out.with_suffix(".headers")
     os.environ[GCC_REPORT] = str(report)
     recorder = Recorder(Path(tree).resolve())
     atexit.register(write, recorder, out, report)
-    sys.argv = [proof, tree]
+    sys.argv = [proof, tree, *more]
     sys.path[0] = str(Path(proof).parent)
     watch(recorder)
     runpy.run_path(proof, run_name="__main__")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -12,6 +12,7 @@ from imagefactory.matrix.cell import Base, Cell
 from imagefactory.patching.patch import Step, unproven
 from imagefactory.planning import context, image_config, render
 from imagefactory.planning.image_config import LABEL
+from imagefactory.planning.templates import read
 from imagefactory.system.platforms import Platform
 
 __all__ = ["LABEL", "ROOT", "BaseImage", "CellPlan", "base_image", "compose"]
@@ -111,7 +112,7 @@ def compose(
         **context.wheel_lists(resolution, toolchain),
         **context.patch_files(series, cell.flavor.build),
         **context.program_files("image"),
-        "image/entrypoint": render.find(templates, "entrypoint").read_bytes(),
+        "image/entrypoint": read(render.find(templates, "entrypoint")).encode(),
     }
     labels = image_config.labels(cell, resolution, series, base.locked, base_digest=base.digest)
     # rendered once: the key is computed from the text with zeros where the key goes

@@ -16,6 +16,8 @@ import jinja2
 
 from imagefactory.errors import InputError, fail
 from imagefactory.locking.lock import LockedBase
+from imagefactory.planning.templates import Loader, bounded_range
+from imagefactory.planning.templates import render as rendered
 
 #: Columns of a rendered line: what a reviewer sees without scrolling.
 WIDTH = 120
@@ -94,7 +96,7 @@ def _only_safe(value: object) -> str:
 def environment(templates: tuple[Path, ...]) -> jinja2.Environment:
     """The Jinja environment: undefined names are errors, and so is output that passed no filter."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates),
+        loader=Loader(templates),
         undefined=jinja2.StrictUndefined,
         finalize=_only_safe,
         trim_blocks=True,
@@ -103,22 +105,23 @@ def environment(templates: tuple[Path, ...]) -> jinja2.Environment:
         autoescape=False,  # noqa: S701 - Dockerfiles, not HTML; `finalize` is the guard
     )
     env.filters.update(word=word, quote=quote, fill=fill)
+    env.globals["range"] = bounded_range
     return env
 
 
 def find(templates: tuple[Path, ...], name: str) -> Path:
     """The file ``name`` in the first folder that has it; the last folder has them all."""
-    return next(
-        (file for folder in templates if (file := folder / name).is_file()), templates[-1] / name
-    )
+    files = (folder / name for folder in templates)
+    there = (file for file in files if file.is_symlink() or file.exists())  # even if unreadable
+    return next(there, templates[-1] / name)
 
 
 def render(templates: tuple[Path, ...], name: str, values: Mapping[str, Any]) -> str:
     """The text of template ``name``, which is in the first of the folders ``templates`` to have it.
 
-    Raises InputError for a value that no filter lets through.
+    Raises InputError for a value that no filter lets through, and for a template that is wrong.
     """
-    return environment(templates).get_template(name).render(**values)
+    return rendered(environment(templates), find(templates, name), values)
 
 
 def base_dockerfile(templates: tuple[Path, ...], base: LockedBase, reference: str) -> str:

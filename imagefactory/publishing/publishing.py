@@ -1,5 +1,9 @@
 """The push station: only an image whose last verification of exactly that digest passed may
 move.
+
+Each image gets its immutable tag first, by the engine, which sends what the registry lacks. Once
+the registry has exactly what was verified there, the receipt is attached, and the cell's own tags
+are given to it by one request each: none of them ever names anything else.
 """
 
 from __future__ import annotations
@@ -14,8 +18,11 @@ from pathlib import Path
 
 from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.system import ui
+from imagefactory.publishing import tags as names
+from imagefactory.publishing import vouching
+from imagefactory.system import registry_writes, ui
 from imagefactory.system.engine import Engine, ImageInfo
+from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import Requirement
@@ -153,9 +160,7 @@ def _refusal(
             fix=f"imagefactory verify {tag}",
         )
     if not record.passed:
-        bad = ", ".join(
-            c.name for c in record.checks if c.required and c.outcome is not receipt.Outcome.PASS
-        )
+        bad = ", ".join(record.failed_checks)
         return Problem(
             code="push-failed-verify",
             where=plan.cell.name,
@@ -165,25 +170,39 @@ def _refusal(
     return None
 
 
-def push(engine: Engine, ready: Sequence[tuple[CellPlan, ImageInfo]], repository: str) -> Delivery:
-    """Push every tag of the ``ready`` cells (see ``allowed``) to ``repository``, by digest.
+def push(
+    engine: Engine,
+    ready: Sequence[tuple[CellPlan, ImageInfo]],
+    repository: str,
+    receipts: Path,
+) -> Delivery:
+    """Push the ``ready`` cells (see ``allowed``) to ``repository``: first each immutable tag.
 
     What fails ends the push: a registry that does not take an image or does not answer, a tag that
-    is another digest there than was verified (``push-other-digest``), an engine that fails. The
-    result says which tags had been pushed by then.
+    is another digest there than was verified (``push-other-digest``), an immutable tag that is
+    another image (``push-immutable``), an engine that fails. The result says which tags had been
+    pushed by then.
     """
     tags = [
-        (plan, image, _target(tag, repository)) for plan, image in ready for tag in plan.cell.tags
+        (plan, image, f"{repository}:{tag}")
+        for plan, image in ready
+        for tag in (names.of_plan(plan), *(one.rpartition(":")[2] for one in plan.cell.tags))
     ]
     known = _known_blobs(engine.registries, repository, [target for _, _, target in tags])
     pushed: list[Pushed] = []
+    sent: dict[str, Document] = {}
     for number, (plan, image, target) in enumerate(tags):
         try:
-            digest = _push_one(engine, plan, image, target)
+            if plan.cell.name in sent:
+                _give(engine.registries, sent[plan.cell.name], target)
+            else:
+                sent[plan.cell.name] = _send(engine, image, target)
+                _attach(engine.registries, repository, sent[plan.cell.name], image, receipts)
         except FactoryError as error:
             return Delivery(
                 pushed=tuple(pushed), left=tuple(_left(tags[number:], error)), error=error
             )
+        digest = sent[plan.cell.name].digest
         blobs = _blobs(engine.registries, f"{repository}@{digest}")
         new = {blob: size for blob, size in blobs.items() if blob not in known}
         known |= new.keys()
@@ -220,34 +239,69 @@ def _blobs(registries: Registries, reference: str) -> dict[str, int]:
         return {}
 
 
-def _target(tag: str, repository: str) -> str:
-    return f"{repository}:{tag.rpartition(':')[2]}"
-
-
-def _push_one(engine: Engine, plan: CellPlan, image: ImageInfo, target: str) -> str:
-    """Push one tag; the digest that it has in the registry, which is what was verified."""
-    own = target in plan.cell.tags
-    with _named(engine, image, target, own=own), ui.step(f"pushing {target}"):
+def _send(engine: Engine, image: ImageInfo, target: str) -> Document:
+    """Send an image under its immutable tag, unless it is there; its manifest in the registry."""
+    there = engine.registries.document(target)
+    if there is not None:
+        if _is_of(image, there):
+            return there
+        raise fail(
+            CheckFailedError,
+            "push-immutable",
+            f"{target} is {there.digest} in the registry, and never overwritten; "
+            f"verified was {image.digest}",
+            fix="equal inputs were built differently: imagefactory diff shows how; "
+            "lock again for a new tag",
+        )
+    with _named(engine, image, target), ui.step(f"pushing {target}"):
         engine.push(target)
-    found = engine.registries.manifest(target)
+    found = engine.registries.document(target)
+    if found is not None and _is_of(image, found):
+        return found
+    raise _other_digest(target, found, image.digest)
+
+
+def _attach(
+    registries: Registries, repository: str, there: Document, image: ImageInfo, receipts: Path
+) -> None:
+    """Attach the receipt of an image, for other machines."""
+    record = receipt.load(receipts, image.digest)
+    if record:
+        vouching.attach(registries, repository, there.digest, record)
+
+
+def _give(registries: Registries, document: Document, target: str) -> None:
+    """Give an image that the registry has one more tag, by one request."""
+    there = registries.document(target)
+    if there is not None and there.digest == document.digest:
+        return
+    registry_writes.put_manifest(registries, target, document)
+    found = registries.document(target)
+    if found is None or found.digest != document.digest:
+        raise _other_digest(target, found, document.digest)
+
+
+def _is_of(image: ImageInfo, found: Document) -> bool:
     # without the containerd image store, Docker knows an image by the digest of its config
-    if found and image.digest in (found.digest, found.config and found.config.digest):
-        return found.digest
-    raise fail(
+    config = found.row.get("config")
+    return image.digest in (found.digest, config.get("digest") if isinstance(config, dict) else "")
+
+
+def _other_digest(target: str, found: Document | None, verified: str) -> FactoryError:
+    return fail(
         CheckFailedError,
         "push-other-digest",
         f"{target}: the registry has {found.digest if found else 'nothing there'}, "
-        f"verified was {image.digest}",
+        f"verified was {verified}",
         fix="do not use what was pushed; imagefactory verify, then push again",
     )
 
 
 @contextmanager
-def _named(engine: Engine, image: ImageInfo, target: str, *, own: bool) -> Iterator[None]:
+def _named(engine: Engine, image: ImageInfo, target: str) -> Iterator[None]:
     """Give ``image`` the name ``target`` meanwhile, because Docker pushes by name only.
 
-    A name that an image has already is the user's: it is given back. ``own`` names of the cell
-    stay.
+    A name that an image has already is the user's: it is given back.
     """
     before = _digest_of(engine, target)
     if before == image.digest:
@@ -255,16 +309,16 @@ def _named(engine: Engine, image: ImageInfo, target: str, *, own: bool) -> Itera
         return
     # meanwhile that image needs another name: one without any may be pruned
     kept = f"{target.rpartition(':')[0]}:imagefactory-keeps-{before[7:19]}" if before else ""
-    if before and not own:
+    if before:
         engine.tag(before, kept)
     engine.tag(image.digest, target)
     try:
         yield
     finally:
-        if before and not own:
+        if before:
             engine.tag(before, target)
             engine.untag(kept)
-        elif not own:
+        else:
             engine.untag(target)
 
 

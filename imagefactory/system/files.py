@@ -1,4 +1,4 @@
-"""Reads files that a person names, which may be anything: a pipe, a device, a folder, too large."""
+"""Reads files that a person names, which may be anything, and writes files as a whole."""
 
 from __future__ import annotations
 
@@ -27,3 +27,10 @@ def read(path: Path, limit: int) -> bytes:
 def read_text(path: Path, limit: int) -> str:
     """As ``read``, decoded. Raises UnicodeDecodeError if it is not UTF-8, too."""
     return read(path, limit).decode("utf-8")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one step: whoever is killed meanwhile leaves it as it was."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,15 +50,30 @@ class Manifest:
     manifests: tuple[Descriptor, ...]
 
 
-def read(row: Mapping[str, Any], digest: str, media_type: str, size: int) -> Manifest:
-    """The manifest in an answer. Raises ValueError if it cannot be read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A manifest as it came: ``digest`` is the SHA-256 of ``content``, and ``row`` its JSON."""
+
+    digest: str
+    media_type: str
+    content: bytes
+    row: Mapping[str, Any]
+
+
+def digest_of(content: bytes) -> str:
+    """The digest of a blob or manifest."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def read(found: Document) -> Manifest:
+    """The manifest in a document. Raises ValueError if it cannot be read."""
     return Manifest(
-        digest=digest,
-        media_type=media_type,
-        size=size,
-        config=next(iter(descriptors([row.get("config")])), None),
-        layers=descriptors(row.get("layers")),
-        manifests=descriptors(row.get("manifests")),
+        digest=found.digest,
+        media_type=found.media_type,
+        size=len(found.content),
+        config=next(iter(descriptors([found.row.get("config")])), None),
+        layers=descriptors(found.row.get("layers")),
+        manifests=descriptors(found.row.get("manifests")),
     )
 
 

@@ -23,7 +23,7 @@ from imagefactory import redaction
 from imagefactory.system import credentials, manifests, registry_failures, web
 from imagefactory.system import reference as references
 from imagefactory.system.credentials import Account
-from imagefactory.system.manifests import Descriptor, Manifest
+from imagefactory.system.manifests import Descriptor, Document, Manifest, digest_of
 from imagefactory.system.registry_failures import Kind, RegistryError, error_of
 from imagefactory.system.registry_names import HUB_API, Name, is_loopback, parse
 
@@ -48,8 +48,8 @@ _FIELD = re.compile(r'(\w+)="([^"]*)"')
 DEADLINE, MOST_BYTES, MOST_PAGES = 120.0, 1 << 22, 1000
 #: Seconds for a whole layer, which may have gigabytes.
 DOWNLOAD = 3600.0
-#: How deep indexes may be nested, and characters of a registry's message that are shown.
-DEEPEST, MOST_SAID = 4, 300
+#: How deep indexes may be nested.
+DEEPEST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,14 @@ class Answer:
     headers: Mapping[str, str]
     content: bytes
     following: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """What a request sends."""
+
+    content: bytes
+    media_type: str
 
 
 class Registries:
@@ -76,19 +84,30 @@ class Registries:
         self._sessions: dict[str, Session] = {}
         self._tokens: dict[tuple[str, str], str] = {}
 
-    def manifest(self, reference: str) -> Manifest | None:
-        """The manifest of an image or index; None if the registry has no such reference."""
+    def document(self, reference: str) -> Document | None:
+        """The bytes of a manifest; None if the registry has no such reference."""
         name = parse(reference)
-        answer = self._ask(name, f"/manifests/{name.wanted}", accept=ACCEPTED)
+        answer = self.ask(name, f"/manifests/{name.wanted}", accept=ACCEPTED)
         if answer is None:
             return None
-        digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        digest = digest_of(answer.content)
         if name.wanted.startswith("sha256:") and name.wanted != digest:
             raise _failed(name, f"{reference} came as {digest}")
         row = _json(name, answer)
         kind = str(row.get("mediaType") or answer.headers.get("Content-Type", ""))
-        with _understood(name):
-            return manifests.read(row, digest, kind.partition(";")[0], len(answer.content))
+        return Document(
+            digest=digest, media_type=kind.partition(";")[0], content=answer.content, row=row
+        )
+
+    def manifest(self, reference: str) -> Manifest | None:
+        """The manifest of an image or index; None if the registry has no such reference."""
+        found = self.document(reference)
+        return self.understood(found, reference) if found else None
+
+    def understood(self, found: Document, reference: str) -> Manifest:
+        """The manifest in a document that came from ``reference``."""
+        with _understood(parse(reference)):
+            return manifests.read(found)
 
     def blobs(self, reference: str, *, depth: int = DEEPEST) -> dict[str, int]:
         """Digest -> bytes of the layers and configuration of an image, or of an index's images.
@@ -109,15 +128,15 @@ class Registries:
 
     def has_blob(self, repository: str, digest: str) -> bool:
         """Whether the repository has a layer or configuration."""
-        return self._ask(parse(repository), f"/blobs/{digest}", method="HEAD") is not None
+        return self.ask(parse(repository), f"/blobs/{digest}", method="HEAD") is not None
 
     def read_blob(self, repository: str, digest: str) -> bytes | None:
         """The content of a small blob, such as a configuration; None if there is no such blob."""
         name = parse(repository)
-        answer = self._ask(name, f"/blobs/{digest}")
+        answer = self.ask(name, f"/blobs/{digest}")
         if answer is None:
             return None
-        found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        found = digest_of(answer.content)
         if found != digest:
             raise _failed(name, f"{digest} came as {found}")
         return answer.content
@@ -125,7 +144,7 @@ class Registries:
     def save_blob(self, repository: str, digest: str, target: Path) -> bool:
         """Write a blob of any size to ``target``; whether the registry has it."""
         name, tail = parse(repository), f"/blobs/{digest}"
-        if self._ask(name, tail, into=target) is None:
+        if self.ask(name, tail, into=target) is None:
             return False
         with target.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -165,14 +184,14 @@ class Registries:
             if following in asked or len(asked) >= MOST_PAGES:
                 raise _failed(name, f"its list of {name.path} has no end")
             asked.add(following)
-            answer = self._ask(name, following)
+            answer = self.ask(name, following)
             if answer is None:
                 return
             yield _json(name, answer)
             with _understood(name):
-                following = _next(name, following, answer.following)
+                following = tail_of(name, following, answer.following)
 
-    def _ask(
+    def ask(
         self,
         name: Name,
         tail: str,
@@ -180,10 +199,11 @@ class Registries:
         method: str = "GET",
         accept: tuple[str, ...] = (),
         into: Path | None = None,
+        body: Body | None = None,
     ) -> Answer | None:
         """The answer, None for what does not exist; with ``into``, its body is in that file."""
         key = name.host, name.path
-        ask = partial(self._send, name, tail, method, accept, into=into)
+        ask = partial(self._send, name, tail, method, accept, into=into, body=body)
         answer = ask(self._tokens.get(key))
         if answer.status == 401:
             header = self._authorization(name, answer.headers.get("WWW-Authenticate", ""))
@@ -193,8 +213,9 @@ class Registries:
         if answer.status == 404:
             return None
         if answer.status >= 400:
-            kind = registry_failures.of_status(answer.status)
-            raise error_of(kind, name.host, name.path, f"{name.host}: {_message(answer)}")
+            said = registry_failures.message(answer.status, answer.content)
+            kind = registry_failures.of_answer(answer.status, said)
+            raise error_of(kind, name.host, name.path, f"{name.host}: {said}")
         return answer
 
     def _send(
@@ -206,8 +227,10 @@ class Registries:
         header: str | None,
         *,
         into: Path | None,
+        body: Body | None,
     ) -> Answer:
         headers = {"Accept": ", ".join(accept)} if accept else {}
+        headers |= {"Content-Type": body.media_type} if body else {}
         session = self._session(name.host)
         # a registry may keep blobs elsewhere: that it sends us there says that it has one
         follow = method != "HEAD"
@@ -217,6 +240,7 @@ class Registries:
                 method,
                 f"{name.url}{tail}",
                 headers=headers,
+                data=body.content if body else None,
                 auth=_with(header),
                 timeout=SECONDS,
                 allow_redirects=follow,
@@ -287,7 +311,9 @@ def _patiently(name: Name, ask: Callable[[], Response], into: Path | None = None
         answer = web.within(DOWNLOAD if into else DEADLINE, lambda: _read(name, ask, into))
         kind = registry_failures.of_status(answer.status)
         if answer.status >= 400 and kind.transient:
-            raise requests.ConnectionError(kind, _message(answer))
+            said = registry_failures.message(answer.status, answer.content)
+            error = requests.ConnectionError(kind, said)
+            raise web.asked_to_wait(error, answer.headers.get("Retry-After"))
         return answer
 
     try:
@@ -342,8 +368,11 @@ def _failed(name: Name, said: str) -> RegistryError:
     return error_of(registry_failures.OTHER, name.host, name.path, f"{name.host}: {said}")
 
 
-def _next(name: Name, tail: str, link: str | None) -> str | None:
-    """The address of the page that ``link`` leads to. Raises ValueError if it is no URL."""
+def tail_of(name: Name, tail: str, link: str | None) -> str | None:
+    """The part of the address ``link`` that follows the repository's; None without one.
+
+    ``tail`` is that of the page with the link. Raises ValueError if it is no URL.
+    """
     if link is None:
         return None
     # only the path is taken: credentials go to no other host
@@ -368,12 +397,3 @@ def _json(name: Name, answer: Answer) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise _failed(name, f"its answer about {name.path} is not JSON")
     return row
-
-
-def _message(answer: Answer) -> str:
-    """What the registry says went wrong."""
-    try:
-        said = str(json.loads(answer.content)["errors"][0]["message"])
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        said = ""
-    return f"HTTP {answer.status}{f', {said[:MOST_SAID]}' if said else ''}"

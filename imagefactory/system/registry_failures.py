@@ -6,6 +6,7 @@ of the kinds below.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -95,6 +96,13 @@ KINDS = (
         fix="create the repository {path} on {host}, or check its spelling",
     ),
     Kind(
+        code="registry-cannot",
+        status=(405,),
+        pattern=r"\bUNSUPPORTED\b|operation is unsupported",
+        fix="{host} does not do this over its API: allow it there (registry: "
+        "REGISTRY_STORAGE_DELETE_ENABLED=true), or use its web page",
+    ),
+    Kind(
         code="registry-failed",
         status=(500, 502, 503, 504),
         pattern=r"internal server error|bad gateway|service unavailable|gateway time-?out",
@@ -116,6 +124,10 @@ OTHER = Kind(
 )
 
 
+#: Characters of a registry's message that are shown.
+MOST_SAID = 300
+
+
 class RegistryError(SetupError):
     """A registry, or the way there, failed; ``transient`` as for ``Kind``."""
 
@@ -130,9 +142,24 @@ def error_of(kind: Kind, host: str, path: str, what: str) -> RegistryError:
     return error
 
 
+def message(status: int, content: bytes) -> str:
+    """What the registry says went wrong."""
+    try:
+        said = str(json.loads(content)["errors"][0]["message"])
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        said = ""
+    return f"HTTP {status}{f', {said[:MOST_SAID]}' if said else ''}"
+
+
 def of_status(status: int) -> Kind:
     """The kind of an HTTP status that is an error."""
     return next((kind for kind in KINDS if status in kind.status), OTHER)
+
+
+def of_answer(status: int, said: str) -> Kind:
+    """The kind of an answer: a registry that is full may say so in a 403 only."""
+    found, spoken = of_status(status), of_text(said)
+    return spoken if spoken.code == "registry-full" else found
 
 
 def of_text(text: str) -> Kind:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
+from weakref import WeakKeyDictionary
 
 from imagefactory.errors import InputError, SetupError, fail
 from imagefactory.system import ui
@@ -37,6 +38,10 @@ AGAIN = 30.0
 _SAID: dict[str, float] = {}
 _GUARD = threading.Lock()
 Answer = TypeVar("Answer")
+Failed = TypeVar("Failed", bound=Exception)
+#: Seconds that a server may ask to wait for before it is asked again.
+LONGEST_WAIT = 30.0
+_WAITS: WeakKeyDictionary[Exception, float] = WeakKeyDictionary()
 
 
 def without_account(url: str) -> str:
@@ -127,7 +132,24 @@ def with_retries(request: Callable[[], Answer]) -> Answer:
 
     stamina.instrumentation.set_on_retry_hooks([])  # by default it logs its own event names
     broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-    return stamina.retry(on=broken, attempts=1 + retries(), wait_max=2.0)(request)()
+
+    def again(error: Exception) -> bool | float:
+        if not isinstance(error, broken):
+            return False
+        wait = _WAITS.get(error, 0.0)
+        return wait <= LONGEST_WAIT and (wait or True)
+
+    return stamina.retry(on=again, attempts=1 + retries(), wait_max=2.0)(request)()
+
+
+def asked_to_wait(error: Failed, after: str | None) -> Failed:
+    """``error`` of a server that says when to ask again (``Retry-After``, in seconds).
+
+    ``with_retries`` waits that long, and does not ask again if that is too long.
+    """
+    if after and after.isascii() and after.isdigit() and len(after) < 9:
+        _WAITS[error] = float(after)
+    return error
 
 
 def within(seconds: float, work: Callable[[], Answer]) -> Answer:

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,8 @@ _DEEPEST = 1000
 _COMPACT = re.compile(r"(?:[-?][ \t]+){100}")
 #: PyYAML's own parser takes seconds for more characters than this.
 _SMALL = 100_000
+#: A date that a key may ask for; everything else wants it in quotes.
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 Loc = tuple[str | int, ...]
 Schema = TypeVar("Schema", bound="Strict")
@@ -271,15 +274,28 @@ def _plain(
             for i, item in enumerate(node.value)
         ]
     positions.raw[loc] = node.value
-    problems += _unfit(node.value, f"{positions.file}:{positions.line(loc)}", prefix)
-    if node.tag == "tag:yaml.org,2002:int" and node.value.isdecimal() and len(node.value) < 10:
-        return int(node.value)
-    if node.tag == "tag:yaml.org,2002:bool":
-        return node.value.lower() in ("true", "yes", "on")
-    if node.tag in _NOT_STRINGS:
-        where = f"{positions.file}:{positions.line(loc)}"
+    where = f"{positions.file}:{positions.line(loc)}"
+    problems += _unfit(node.value, where, prefix)
+    found = _scalar(node)
+    if found is None:
         problems.append(_not_a_string(node.value, _NOT_STRINGS[node.tag], where, prefix))
-    return node.value
+        return node.value
+    return found
+
+
+def _scalar(node: yaml.Node) -> str | int | bool | date | None:
+    """The value of a scalar; None if YAML reads a kind that no key of ours has."""
+    kind, text = node.tag.removeprefix("tag:yaml.org,2002:"), str(node.value)
+    if kind == "int" and text.isdecimal() and len(text) < 10:
+        return int(text)
+    if kind == "bool":
+        return text.lower() in ("true", "yes", "on")
+    if kind == "timestamp" and _DAY.fullmatch(text):
+        try:
+            return date.fromisoformat(text)
+        except ValueError:  # such as the 31st of February: only who wants a date can object
+            return text
+    return None if node.tag in _NOT_STRINGS else text
 
 
 def _mapping(
@@ -367,7 +383,8 @@ def _explain(detail: Any, loc: Loc, positions: Positions, known: set[str], prefi
         what, fix = f"{path!r} is missing", f"add {loc[-1]!r} here"
         return Problem(code=f"{prefix}-missing-key", where=where, what=what, fix=fix)
     if kind == "string_type" and loc in positions.raw:
-        return _not_a_string(positions.raw[loc], "a number or boolean", where, prefix)
+        kind = "a date" if isinstance(detail["input"], date) else "a number or boolean"
+        return _not_a_string(positions.raw[loc], kind, where, prefix)
     written = positions.raw.get(loc)
     what = f"{path!r}: {detail['msg'].removeprefix('Value error, ')}"
     what += f" (it is {written!r})" if written else ""

@@ -37,11 +37,15 @@ class Context:
         site: site-packages of the image's Python.
         home: folder of the manifest and the proofs.
         manifest: what the build recorded about the image; empty if it is missing or unreadable.
+        files_judged: whether the image's files are judged from outside: probes leave that out.
+        proofs: the patches to prove; None for all of them.
     """
 
     site: Path
     home: Path
     manifest: Mapping[str, Any]
+    files_judged: bool = False
+    proofs: Sequence[str] | None = None
 
     @staticmethod
     def recorded(distribution: importlib.metadata.Distribution) -> dict[str, int | None]:
@@ -84,19 +88,24 @@ class Context:
         return {"code": done.returncode, "output": done.stdout[-OUTPUT_TAIL:].strip()}
 
 
-def main(probes: Mapping[str, str], home: str, site: str) -> None:
+def main(
+    probes: Mapping[str, str], home: str, site: str, *, keep_bytecode: bool = True, **known: Any
+) -> None:
     """Write the report, and nothing else, to standard output, and end the process.
 
     ``probes`` maps themes to the text of their ``probe.py``; an empty ``site`` means that of the
-    running Python. What probed modules print goes to standard error, and what they want to do at
-    the end of the process is not done.
+    running Python. ``known`` are further fields of the context; with ``keep_bytecode`` what is
+    compiled is written to the image's files. What probed modules print goes to standard error, and
+    what they want to do at the end of the process is not done.
     """
     output = os.dup(1)
     os.dup2(2, 1)
     folder = Path(site) if site else site_packages()
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    report = collect(probes, Path(home), folder)
+    manifest = read_manifest(Path(home) / "manifest.json")
+    context = Context(site=folder, home=Path(home), manifest=manifest or {}, **known)
+    report = {"manifest": manifest, **collect(probes, context, keep_bytecode=keep_bytecode)}
     with os.fdopen(output, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(report))
     sys.stderr.flush()
@@ -116,14 +125,12 @@ def site_packages() -> Path:
     return prefix / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
-def collect(probes: Mapping[str, str], home: Path, site: Path) -> Facts:
+def collect(probes: Mapping[str, str], context: Context, *, keep_bytecode: bool) -> Facts:
     """The facts of every theme, or the error that its probe ended with.
 
     Probes that leave traces (``LEAVES_TRACES = True``: they import from the image or run its
     programs, which may change the module path and leaves compiled Python) run after all others.
     """
-    manifest = read_manifest(home / "manifest.json")
-    context = Context(site=site, home=home, manifest=manifest or {})
     facts: Facts = {}
     errors: dict[str, str] = {}
     modules: dict[str, ModuleType] = {}
@@ -136,7 +143,7 @@ def collect(probes: Mapping[str, str], home: Path, site: Path) -> Facts:
     for theme in sorted(modules, key=lambda name: name in late):
         if theme in late:
             # Compiled Python is a trace too, but makes every later import faster.
-            sys.dont_write_bytecode = False
+            sys.dont_write_bytecode = not keep_bytecode
         began = time.monotonic()
         try:
             found = modules[theme].facts(context)
@@ -147,7 +154,6 @@ def collect(probes: Mapping[str, str], home: Path, site: Path) -> Facts:
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "manifest": manifest,
         "facts": facts,
         "errors": errors,
     }

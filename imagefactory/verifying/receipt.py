@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from imagefactory import __version__
 from imagefactory.errors import Problem
+from imagefactory.system import files
 
 if TYPE_CHECKING:
     from imagefactory.system.engine import ImageInfo
+
+#: Bytes of a receipt, and seconds of a check, that no real one reaches.
+LARGEST, LONGEST = 10_000_000, 1e9
 
 
 class Outcome(StrEnum):
@@ -97,6 +101,11 @@ class Receipt:
         """The receipt as plain JSON values, ``passed`` included for readers."""
         return {**asdict(self), "passed": self.passed}
 
+    @property
+    def failed_checks(self) -> tuple[str, ...]:
+        """The required checks that did not pass."""
+        return tuple(c.name for c in self.checks if c.required and c.outcome is not Outcome.PASS)
+
 
 def save(folder: Path, receipt: Receipt) -> Path:
     """Write ``receipt`` below ``folder`` in one step, replacing an older one of the same digest."""
@@ -114,31 +123,41 @@ def load(folder: Path, digest: str) -> Receipt | None:
     A file that cannot be read counts as no receipt.
     """
     try:
-        return _read(json.loads(_path(folder, digest).read_text(encoding="utf-8")))
+        return read(json.loads(files.read_text(_path(folder, digest), LARGEST)))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _read(data: Any) -> Receipt:
-    """The receipt in a file. Raises ValueError, KeyError or TypeError if it is none."""
+def read(data: Any) -> Receipt:
+    """The receipt in JSON values. Raises ValueError, KeyError or TypeError if it is none."""
     fields = {name: data[name] for name in ("digest", "tag", "cell", "build_key", "verified_at")}
     fields["version"] = data.get("version", "")
     checks = [_read_check(row) for row in data["checks"]]
-    if not all(isinstance(value, str) for value in fields.values()):
-        raise TypeError("a field of a receipt is no text")
     unproven = data.get("unproven", [])
-    if not (isinstance(unproven, list) and all(isinstance(name, str) for name in unproven)):
+    if not isinstance(unproven, list):
         raise TypeError("the unproven patches of a receipt are no list of names")
-    return Receipt(**fields, checks=tuple(checks), unproven=tuple(unproven))
+    _must_be_texts((*fields.values(), *unproven))
+    found = Receipt(**fields, checks=tuple(checks), unproven=tuple(unproven))
+    if data["passed"] is not found.passed:
+        raise ValueError("it contradicts its checks")
+    return found
 
 
 def _read_check(row: dict[str, Any]) -> CheckResult:
     found = CheckResult(**{**row, "outcome": Outcome(row["outcome"])})
-    if type(found.required) is not bool or not isinstance(found.seconds, int | float):
+    if type(found.required) is not bool or type(found.seconds) not in (int, float):
         raise TypeError("a field of a check has another type")
-    if not (isinstance(found.name, str) and isinstance(found.detail, str)):
-        raise TypeError("a field of a check is no text")
+    if not 0 <= found.seconds < LONGEST:
+        raise ValueError("a check took no such time")
+    _must_be_texts((found.name, found.detail))
     return found
+
+
+def _must_be_texts(values: Iterable[object]) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError("a field is no text")
+        value.encode()  # a lone surrogate could not be shown or written
 
 
 def differences(

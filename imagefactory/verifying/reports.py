@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
+
+from imagefactory.verifying.subject import Probed
 
 
 def read(text: str) -> dict[str, Any]:
@@ -36,6 +39,38 @@ def read(text: str) -> dict[str, Any]:
     if faults:
         raise ValueError(f"its report lacks {', '.join(faults)}, or has it in another shape")
     return report
+
+
+def merged(probed: Probed, more: Probed, theme: str) -> Probed:
+    """``probed`` with what ``more`` says about ``theme``, of which it is the only source."""
+    if probed.report is None:
+        return probed
+    said = more.report or {"facts": {}, "errors": {theme: more.error}}
+    parts = {
+        part: {**_without(probed.report[part], theme), **_only(said[part], theme)}
+        for part in ("facts", "errors")
+    }
+    return replace(probed, report={**probed.report, **parts})
+
+
+def with_proofs(probed: Probed, more: Probed) -> Probed:
+    """``probed`` with the proofs that ``more`` reports; its own were not asked for."""
+    report = probed.report or {"facts": {}}
+    known, found = (
+        dict((one.get("facts") or {}).get("patches") or {}) for one in (report, more.report or {})
+    )
+    if probed.report is None or not known:
+        return probed
+    facts = {**report["facts"], "patches": {**known, "proofs": found.get("proofs", [])}}
+    return replace(probed, report={**report, "facts": facts})
+
+
+def _without(part: Mapping[str, Any], theme: str) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name != theme}
+
+
+def _only(part: Mapping[str, Any], theme: str) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name == theme}
 
 
 def _maps_to(kind: type, value: object) -> bool:

@@ -6,9 +6,10 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from imagefactory import __version__
 from imagefactory.building import disk, records
@@ -20,7 +21,7 @@ from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo, owner
-from imagefactory.verifying import leftovers, modes, probe, reports, server
+from imagefactory.verifying import compiling, leftovers, modes, probe, reports, server
 from imagefactory.verifying.check_registry import judge
 from imagefactory.verifying.client import PYTHON
 from imagefactory.verifying.outside.judged import Judged
@@ -41,11 +42,13 @@ PROBE_BYTES = 16 << 20
 #: not unpacked yet, and in any case.
 UNPACKED, SCRATCH = 3, 1 << 30
 NO_SPACE = re.compile(r"(?i)no space left on device|disk quota exceeded")
+#: The theme whose probe takes as long as that of all others, where it is emulated.
+COMPILERS = "compilers"
 #: Seconds for the probe. Emulated, starting Python takes seconds, importing torch half a minute and
 #: a proof minutes.
 PROBE_TIMEOUT, PROBE_TIMEOUT_EMULATED = 1200.0, 3600.0
-#: Seconds for all modes of the entrypoint together.
-MODE_TIMEOUT = 300.0
+#: Seconds for all modes of the entrypoint together, which run beside the probe.
+MODE_TIMEOUT, MODE_TIMEOUT_EMULATED = 300.0, 1800.0
 
 
 def verify(
@@ -71,12 +74,12 @@ def verify(
     image = engine.inspect_image(image_ref)
     _mind_the_disk(engine, image)
     judging = in_background(content, image.digest) if content else None
-    subject = observe(
-        image, engine=engine, lock=lock, settings=settings, expected=expected, patience=patience
-    )
+    inside = Inside(engine=engine, image=image, settings=settings, expected=expected)
+    subject = observe(inside, lock=lock, patience=patience, files_judged=judging is not None)
     if judging:
         with ui.step(f"{image_ref}: comparing its files with the lock"):
             subject = replace(subject, content=judging.result())
+        subject = prove_inside(inside, subject)
     after = engine.inspect_image(image_ref).digest
     if after != image.digest:
         raise fail(
@@ -99,25 +102,50 @@ def verify(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """An image whose programs are run, and what the caller knows that it should be."""
+
+    engine: Engine
+    image: ImageInfo
+    settings: Settings
+    expected: Expectation | None
+
+    @property
+    def emulated(self) -> bool:
+        """Whether this machine emulates its programs."""
+        return not platforms.is_native(self.image.platform)
+
+    def probe(self, **wanted: Any) -> Probed:
+        """Run the probe; ``wanted`` are options of ``probe.program``."""
+        base = self.expected.cell.flavor.base if self.expected and self.emulated else None
+        if base is None:
+            return run_probe(self.engine, self.image, **wanted)
+        with compiling.offered(base.name, base.python, self.settings) as folder:
+            return run_probe(self.engine, self.image, compiler=folder, **wanted)
+
+
 def observe(
-    image: ImageInfo,
-    *,
-    engine: Engine,
-    lock: Lock | None,
-    settings: Settings,
-    expected: Expectation | None,
-    patience: server.Patience | None,
+    inside: Inside, *, lock: Lock | None, patience: server.Patience | None, files_judged: bool
 ) -> Subject:
-    """Observe everything about ``image`` that checks use."""
-    note = (
-        ""
-        if platforms.is_native(image.platform)
-        else f" ({image.platform} is emulated here, which takes minutes)"
+    """Observe everything about an image that checks use.
+
+    With ``files_judged`` its files are judged from outside, too.
+    """
+    engine, image, settings, expected = (
+        inside.engine,
+        inside.image,
+        inside.settings,
+        inside.expected,
     )
+    note = f" ({image.platform} is emulated here)" if inside.emulated else ""
+    brief = files_judged and inside.emulated
+    timeout = MODE_TIMEOUT_EMULATED if inside.emulated else MODE_TIMEOUT
+    running = in_background(modes.observe, engine, image, timeout=timeout)
     with ui.step(f"{image.ref}: looking inside{note}"):
-        probed = run_probe(engine, image)
+        probed = look_inside(inside) if brief else inside.probe()
     with ui.step(f"{image.ref}: entrypoint modes"):
-        runs = modes.observe(engine, image, timeout=MODE_TIMEOUT)
+        runs = running.result()
     served = None
     if image.labels.get(f"{LABEL}.channel") == "cpu":
         with ui.step(f"{image.ref}: serving a model"):
@@ -133,6 +161,27 @@ def observe(
             settings.state / records.FOLDER, image.labels.get(f"{LABEL}.build-key", "")
         ),
     )
+
+
+def look_inside(inside: Inside) -> Probed:
+    """What has to run in an emulated image whose files are judged from outside.
+
+    No proof is run, and its compilers run beside the rest, which mostly is the import of torch.
+    """
+    rest = tuple(theme for theme in probe.sources() if theme != COMPILERS)
+    compiled = in_background(inside.probe, themes=(COMPILERS,), files_judged=True, proofs=())
+    probed = inside.probe(themes=rest, files_judged=True, proofs=())
+    return reports.merged(probed, compiled.result(), COMPILERS)
+
+
+def prove_inside(inside: Inside, subject: Subject) -> Subject:
+    """Run those proofs in the image that could not be run on this machine."""
+    left = subject.content.to_prove if subject.content else ()
+    if not left:
+        return subject
+    with ui.step(f"{inside.image.ref}: proofs that only the image itself can run"):
+        more = inside.probe(themes=("patches",), files_judged=True, proofs=left)
+    return replace(subject, probed=reports.with_proofs(subject.probed, more))
 
 
 def expectation(plan: CellPlan) -> Expectation:
@@ -155,8 +204,14 @@ def find_resolution(lock: Lock | None, image: ImageInfo) -> Resolution | None:
     )
 
 
-def run_probe(engine: Engine, image: ImageInfo) -> Probed:
-    """Run the probe in a container without a network. Raises SetupError if the engine fails."""
+def run_probe(
+    engine: Engine, image: ImageInfo, *, compiler: Path | None = None, **wanted: Any
+) -> Probed:
+    """Run the probe in a container without a network. Raises SetupError if the engine fails.
+
+    ``compiler`` is the folder of ``compiling.offered``, ``wanted`` are options of
+    ``probe.program``.
+    """
     began = time.monotonic()
     native = platforms.is_native(image.platform)
     timeout = PROBE_TIMEOUT if native else PROBE_TIMEOUT_EMULATED
@@ -167,7 +222,8 @@ def run_probe(engine: Engine, image: ImageInfo) -> Probed:
             platform=image.platform,
             entrypoint=PYTHON,
             env={name: "" for name in image.env if BENDING.match(name)},
-            stdin=probe.program(),
+            stdin=probe.program(compiler=compiling.SOCKET if compiler else "", **wanted),
+            mounts=[(compiler, compiling.FOLDER)] if compiler else [],
             network="none",
             timeout=timeout,
             most=PROBE_BYTES,

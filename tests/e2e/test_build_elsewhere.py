@@ -106,4 +106,4 @@ def test_every_target_writes_a_cache_of_its_own(
     refused = factory(
         "build", "--matrix", "--select", "flavor=cpu", "--cache", f"{repository}:x", cwd=own
     )
-    assert (refused.code, "cache-ref" in refused.err) == (2, True)
+    assert (refused.code, "reference-wrong" in refused.err) == (2, True)

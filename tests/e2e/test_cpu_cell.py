@@ -19,6 +19,7 @@ import pytest
 from support import ROOT
 from support.e2e import CPU, PLANTED, Completed, Verified, derive, factory, planted
 
+from imagefactory.publishing import tags, vouching
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
 
@@ -128,6 +129,11 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
     blobs = {row["digest"]: row["size"] for row in [manifest["config"], *manifest["layers"]]}
     assert not planted_credentials(verified_cpu_image, engine, tmp_path / "registry", pushed)
     first, *others = pushed.json
+    found = tags.parse(first["reference"].rpartition(":")[2])
+    assert found is not None
+    assert (found.vllm, found.accelerator) == ("0.32.0", "cpu")
+    (attached,) = engine.registries.referrers(repository, digest)
+    assert attached.artifact_type == vouching.RECEIPT
     assert (first["blobs_sent"], first["blobs_there"]) == (len(blobs), 0)
     assert first["bytes_sent"] == sum(blobs.values())
     assert [row["bytes_sent"] for row in others] == [0] * len(others)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.e2e import derive, factory
 
+from imagefactory.system import platforms
 from imagefactory.system.engine import Engine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.large]
@@ -38,6 +39,9 @@ def test_an_arm64_image_is_built_and_verified_with_what_needs_a_gpu_skipped_by_n
     assert done.code == 0, done.err
     assert "2.11.0+cu130" in seen["torch-identity"]["detail"]
     assert seen["extensions-load"]["outcome"] == "pass"
+    if not platforms.is_native("linux/arm64"):
+        assert "its layers were read for it" in seen["torch-files"]["detail"]
+        assert "run on this machine" in seen["patches-effective"]["detail"]
     assert {name for name, check in seen.items() if check["outcome"] == "skip"} == {
         n for n in seen if "server" in n
     }

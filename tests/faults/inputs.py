@@ -35,7 +35,8 @@ def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     good.mkdir()
     projects.write(good)
     project, home = folder / "project", folder / "home"
-    yield _judged(Bad(what="the good project", argv=("plan", "--check")), good, home, codes=(0,))
+    for argv in (bad_inputs.CHECK, bad_inputs.RENDER):
+        yield _judged(Bad(what=f"the good project: {argv}", argv=argv), good, home, codes=(0,))
     for number in range(count):
         shutil.rmtree(project, ignore_errors=True)
         shutil.copytree(good, project)

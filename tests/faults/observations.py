@@ -48,7 +48,7 @@ def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
 
 def _report(chance: random.Random, _: FakeEngine) -> str:
     image = Good(torch=CPU)
-    text = _spoil(chance, image.reported)
+    text = spoil(chance, image.reported)
     try:
         image.report = reports.read(text)
     except ValueError:
@@ -63,7 +63,7 @@ def _answer(chance: random.Random, engine: FakeEngine) -> str:
     kind = chance.choice(("completion", "chat", "stream"))
     question = tiny_model.CHATS[0]
     shape = {"choices": [{"text": "x", "message": {"content": "x"}, "delta": {"content": "x"}}]}
-    text = _spoil(chance, shape)
+    text = spoil(chance, shape)
     spoilt = f"data: {text}\n\ndata: [DONE]\n" if kind == "stream" else text
     engine.behaviour.body = spoilt.encode("utf-8", "surrogatepass")
     dial = lambda: engine.container.attach(())  # noqa: E731
@@ -73,7 +73,7 @@ def _answer(chance: random.Random, engine: FakeEngine) -> str:
     return "a right answer" if answer.right else ""
 
 
-def _spoil(chance: random.Random, value: Any) -> str:
+def spoil(chance: random.Random, value: Any) -> str:
     """``value`` as JSON with a part replaced, or with its text damaged."""
     spoilt = json.loads(json.dumps(value))
     for _ in range(chance.randint(1, 3)):

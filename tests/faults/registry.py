@@ -24,10 +24,11 @@ import stamina
 from faults import Outcome
 from imagefactory import redaction
 from imagefactory.errors import SetupError
-from imagefactory.publishing import publishing
-from imagefactory.system import registry, shell, ui
+from imagefactory.publishing import publishing, vouching
+from imagefactory.system import registry, registry_writes, shell, ui
 from imagefactory.system.engine import Engine
 from imagefactory.system.registry import Registries
+from imagefactory.system.registry_writes import Attachment
 
 PASSWORD = "planted-s3cret"
 BASIC = base64.b64encode(f"robot:{PASSWORD}".encode()).decode()
@@ -89,6 +90,8 @@ CHALLENGES = (
     'Bearer realm="{here}/token?{password}"',
     "\x80\xff",
 )
+OWN = registry_writes.document({"layers": []}, registry_writes.IMAGE)
+RECEIPT = Attachment(kind="application/x", content=b"{}", annotations={})
 #: What Docker may write while it pushes.
 SAID = (
     "denied: requested access to the resource is denied",
@@ -131,6 +134,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_DELETE(self) -> None:
+        self.do_GET()
+
     def _head(self, status: int, length: int) -> None:
         choose, here = self.server.choose, f"http://127.0.0.1:{self.server.server_port}"
         self.send_response(status)
@@ -141,6 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
         if status in (301, 302, 307):
             targets = (self.path, f"{here}/v2/x", "http://127.0.0.1:9/x", "file:///x", "http://[")
             self.send_header("Location", choose.choice(targets))
+        if choose.random() < 0.3:
+            wanted = ("0", "1", "99999999999", "-1", "Wed, 21 Oct 2026 07:28:00 GMT", "x")
+            self.send_header("Retry-After", choose.choice(wanted))
+            places = ("/v2/me/x/blobs/uploads/1?a=b", "http://127.0.0.1:9/x", "http://[", "")
+            self.send_header("Location", choose.choice(places))
         if choose.random() < 0.2:
             self.send_header(
                 "Link", f'<{choose.choice((self.path, "/v2/y?z", "http://["))}>; rel="next"'
@@ -215,6 +229,11 @@ def _works(address: str, config: Path, choose: random.Random) -> dict[str, Calla
         "has blob": lambda: ask.has_blob(repository, DIGEST),
         "tags": lambda: ask.tags(repository),
         "referrers": lambda: ask.referrers(repository, DIGEST),
+        "image": lambda: vouching.read_image(ask, repository, "1"),
+        "put manifest": lambda: registry_writes.put_manifest(ask, f"{repository}:1", OWN),
+        "put blob": lambda: registry_writes.put_blob(ask, repository, b"x"),
+        "attach": lambda: registry_writes.attach(ask, repository, OWN, RECEIPT),
+        "delete": lambda: registry_writes.delete(ask, repository, DIGEST),
         "known blobs": lambda: publishing._known_blobs(ask, repository, [f"{repository}:1"]),
         "docker push": push,
     }

@@ -1,7 +1,7 @@
 """Runs campaigns and prints a table by subject: ``python -m mutants [NAME ...]``.
 
-Exits with 1 if more mutants of a campaign survived than its ``GOAL`` allows: the share of them that
-must be killed or known to be harmless, all of them unless it says otherwise.
+Exits with 1 if more mutants of a subject survived than the ``GOAL`` of its campaign allows: the
+share of them that must be killed or known to be harmless, all of them unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from typing import cast
+
+from support.score import is_missed
 
 import mutants
 from imagefactory.system import tables
@@ -30,25 +32,27 @@ def main() -> int:
     given = options.parse_args()
     if unknown := sorted(set(given.names) - set(names)):
         options.error(f"no campaign named {', '.join(unknown)}; there are {', '.join(names)}")
-    rows, survived, missed = [], list[Mutant](), False
+    rows, survived, missed = list[list[str]](), list[Mutant](), False
     for name in given.names or names:
         campaign = cast(Campaign, importlib.import_module(f"mutants.{name}"))
         start = time.monotonic()
         subjects = defaultdict[str, list[Mutant]](list)
-        before = len(survived)
         with tempfile.TemporaryDirectory(prefix=f"mutants-{name}-") as folder:
             for mutant in campaign.campaign(Path(folder)):
                 subjects[mutant.subject].append(mutant)
-        for subject, tried in subjects.items():
-            alive = [mutant for mutant in tried if not mutant.killed and not mutant.harmless]
-            rows.append([name, subject, str(len(tried)), str(len(tried) - len(alive))])
-            survived += alive
-        tried_in_all = sum(map(len, subjects.values()))
-        held = tried_in_all - len(survived) + before
-        missed |= held < tried_in_all * getattr(campaign, "GOAL", 1.0)
+        alive = [m for tried in subjects.values() for m in tried if not (m.killed or m.harmless)]
+        goal = getattr(campaign, "GOAL", 1.0)
+        counts = [
+            (subject, len(tried), len(tried) - sum(m.subject == subject for m in alive))
+            for subject, tried in subjects.items()
+        ]
+        whole = ("in all", sum(row[1] for row in counts), sum(row[2] for row in counts))
+        missed |= any(is_missed(tried, held, goal) for _, tried, held in [*counts, whole])
+        rows += [[name, subject, str(tried), str(held)] for subject, tried, held in counts]
         rows.append(
-            [name, "in all", str(tried_in_all), f"{held}, {time.monotonic() - start:.1f} s"]
+            [name, "in all", str(whole[1]), f"{whole[2]}, {time.monotonic() - start:.1f} s"]
         )
+        survived += alive
     columns = ["campaign", "subject", "tried", "killed or harmless"]
     for line in tables.layout(columns, rows, width=None):
         print(line.plain)

@@ -1,8 +1,12 @@
 """the factory's own code, changed in rooms that decide something, against the unit tests.
 
-COUNT mutants of each room are drawn with SEED, both from the environment. Each is tried in a
-process of its own: a fork of one that has the libraries loaded already runs just the tests that
-call the changed function. The first run finds out which tests call what, and notes it.
+COUNT mutants of each room are drawn with SEED, both from the environment; ROOMS names rooms. Each
+is tried in a process of its own: a fork of one that has the libraries loaded already runs just the
+tests that call the changed function, until one fails. The first run finds out which tests call
+what, and notes it. With QUICK=1 nothing is traced: the test files that name the function are run,
+each mutant for a few seconds, so that a mutant may survive only for lack of time.
+
+What kills a mutant must pass without it: all such tests are run again at the end.
 """
 
 from __future__ import annotations
@@ -11,24 +15,25 @@ import hashlib
 import json
 import os
 import random
-import signal
+import re
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeVar
 
-from support import ROOT
+from support import ROOT, forked
 from support.code_changes import Change, changed, changes
+from support.forked import Ran
 
 from mutants import Mutant
 
-#: The share of mutants that tests must kill.
-GOAL = 0.85
+#: The share of mutants of each room that tests must kill; in a few seconds they kill fewer.
+GOAL = 0.7 if os.environ.get("QUICK") else 0.85
 ROOMS = {
     "matrix": ("matrix",),
     "locking": ("locking",),
@@ -36,70 +41,86 @@ ROOMS = {
     "patching": ("patching",),
     "verifying": ("verifying",),
     "publishing": ("publishing",),
-    "building, upkeep, inbuild": (
+    "building": (
         *("building/bakefile.py", "upkeep/prune.py"),
         *("inbuild/manifest.py", "building/stack/belt.py"),
     ),
 }
 TESTS = ("tests/unit", "imagefactory/verifying/checks")
-#: Tests of the code's form and of the program as a whole say nothing of a decision.
-NOT_RUN = ("test_shape.py", "test_engine_is_the_only_one.py", "test_makefile.py", "test_cli.py")
+#: Tests of these tests, of the code's form and of the program as a whole say nothing of a decision.
+NOT_RUN = (
+    *("test_mutation.py", "test_mutation_score.py"),
+    *("test_shape.py", "test_engine_is_the_only_one.py", "test_makefile.py", "test_cli.py"),
+)
 #: Notes of which tests call which functions.
 NOTES = ROOT / ".pytest_cache" / "mutants"
-#: Seconds after which a mutant counts as killed: it never ends.
-LONGEST = 120
+#: Of the quick form: test files for each mutant, and seconds that they work.
+FILES, SECONDS = 5, 6.0
+#: Seconds that all tests of a mutant work; the likeliest to go red come first.
+LONG = 20.0
 #: Changes without a consequence, and why.
-HARMLESS: Mapping[str, str] = {}
+HARMLESS: Mapping[str, str] = {
+    "imagefactory/publishing/publishing.py: 200 -> 201": "a bound of what is read, not a result",
+    "imagefactory/verifying/outside/inventory.py: 16 -> 17": "how many are kept in memory",
+    "imagefactory/verifying/tiny_model.py: 4 -> 5": "the factor need only be large enough",
+    "imagefactory/matrix/expand.py: 0 -> 1": "an empty group is reported before it is used",
+}
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Calls = dict[str, dict[str, list[int]]]  # test -> file -> first lines of the functions it calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A mutant to be tried: a change of the file ``path`` below the repository."""
+
+    room: str
+    path: Path
+    change: Change
+
+    @property
+    def text(self) -> str:
+        """The change, for a person."""
+        return f"{self.path}:{self.change.line}: {self.change.text}"
 
 
 def campaign(folder: Path) -> Iterator[Mutant]:
     """Draw mutants of every room, and run the tests of each."""
     count, seed = int(os.environ.get("COUNT", "40")), int(os.environ.get("SEED", "0"))
-    free: SimpleQueue[Path] = SimpleQueue()
-    copies = [_copy(folder / str(number)) for number in range(os.cpu_count() or 1)]
-    with ThreadPoolExecutor(len(copies)) as pool:
-        for one in copies:
-            free.put(one)
-        files = [name for tests in TESTS for name in _test_files(ROOT / tests)]
-
-        calls: Calls = {}
-
-        def look_at(name: str) -> Calls:
-            with _taken(free) as copy:
-                return _calls(copy, name)
-
-        def judge(one: tuple[str, Path, Change]) -> bool:
-            with _taken(free) as copy:
-                return _is_killed(copy, one[1], one[2], calls)
-
-        for found in pool.map(look_at, files):
-            calls |= found
-        drawn = list(_drawn(count, seed))
-        killed = pool.map(judge, drawn)
-        for (room, path, change), dead in zip(drawn, killed, strict=True):
-            text = f"{path.relative_to(ROOT)}:{change.line}: {change.text}"
+    rooms = [name for name in os.environ.get("ROOMS", "").split(",") if name] or list(ROOMS)
+    forked.preload()
+    pristine = _copy(folder / "pristine")  # what is edited meanwhile changes no mutant
+    drawn = [one for room in rooms for one in draw(pristine, room, count, seed)]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        copies = _Copies(pool, pristine)
+        if os.environ.get("QUICK"):
+            tests, seconds = _likely(pristine, drawn), SECONDS
+        else:
+            tests, seconds = _calling(_calls(copies), drawn), LONG
+        work = [(one, names, seconds) for one, names in zip(drawn, tests, strict=True)]
+        killers = set[str]()
+        for one, ran in zip(drawn, copies.each(_try, work), strict=True):
+            killers |= {ran.failed} - {""}
             yield Mutant(
-                subject=room, change=text, killed=dead, harmless=HARMLESS.get(change.text, "")
+                subject=one.room,
+                change=one.text,
+                killed=not ran.passed,
+                harmless=HARMLESS.get(f"{one.path}: {one.change.text}", ""),
             )
+        _confirm(pristine, killers)
 
 
-@contextmanager
-def _taken(free: SimpleQueue[Path]) -> Iterator[Path]:
-    copy = free.get()
-    try:
-        yield copy
-    finally:
-        free.put(copy)
-
-
-def _drawn(count: int, seed: int) -> Iterator[tuple[str, Path, Change]]:
-    chosen = random.Random(seed)  # noqa: S311 - the same draw for the same seed
-    for room, parts in ROOMS.items():
-        paths = [path for part in parts for path in _modules(ROOT / "imagefactory" / part)]
-        every = [(room, path, change) for path in paths for change in changes(path)]
-        yield from chosen.sample(every, min(count, len(every)))
+def draw(root: Path, room: str, count: int, seed: int) -> list[Drawn]:
+    """The same mutants of a room for the same seed, whatever is drawn of other rooms."""
+    chance = random.Random(f"{seed} {room}")  # noqa: S311 - chosen, not secret
+    paths = [path for part in ROOMS[room] for path in _modules(root / "imagefactory" / part)]
+    every = [
+        Drawn(room=room, path=path.relative_to(root), change=change)
+        for path in paths
+        for change in changes(path)
+    ]
+    return chance.sample(every, min(count, len(every)))
 
 
 def _modules(path: Path) -> list[Path]:
@@ -108,13 +129,43 @@ def _modules(path: Path) -> list[Path]:
     return [one for one in sorted(path.rglob("*.py")) if not one.name.startswith(("test_", "__"))]
 
 
-def _test_files(folder: Path) -> list[str]:
-    found = sorted(folder.rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in found if path.name not in NOT_RUN]
+def _confirm(copy: Path, tests: Iterable[str]) -> None:
+    """Run what killed mutants without any. Raises RuntimeError if one fails: it cannot judge."""
+    files = sorted({test for test in tests if "::" not in test})  # could not even be imported
+    for arguments in (["--collect-only", *files] if files else [], sorted({*tests} - {*files})):
+        ran = forked.run(copy, arguments) if arguments else Ran(passed=True)
+        if not ran.passed:
+            raise RuntimeError(f"{ran.failed or arguments} fails without a mutant, too")
+
+
+class _Copies:
+    """Copies of the repository that mutants may change: one for each thread of a pool."""
+
+    def __init__(self, pool: ThreadPoolExecutor, pristine: Path) -> None:
+        self._pool, self._pristine = pool, pristine
+        self._free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(pool._max_workers):
+            copy = pristine.with_name(str(number))
+            subprocess.run(["cp", "-a", str(pristine), str(copy)], check=True)
+            self._free.put(copy)
+
+    def each(
+        self, function: Callable[[Path, Path, Item], Result], items: Sequence[Item]
+    ) -> Iterator[Result]:
+        """Call ``function`` with a copy, the original and each item; results in their order."""
+
+        def one(item: Item) -> Result:
+            copy = self._free.get()
+            try:
+                return function(copy, self._pristine, item)
+            finally:
+                self._free.put(copy)
+
+        return self._pool.map(one, items)
 
 
 def _copy(folder: Path) -> Path:
-    """A copy of what git knows or does not ignore, which a mutant may change."""
+    """A copy of what git knows or does not ignore."""
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -131,108 +182,99 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def _calls(copy: Path, name: str) -> Calls:
+def _try(copy: Path, pristine: Path, work: tuple[Drawn, Sequence[str], float | None]) -> Ran:
+    """Run tests with one mutant."""
+    one, tests, seconds = work
+    if not tests:
+        return Ran(passed=True)
+    target, original = copy / one.path, pristine / one.path
+    target.write_text(changed(original, one.change.number), encoding="utf-8")
+    later = time.time() + random.random() * 1e6  # noqa: S311 - no two changes have the same date
+    os.utime(target, (later, later))  # Python compares dates and sizes with what it has compiled
+    try:
+        return forked.run(copy, ["-x", *tests], seconds=seconds)
+    finally:
+        target.write_bytes(original.read_bytes())
+        os.utime(target, (later + 1, later + 1))
+
+
+def _likely(root: Path, drawn: Iterable[Drawn]) -> list[list[str]]:
+    """For each mutant, the test files that name its function and module most."""
+    texts = {name: (root / name).read_text(encoding="utf-8") for name in _test_files(root)}
+    words = {name: set(re.findall(r"\w+", text)) for name, text in texts.items()}
+    return [_most_likely(root, one, words) for one in drawn]
+
+
+def _most_likely(root: Path, one: Drawn, words: Mapping[str, set[str]]) -> list[str]:
+    lines = (root / one.path).read_text(encoding="utf-8").splitlines()
+    function = re.search(r"def (\w+)", "\n".join(lines[max(0, one.change.function - 1) :]))
+    name, stem, folder = function[1] if function else "", one.path.stem, one.path.parent.name
+
+    def likeness(test: str) -> int:
+        return (
+            4 * (name in words[test] or name.lstrip("_") in words[test])
+            + 3 * (stem in words[test])
+            + 2 * (folder in Path(test).parts)
+            + 3 * (stem in Path(test).stem or Path(test).parent == one.path.parent)
+        )
+
+    found = sorted(words, key=likeness, reverse=True)[:FILES]
+    return [test for test in found if likeness(test) > 2]
+
+
+def _test_files(root: Path) -> list[str]:
+    found = [path for tests in TESTS for path in sorted((root / tests).rglob("test_*.py"))]
+    return [str(path.relative_to(root)) for path in found if path.name not in NOT_RUN]
+
+
+def _calling(calls: Calls, drawn: Iterable[Drawn]) -> list[list[str]]:
+    """For each mutant, the tests that call its function, or any of its module's."""
+    return [_tests_of(one, calls) for one in drawn]
+
+
+def _tests_of(one: Drawn, calls: Calls) -> list[str]:
+    name, stem = str(one.path), one.path.stem
+    found = [test for test, files in calls.items() if one.change.function in files.get(name, ())]
+    if not found:  # what is outside of functions is run by whatever imports the module
+        found = [test for test, files in calls.items() if name in files]
+    # a probe runs as a program, where no call is seen
+    found += [test for test in calls if Path(test.partition("::")[0]).parent == one.path.parent]
+    if one.path.parent.name == "inbuild":  # as above
+        found += [test for test in calls if f"inbuild/test_{stem}" in test]
+
+    def likeness(test: str) -> tuple[bool, bool, int]:
+        # the module's own tests are the likeliest to go red, and what calls little is fast
+        called = sum(map(len, calls[test].values()))
+        return stem not in test, one.path.parent.name not in test, called
+
+    return sorted(dict.fromkeys(found), key=likeness)
+
+
+def _calls(copies: _Copies) -> Calls:
+    """What each passing test calls."""
+    files = _test_files(ROOT)
+    found: Calls = {}
+    for calls in copies.each(_calls_of, files):
+        found |= calls
+    return found
+
+
+def _calls_of(copy: Path, pristine: Path, name: str) -> Calls:
     """What the passing tests of one file call, from a note if nothing has changed since."""
-    content = hashlib.sha256((ROOT / name).read_bytes() + _sources())
+    content = hashlib.sha256((pristine / name).read_bytes() + _sources(pristine))
     note = NOTES / f"{content.hexdigest()}.json"
     if not note.exists():
         note.parent.mkdir(parents=True, exist_ok=True)
         partial = note.with_suffix(f".{os.getpid()}-{copy.name}")
-        ended = _run(copy, [name, "-p", "support.called"], {"CALLED": str(partial)})
+        forked.run(copy, [name, "-p", "support.called"], {"CALLED": str(partial)})
         if not partial.exists():
-            raise RuntimeError(f"{name} cannot be run: exit {ended}")
+            raise RuntimeError(f"{name} cannot be run")
         partial.replace(note)
     found: Calls = json.loads(note.read_text())
     return found
 
 
 @cache
-def _sources() -> bytes:
-    paths = sorted((ROOT / "imagefactory").rglob("*.py"))
+def _sources(root: Path) -> bytes:
+    paths = sorted((root / "imagefactory").rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).digest()
-
-
-def _is_killed(copy: Path, path: Path, change: Change, calls: Calls) -> bool:
-    """Whether a test goes red of those that call the function, or any of the module's."""
-    name = str(path.relative_to(ROOT))
-    calling = [test for test, files in calls.items() if change.function in files.get(name, ())]
-    if not calling:  # what is outside of functions is run by whatever imports the module
-        calling = [test for test, files in calls.items() if name in files]
-    if path.parent.name == "inbuild":  # runs as a program, where no call is seen
-        calling += [test for test in calls if f"inbuild/test_{path.stem}" in test]
-    # the module's own tests are the likeliest to go red
-    calling.sort(key=lambda test: (path.stem not in test, path.parent.name not in test))
-    target = copy / name
-    target.write_text(changed(path, change.number), encoding="utf-8")
-    later = time.time() + random.random() * 1e6  # noqa: S311 - no two changes have the same date
-    os.utime(target, (later, later))  # Python compares dates and sizes with what it has compiled
-    try:
-        return bool(calling) and _run(copy, ["-x", *dict.fromkeys(calling)]) != 0
-    finally:
-        target.write_bytes(path.read_bytes())
-        os.utime(target, (later + 1, later + 1))
-
-
-def _run(copy: Path, arguments: list[str], env: Mapping[str, str] = {}) -> int:
-    """Run pytest in a fork that imports the factory from ``copy``; its exit code."""
-    process = os.fork()
-    if process == 0:
-        _child(copy, arguments, env)
-    end = time.monotonic() + LONGEST
-    while time.monotonic() < end:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.killpg(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    return -1
-
-
-def _child(copy: Path, arguments: list[str], env: Mapping[str, str]) -> None:
-    code = 70
-    try:
-        os.setsid()
-        quiet = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(quiet, stream)
-        os.chdir(copy)
-        os.environ.update({**env, "PYTHONPATH": f"{copy}:{copy}/tests"})
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        sys.dont_write_bytecode = False
-        ours = ("imagefactory", "support", "mutants")
-        for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
-            del sys.modules[name]
-        sys.path[:] = [str(copy), str(copy / "tests"), *(p for p in sys.path if not _is_ours(p))]
-        loaded = "ignore::pytest.PytestAssertRewriteWarning"  # libraries are, by _preload
-        code = _pytest(["-q", "-W", loaded, "-p", "no:cacheprovider", "-p", "no:xdist", *arguments])
-    finally:
-        os._exit(code)
-
-
-def _is_ours(path: str) -> bool:
-    return Path(path or ".").resolve().is_relative_to(ROOT) and "site-packages" not in path
-
-
-def _pytest(arguments: list[str]) -> int:
-    import pytest  # noqa: PLC0415 - see _preload
-
-    return int(pytest.main(arguments))
-
-
-def _preload() -> None:
-    """Load the libraries that tests load, once for all mutants."""
-    import hypothesis.strategies  # noqa: F401, PLC0415
-    import jinja2  # noqa: F401, PLC0415
-    import numpy  # noqa: F401, PLC0415, ICN001
-    import pydantic  # noqa: F401, PLC0415
-    import pytest  # noqa: F401, PLC0415
-    import requests  # noqa: F401, PLC0415
-    import rich.console  # noqa: F401, PLC0415
-    import stamina  # noqa: F401, PLC0415
-    import typer  # noqa: F401, PLC0415
-    import unidiff  # noqa: F401, PLC0415
-    import uv  # noqa: F401, PLC0415
-
-
-_preload()

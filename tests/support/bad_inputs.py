@@ -15,20 +15,25 @@ from typing import Any
 import tomli_w
 import yaml
 
+from support import ROOT
 from support.bad_values import (
     ARGUMENTS,
+    COMMANDS,
     DELETE,
     DIFFS,
+    JUNK,
     LOCK_TEXTS,
     LOCK_VALUES,
     MATRIX_VALUES,
     PATCH_VALUES,
+    TEMPLATES,
     VARIABLES,
     YAML_TEXTS,
 )
 
 Loc = tuple[str | int, ...]
 CHECK = ("plan", "--check")
+RENDER = ("plan",)
 PATCH = Path("patches/vllm/one")
 FILES = (
     "matrix.yaml",
@@ -53,7 +58,10 @@ class Bad:
 
 def one(chance: Random, number: int, project: Path) -> Bad:
     """Spoil ``project`` in one way; the kinds take turns."""
-    kinds = (_matrix, _lock, _patch, _matrix, _lock, _diff, _argument, _lock, _variable, _file)
+    kinds = (
+        *(_matrix, _lock, _patch, _matrix, _lock, _diff, _argument, _lock, _variable, _file),
+        *(_template, _junk),
+    )
     return kinds[number % len(kinds)](chance, project)
 
 
@@ -180,6 +188,34 @@ def _argument(chance: Random, project: Path) -> Bad:
 def _variable(chance: Random, project: Path) -> Bad:
     name, value, argv = chance.choice(VARIABLES)
     return Bad(what=f"variable {name}={ascii(value)[:50]}", environ={name: value}, argv=argv)
+
+
+def _template(chance: Random, project: Path) -> Bad:
+    """A template of the project's own instead of imagefactory's."""
+    folder = project / "templates"
+    folder.mkdir()
+    name = chance.choice(("Dockerfile.j2", "base.Dockerfile.j2"))
+    if chance.random() < 0.2:
+        name = chance.choice((name, "entrypoint"))
+        what, make = chance.choice(
+            [row for row in _NOT_FILES if row[0] not in ("missing", "empty")]
+        )
+        make(folder / name)
+        return Bad(what=f"{name} is {what}", argv=RENDER)
+    what, change = chance.choice(TEMPLATES)
+    text = change((ROOT / "templates" / name).read_bytes())
+    (folder / name).write_bytes(text)
+    return Bad(what=f"{name}: {what}", argv=RENDER)
+
+
+def _junk(chance: Random, _: Path) -> Bad:
+    """A command with arguments that no command takes."""
+    command = chance.choice(COMMANDS)
+    junk = [chance.choice(JUNK) for _ in range(chance.randint(1, 4))]
+    if junk == ["--"]:
+        junk.append("--junk")
+    argv = (*command, *junk)
+    return Bad(what=f"arguments: {ascii(' '.join(argv))[:90]}", argv=argv)
 
 
 def _file(chance: Random, project: Path) -> Bad:

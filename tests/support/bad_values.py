@@ -69,6 +69,7 @@ MATRIX_VALUES: Sequence[tuple[Loc, object]] = (
     (("overrides", 0, "reason"), ""),
     (("version",), 2),
     (("version",), "1"),
+    (("version",), True),
     *(
         ((key,), DELETE)
         for key in ("version", "repository", "tags", "bases", "flavors", "defaults")
@@ -283,6 +284,57 @@ DIFFS: Sequence[tuple[str, Callable[[bytes], bytes]]] = (
     ("a mode alone", _fixed(_HEAD + b"old mode 100644\nnew mode 100755\n")),
     ("cut off", lambda data: data[: len(data) - 12]),
     ("no hunk", _fixed(b"--- a/x.py\n+++ b/x.py\n")),
+)
+
+TEMPLATES: Sequence[tuple[str, Callable[[bytes], bytes]]] = (
+    ("nothing", _fixed(b"")),
+    ("only a comment", _fixed(b"{# nothing #}\n")),
+    ("binary", _fixed(bytes(range(256)))),
+    ("invalid UTF-8", lambda data: data + b"\xff\xfe"),
+    ("UTF-16", lambda data: data.decode().encode("utf-16")),
+    *(
+        (f"ends with {text[:40]!r}", lambda data, text=text: data + text.encode())
+        for text in (
+            *("{% if %}", "{% for a in b %}", "{{ a", "{% endif %}", "{{ nothing | word }}"),
+            *("{{ 'x' }}", "{{ 1 | nothing }}", "{% include 'none.j2' %}", "{{ (1 / 0) | word }}"),
+            *("{% include '../../matrix.yaml' %}", "{% include '/etc/passwd' %}"),
+            *(
+                "{% extends 'Dockerfile.j2' %}{% include 'Dockerfile.j2' %}",
+                "{% import 'x' as x %}",
+            ),
+            *("{{ ''.__class__.__mro__ }}", "{{ self }}", "{{ range(10 ** 12) | list }}"),
+            *(
+                "{% for n in range(10 ** 12) %}{% endfor %}",
+                "{{ '\u2028' | quote }}",
+                "{{ [] | word }}",
+            ),
+            *("{% macro m() %}{{ m() | word }}{% endmacro %}{{ m() }}", "{{ ('x' * 10 ** 12) }}"),
+            *("{{ " + "(" * 5000, "{% if " + "not " * 5000 + "x %}{% endif %}", "{% raise %}"),
+        )
+    ),
+)
+COMMANDS: Sequence[tuple[str, ...]] = tuple(
+    tuple(text.split())
+    for text in (
+        *("build", "plan", "lock", "verify", "push", "render", "export", "wheel", "prune", "init"),
+        *("doctor", "diff", "inspect", "rebuild", "patch list", "patch status", "patch check"),
+        *("patch port", "patch continue", "patch new", "patch import", "engine up"),
+    )
+)
+JUNK = (
+    *(
+        "--junk",
+        "--junk=1",
+        "--select=",
+        "--json=maybe",
+        "-Z",
+        "---",
+        "-",
+        "--",
+        "\udcff",
+        "-\u202e",
+    ),
+    *("--no-such --junk", "x" * 9999, "--junk=" + "y" * 9999, "$(id) --junk"),
 )
 
 ARGUMENTS: Sequence[tuple[str, ...]] = (

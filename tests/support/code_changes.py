@@ -94,7 +94,9 @@ def _is_text(node: ast.AST) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return any(isinstance(one, ast.Name) and one.id in _WORDS for one in targets)
     if isinstance(node, ast.keyword):
-        return node.arg in _WORDS
+        return node.arg in _WORDS or node.arg == "strict"  # an assertion about two lengths
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     return isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr)
 
 

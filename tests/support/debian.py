@@ -117,11 +117,14 @@ def _write_suite(
 
 
 @contextmanager
-def serve(folder: Path, trusted: Tsk) -> Iterator[Debian]:
-    """Serve the archives in ``folder``; gives the settings with which they are used."""
+def serve(folder: Path, trusted: Tsk, account: str = "") -> Iterator[Debian]:
+    """Serve the archives in ``folder``; gives the settings with which they are used.
+
+    ``account`` is the ``user:password`` that they ask for.
+    """
     keys = folder.parent / "keys.asc"
     keys.write_text(str(trusted.extract_certificate()))
-    with served(folder) as url:
+    with served(folder, account) as url:
         yield Debian(
             mirrors=tuple((name, f"{url}/{name}") for name in (*PARTS, "ubuntu", "ubuntu-ports")),
             snapshot=f"{url}/snapshot",

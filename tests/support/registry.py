@@ -6,9 +6,10 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -37,6 +38,8 @@ class FakeRegistry:
         asked: method and path of every request.
         authorized: the Authorization header of every request.
         forms: what was posted for a token.
+        deletes: whether manifests can be removed.
+        on_write: is called with each request that writes, and whether it has been carried out.
     """
 
     address: str = ""
@@ -52,14 +55,40 @@ class FakeRegistry:
     asked: list[str] = field(default_factory=list)
     authorized: list[str | None] = field(default_factory=list)
     forms: list[Mapping[str, list[str]]] = field(default_factory=list)
+    deletes: bool = True
+    on_write: Callable[[str, bool], None] = lambda *_: None
 
-    def put(self, repository: str, tag: str, layers: Mapping[str, int], **more: Any) -> str:
-        """Store an image of these layers (digest -> bytes) under a tag; its digest."""
+    def tags(self, repository: str) -> dict[str, str]:
+        """Digest of each tag, without what is attached to images."""
+        return {
+            name: digest_of(data)
+            for (there, name), data in self.manifests.items()
+            if there == repository and not name.startswith("sha256")
+        }
+
+    def put(
+        self,
+        repository: str,
+        tag: str,
+        layers: Mapping[str, int],
+        *,
+        labels: Mapping[str, str] | None = None,
+        platform: str = "linux/arm64",
+        **more: Any,
+    ) -> str:
+        """Store an image of these layers (digest -> bytes) under a tag; its digest.
+
+        Its configuration can be read only if it has ``labels``.
+        """
         config = {
             "digest": f"sha256:config-{tag}",
             "size": 10,
             "mediaType": f"{OCI}.config.v1+json",
         }
+        if labels is not None:
+            os, _, arch = platform.partition("/")
+            content = {"os": os, "architecture": arch, "config": {"Labels": dict(labels)}}
+            config |= self.put_blob(repository, json.dumps(content).encode())
         rows = [
             {"digest": digest, "size": size, "mediaType": f"{OCI}.layer.v1.tar+zstd"}
             for digest, size in layers.items()
@@ -117,6 +146,9 @@ class FakeRegistry:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # without these, the second of two small writes waits 40 ms for the client
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16
     server: _Server
 
     def log_message(self, *_: object) -> None:
@@ -130,9 +162,70 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         registry = self.server.registry
-        data = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        registry.forms.append(parse_qs(data))
-        self._send(200, json.dumps({"access_token": "a-token"}).encode())
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        if not self.path.endswith("/uploads/"):
+            registry.forms.append(parse_qs(data))
+            self._send(200, json.dumps({"access_token": "a-token"}).encode())
+        elif self._may():
+            self._send(202, b"", {"Location": f"{self.path}1?state=x"})
+
+    def do_PUT(self) -> None:
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self._may():
+            self._write(partial(self._put, data))
+
+    def do_DELETE(self) -> None:
+        if self._may():
+            self._write(self._delete)
+
+    def _may(self) -> bool:
+        """Whether whoever asks may write; if not, that is answered."""
+        registry = self.server.registry
+        registry.asked.append(f"{self.command} {self.path}")
+        registry.authorized.append(self.headers.get("Authorization"))
+        if registry.broken:
+            registry.broken -= 1
+            self._send(503, b"away")
+        elif registry.user and not self._is_known(registry):
+            self._challenge(registry)
+        else:
+            return True
+        return False
+
+    def _write(self, work: Callable[[], tuple[int, bytes]]) -> None:
+        what = f"{self.command} {urlsplit(self.path).path}"
+        self.server.registry.on_write(what, False)
+        status, body = work()
+        self.server.registry.on_write(what, True)
+        with suppress(OSError):  # the client has left
+            self._send(status, body)
+
+    def _put(self, data: bytes) -> tuple[int, bytes]:
+        registry, url = self.server.registry, urlsplit(self.path)
+        repository, _, tail = url.path.removeprefix("/v2/").rpartition("/manifests/")
+        if repository:
+            for name in (tail, digest_of(data)):
+                registry.manifests[repository, name] = data
+        else:
+            repository = url.path.removeprefix("/v2/").partition("/blobs/")[0]
+            if parse_qs(url.query)["digest"] != [digest_of(data)]:
+                return 400, b'{"errors": [{"message": "another digest"}]}'
+            registry.put_blob(repository, data)
+        return 201, b""
+
+    def _delete(self) -> tuple[int, bytes]:
+        registry = self.server.registry
+        repository, _, digest = self.path.removeprefix("/v2/").rpartition("/manifests/")
+        if not registry.deletes:
+            return 405, b'{"errors": [{"message": "The operation is unsupported."}]}'
+        own = [
+            key
+            for key, data in registry.manifests.items()
+            if key[0] == repository and digest_of(data) == digest
+        ]
+        for key in own:
+            del registry.manifests[key]
+        return (202 if own else 404), b""
 
     def _answer(self) -> None:
         registry = self.server.registry

@@ -381,6 +381,7 @@ class Saving(Engine):
     def __init__(self, image: WholeImage) -> None:
         super().__init__()
         self.image = image
+        self.asked: list[str] = []
 
     def blob_folder(self, digest: str) -> None:
         del digest
@@ -389,6 +390,18 @@ class Saving(Engine):
     def saved(self, ref: str) -> Iterator[IO[bytes]]:
         del ref
         yield io.BytesIO(self.image.saved()[0])
+
+    @contextmanager
+    def folder(self, image: str, path: str) -> Iterator[IO[bytes]]:
+        del image
+        self.asked.append(path)
+        above = f"{path.strip('/').rpartition('/')[0]}/"
+        inside = {
+            name.removeprefix(above): node
+            for name, node in self.image.tree.items()
+            if name.startswith(f"{path.strip('/')}/")
+        }
+        yield io.BytesIO(archive(inside))
 
 
 def names(found: Iterable[object]) -> str:

@@ -10,22 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import debian, matrices, projects
 from support.docker import FakeDocker
 from support.index import serve, wheels_of_matrix
 from support.matrices import GOOD
 from support.plans import planned
 
 from imagefactory import redaction, workspace
-from imagefactory.building import bakefile, building
-from imagefactory.building.contexts import Contexts
+from imagefactory.building import bakefile
+from imagefactory.building.bakefile import WheelBake
+from imagefactory.errors import InputError, SetupError
 from imagefactory.inbuild import archives
-from imagefactory.locking import locking, store, wheelhouse
+from imagefactory.locking import bases, locking, store, wheelhouse
+from imagefactory.locking.debian import archive, files
+from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix
-from imagefactory.settings import from_environment
+from imagefactory.settings import Debian, from_environment
 from imagefactory.system import keyring, shell
 from imagefactory.system.engine import Engine
+from imagefactory.upkeep import doctor
 
 USER, PASSWORD = "robot", "s3cret/w@rd+planted"
+EMPTY = Lock(created="2026-11-20", tools=(), resolutions=())
 #: How the password may turn up: as it is, quoted for a URL, and as Basic credentials.
 FORMS = ("s3cret", "planted", "c2VjcmV0", "cGxhbnRlZ")
 
@@ -129,26 +135,26 @@ def test_a_build_gets_credentials_as_a_secret_and_no_file_or_argument_has_them(
     using = replace(from_environment(environment("uv", index, tmp_path)), state=state)
     shell.LOG.open(state / "commands.log")
     docker = FakeDocker(tmp_path)
+    state.mkdir(exist_ok=True)
     docker.program.write_text(
         f'#!/bin/sh\necho "$@" >> {state}/argv\nenv > {tmp_path}/environment\n'
         f'echo "401 for http://{USER}:s3cret%2Fw%40rd%2Bplanted@host/ and {PASSWORD}" >&2\nexit 1\n'
     )
-    contexts = Contexts(folder=state / "build", templates=(), unpackers=(), settings=using)
-    contexts.folder.mkdir(parents=True)
-    plan = planned()
-    entry = bakefile._cell_entry(contexts.folder, plan, plan.base, using)
-    bake = bakefile._write(contexts.folder / "bake.json", {plan.cell.name: entry})
+    wheel = WheelBake(
+        context=state, archive=state / "made.tar", stage="wheel", builder=planned().base
+    )
+    entry = bakefile._wheel_entry(wheel, "builder", using)
+    bake = bakefile._write(state / "bake.json", {"wheel": entry})
     assert entry["secret"] == ["id=indexes,env=IMAGEFACTORY_INDEX_ACCOUNTS"]
     assert entry["args"]["UV_DEFAULT_INDEX"] == index
-    secrets = bakefile.secrets(using)
+    said: list[str] = []
     engine = Engine(binary=str(docker.program))
-    engine.__dict__["data_root"] = "/"
-    (result,) = building.bake(engine, [plan], bake, state / "logs", secrets=secrets)
-    assert not result.ok
+    secrets = bakefile.secrets(using)
+    assert engine.bake(bake, ["wheel"], on_line=said.append, secrets=secrets)
     # the client has it, and nobody else
     assert PASSWORD in (tmp_path / "environment").read_text()
     shown = capsys.readouterr()
-    texts = {**written(state), "result": repr(result), "out": shown.out, "err": shown.err}
+    texts = {**written(state), "said": "".join(said), "out": shown.out, "err": shown.err}
     assert {"argv", "bake.json", "commands.log"} <= {Path(name).name for name in texts}
     assert "401 for http://" in "".join(texts.values())
     assert planted_in(texts) == []
@@ -216,3 +222,103 @@ def test_what_is_remembered_is_hidden_in_every_form() -> None:
     )
     shown = redaction.hide_in({"a": [PASSWORD, 1, None], PASSWORD: ("b", PASSWORD)})
     assert shown == {"a": ["***", 1, None], "***": ["b", "***"]}
+
+
+def test_a_debian_mirror_opens_to_its_account_which_is_written_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, www, owner = tmp_path / "state", tmp_path / "www", debian.key()
+    debian.write(www, owner, *debian.BASIC)
+    account = f"{USER}:s3cret%2Fw%40rd%2Bplanted"
+    with debian.serve(www, owner, account=f"{USER}:{PASSWORD}") as mirrors:
+        host = mirrors.snapshot.removeprefix("http://").partition("/")[0]
+        start = "IMAGEFACTORY_DEBIAN"
+        environ = {
+            f"{start}_MIRROR": f"http://{account}@{host}/debian/",
+            f"{start}_SECURITY_MIRROR": f"http://{account}@{host}/debian-security",
+            f"{start}_SNAPSHOT": f"http://{account}@{host}/snapshot",
+            f"{start}_KEYS": str(mirrors.keys),
+        }
+        using = replace(from_environment(environ), state=state, cache=state / "cache")
+        assert using.debian == replace(mirrors, mirrors=mirrors.mirrors[:2])
+        shell.LOG.open(state / "commands.log")
+        (tmp_path / "matrix.yaml").write_text(GOOD)
+        cells = matrix.load(tmp_path / "matrix.yaml").cells
+        lock = bases.update(EMPTY, cells, using)
+        store.write(state / "wheels.lock", lock, guards=state)
+        (base, *_) = lock.bases
+        assert files.missing([(deb, base.created) for deb in base.debs], using) == []
+        assert len(files.fetch(base.debs, base.created, using)) == len(base.debs) > 3
+        with pytest.raises(SetupError):  # which says where it looked
+            files.fetch([replace(base.debs[0], sha256="0" * 64)], base.created, using)
+        with pytest.raises(SetupError, match="401"):
+            bases.update(EMPTY, cells, replace(using, debian=mirrors))
+    found = doctor._archives(using)
+    shown = capsys.readouterr()
+    texts = {**written(state), "out": shown.out, "err": shown.err, "doctor": repr(found)}
+    assert len(texts) > 8
+    assert planted_in(texts) == []
+
+
+def test_the_account_in_the_sources_of_apt_is_for_that_mirror_only(tmp_path: Path) -> None:
+    (tmp_path / "sources.list").write_text("deb http://a:of-apt@one.example/debian trixie main\n")
+    assert archive.mirror("debian", Debian(), tmp_path) == "http://one.example/debian"
+    for url, expected in {
+        "http://one.example/debian/dists": ("a", "of-apt"),
+        "http://one.example/debian": ("a", "of-apt"),
+        "http://one.example/debian-other/x": None,
+        "http://two.example/debian/x": None,
+    }.items():
+        assert archive.account_for(url, Debian(), tmp_path) == expected, url
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fix"),
+    [
+        ("env: {A: b}", "env: {A: 'http://u:planted@h/x'}", "when a container starts"),
+        ("env: {A: b}", "env: {A: 'x --proxy=https://planted@h'}", "when a container starts"),
+        (
+            '"torch=={torch}"]',
+            f'"a @ https://planted@h/a-1-py3-none-any.whl#sha256={"0" * 64}"]',
+            "",
+        ),
+        *(
+            ("env: {A: b}", f"build: {{binaries: compiled, tools: t, {text}}}", "~/.netrc")
+            for text in (
+                "ref: 'git+https://u:planted@h/x@main'",
+                "ref: 'git+ssh://git:planted@h/x@main'",
+                f"sources: {{X: 'https://planted@h/x.tar.gz#sha256={'0' * 64}'}}",
+            )
+        ),
+    ],
+)
+def test_a_matrix_with_credentials_in_any_url_is_refused_with_the_cure(
+    tmp_path: Path, old: str, new: str, fix: str
+) -> None:
+    found = matrices.problems(matrices.write(tmp_path, old, new))
+    (problem,) = (p for p in found if p.code == "matrix-credentials")
+    line = int(str(problem.where).rpartition(":")[2])
+    assert "planted" in (tmp_path / "matrix.yaml").read_text().splitlines()[line - 1]
+    assert "planted" not in repr(problem)
+    assert fix in problem.fix
+
+
+def test_the_user_of_ssh_and_a_ref_are_no_credentials(tmp_path: Path) -> None:
+    build = "build: {binaries: official, tools: t, ref: 'git+ssh://git@h/x@main', sources: {X: 'git+https://h/x@main'}}"
+    found = matrices.problems(matrices.write(tmp_path, "env: {A: b}", build))
+    assert "matrix-credentials" not in {problem.code for problem in found}
+
+
+@pytest.mark.parametrize("url", ["https://planted@h/simple", "https://u:planted@h/simple"])
+def test_a_lock_with_credentials_is_refused_with_its_line(tmp_path: Path, url: str) -> None:
+    projects.write(tmp_path)
+    path = tmp_path / "wheels.lock"
+    text = path.read_text().replace("https://pypi.org/simple", url, 1)
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        store.read(path)
+    (problem,) = caught.value.problems
+    assert problem.code == "lock-credentials"
+    line = int(str(problem.where).rpartition(":")[2])
+    assert "planted" in text.splitlines()[line - 1]
+    assert "planted" not in repr(problem)

@@ -27,6 +27,7 @@ ORDER = (
         "inbuild",
         "matrix",
         "locking",
+        "watching",
         "patching",
         "planning",
     ),
@@ -38,7 +39,7 @@ COLLECTIONS = ("system", "inbuild", "commands")
 LONGEST = 400
 #: Proofs import one file, which lies beside them in every image, and are one file each.
 LONGER = {
-    "imagefactory/inbuild/proofkit.py": 500,
+    "imagefactory/inbuild/proofkit.py": 520,
     "patches/vllm/fp8-backend-sm121/proof.py": 450,
     "patches/vllm/gpu-memory-utilization-gb/proof.py": 420,
 }
@@ -125,10 +126,14 @@ OUTSIDE = (
 HEAVY = "requests", "numpy", "python_on_whales", "pypi_simple"
 PURE = [
     "matrix.matrix",
+    "matrix.moving_tags",
     "locking.lock",
     "locking.requirements",
     "locking.store",
     "locking.tags",
+    "watching.candidates",
+    "watching.edit",
+    "watching.rows",
     "patching.patch",
     "patching.catalog",
     "patching.resolve_conflicts",
@@ -140,6 +145,8 @@ PURE = [
     "planning.wheel_plan",
     "verifying.receipt",
     "verifying.tiny_model",
+    "publishing.tags",
+    "publishing.ledger",
     "inspecting.anatomy",
 ]
 

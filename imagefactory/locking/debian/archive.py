@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import json
 import lzma
 import re
 from collections.abc import Mapping, Sequence
@@ -15,10 +16,11 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.settings import Debian
+from imagefactory.settings import Debian, split_account
 from imagefactory.system import web
 
 _APT = Path("/etc/apt")
+_VERSION = re.compile(rb"(?m)^Package: (\S+)\n(?:(?!Version: )\S.*\n|[ \t].*\n)*Version: (\S+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +81,22 @@ class Index:
 
 
 def mirror(archive: str, debian: Debian, apt: Path = _APT) -> str:
-    """The URL of ``archive``: of the settings, else of the machine's own apt, else Debian's."""
+    """The URL of ``archive``: of the settings, else of the machine's own apt, else Debian's.
+
+    It has no credentials: see ``account_for``.
+    """
     chosen = dict(debian.mirrors).get(archive)
-    return chosen or _mirror_of_apt(archive, apt) or _DEFAULTS[archive]
+    return chosen or split_account(_mirror_of_apt(archive, apt) or _DEFAULTS[archive])[0]
+
+
+def account_for(url: str, debian: Debian, apt: Path = _APT) -> tuple[str, str] | None:
+    """User and password for ``url``, if it is below an archive whose URL came with them."""
+    found = dict(debian.accounts)
+    for archive in _DEFAULTS:
+        root, account = split_account(_mirror_of_apt(archive, apt) or "")
+        if account:
+            found.setdefault(root, account)
+    return next((one for root, one in found.items() if f"{url}/".startswith(f"{root}/")), None)
 
 
 def _mirror_of_apt(archive: str, apt: Path) -> str | None:
@@ -105,40 +120,94 @@ def indexes(
     another suite.
     """
     of = DISTRIBUTIONS[distribution]
-    parts: dict[tuple[str, str], list[str]] = {}
-    for arch in architectures:
-        for archive, codename in of.parts:
-            part = of.ports.get(arch, archive), codename.format(suite)
-            parts.setdefault(part, []).append(arch)
+    parts = _parts(suite, architectures, of)
     with ThreadPoolExecutor(len(parts)) as pool:
         found = pool.map(lambda part: _part(part[0], part[1], parts[part], of, debian), parts)
         rows = [row for part in found for row in part]
     return {arch: [index for one, index in rows if one == arch] for arch in architectures}
 
 
+def versions(suite: str, arch: str, debian: Debian, kept: Path) -> dict[str, list[str]]:
+    """The versions of every package that a Debian suite, its updates and security updates have.
+
+    What was read of an index is kept in ``kept`` by its hash, so that only the small signed files
+    are downloaded again. Raises the errors of ``indexes``.
+    """
+    of = DISTRIBUTIONS["debian"]
+    parts = _parts(suite, [arch], of)
+    found: dict[str, list[str]] = {}
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for rows in pool.map(lambda part: _versions(part, arch, of, debian, kept), parts):
+            for name, version in rows.items():
+                found.setdefault(name, []).append(version)
+    return found
+
+
+def _versions(
+    part: tuple[str, str], arch: str, of: Distribution, debian: Debian, kept: Path
+) -> dict[str, str]:
+    """The version of every package of one part, an archive and a codename."""
+    url, hashes = _release(*part, of, debian)
+    (component,) = of.components
+    folder = f"{component}/binary-{arch}"
+    path = kept / f"{hashes.get(f'{folder}/Packages.xz', 'none')}.json"
+    try:
+        rows: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        if all(isinstance(version, str) for version in rows.values()):
+            return rows
+    except (OSError, ValueError, AttributeError, RecursionError):
+        pass
+    text = _packages(url, folder, hashes, debian)
+    rows = {n.decode(): v.decode() for n, v in _VERSION.findall(text)}
+    new = path.with_name(f".{path.name}.part")
+    new.parent.mkdir(parents=True, exist_ok=True)
+    new.write_text(json.dumps(rows), encoding="utf-8")
+    new.replace(path)
+    return rows
+
+
+def _parts(
+    suite: str, architectures: Sequence[str], of: Distribution
+) -> dict[tuple[str, str], list[str]]:
+    """The parts of a suite, each an archive and a codename, with the architectures in it."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for arch in architectures:
+        for archive, codename in of.parts:
+            part = of.ports.get(arch, archive), codename.format(suite)
+            parts.setdefault(part, []).append(arch)
+    return parts
+
+
 def _part(
     archive: str, codename: str, architectures: Sequence[str], of: Distribution, debian: Debian
 ) -> list[tuple[str, Index]]:
     """The indexes of one part, each with its architecture."""
-    url = f"{mirror(archive, debian)}/dists/{codename}"
-    release = _verified(_get(f"{url}/InRelease"), url, debian.keys or of.keys)
-    _check(release, codename, url, of)
-    hashes = _hashes(release)
+    url, hashes = _release(archive, codename, of, debian)
     return [
-        (arch, Index(archive=archive, text=_packages(url, f"{name}/binary-{arch}", hashes)))
+        (arch, Index(archive=archive, text=_packages(url, f"{name}/binary-{arch}", hashes, debian)))
         for arch in architectures
         for name in of.components
     ]
 
 
-def _packages(url: str, folder: str, hashes: Mapping[str, str]) -> bytes:
+def _release(
+    archive: str, codename: str, of: Distribution, debian: Debian
+) -> tuple[str, dict[str, str]]:
+    """The URL of a part, and the hashes in its signed InRelease file."""
+    url = f"{mirror(archive, debian)}/dists/{codename}"
+    release = _verified(_get(f"{url}/InRelease", debian), url, debian.keys or of.keys)
+    _check(release, codename, url, of)
+    return url, _hashes(release)
+
+
+def _packages(url: str, folder: str, hashes: Mapping[str, str], debian: Debian) -> bytes:
     """The text of the package index in ``folder``."""
     name = f"{folder}/Packages.xz"
     if name not in hashes:
         what = f"{url} has no packages for {folder.rpartition('-')[2]}"
         raise fail(CheckFailedError, "debian-no-architecture", what, fix="choose another suite")
     sha256 = hashes[name]
-    data = _get(f"{url}/{folder}/by-hash/SHA256/{sha256}")
+    data = _get(f"{url}/{folder}/by-hash/SHA256/{sha256}", debian)
     if hashlib.sha256(data).hexdigest() != sha256:
         what = f"{url}/{name} does not have the hash that InRelease gives"
         fix = "try again later: the mirror may be in the middle of an update"
@@ -146,9 +215,9 @@ def _packages(url: str, folder: str, hashes: Mapping[str, str]) -> bytes:
     return lzma.decompress(data)
 
 
-def _get(url: str) -> bytes:
+def _get(url: str, debian: Debian) -> bytes:
     file = io.BytesIO()
-    web.download(url, file, code="debian-unreachable")
+    web.download(url, file, code="debian-unreachable", account=account_for(url, debian))
     return file.getvalue()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from imagefactory.errors import Problem, SetupError
 from imagefactory.locking import wheelhouse
-from imagefactory.locking.debian.archive import mirror
+from imagefactory.locking.debian.archive import account_for, mirror
 from imagefactory.locking.lock import Deb
 from imagefactory.settings import SNAPSHOT, Debian, Settings
 from imagefactory.system import ui, web
@@ -55,7 +55,9 @@ def missing(debs: Iterable[tuple[Deb, str]], settings: Settings) -> list[Problem
     def is_gone(row: tuple[Deb, str]) -> bool:
         deb, day = row
         urls = sources[day].of(deb)
-        return local(deb, settings.debian) is None and not any(map(web.answers, urls))
+        return local(deb, settings.debian) is None and not any(
+            web.answers(url, account_for(url, settings.debian)) for url in urls
+        )
 
     with ThreadPoolExecutor(THREADS) as pool:
         gone = list(pool.map(is_gone, days.values()))
@@ -126,17 +128,19 @@ def _obtain(deb: Deb, sources: _Sources, settings: Settings) -> bool:
         part = Path(folder) / target.name
         if found:
             shutil.copyfile(found, part)
-        elif not any(_download(url, part, deb) for url in sources.of(deb)):
+        elif not any(_download(url, part, deb, settings.debian) for url in sources.of(deb)):
             return False
         part.replace(target)
     return True
 
 
-def _download(url: str, part: Path, deb: Deb) -> bool:
+def _download(url: str, part: Path, deb: Deb, debian: Debian) -> bool:
     """Download ``url``; whether it is the file of ``deb``."""
+    account = account_for(url, debian)
     try:
         with part.open("wb") as file:
-            return web.download(url, file, code="debian-unreachable") == deb.sha256
+            found = web.download(url, file, code="debian-unreachable", account=account)
+            return found == deb.sha256
     except SetupError:
         return False
 

@@ -91,6 +91,11 @@ def _compare(one: str, other: str) -> int:
     return (left > right) - (left < right)
 
 
+def newest(versions: Iterable[str]) -> str | None:
+    """The highest of some Debian versions; None if there are none."""
+    return max(versions, key=_version, default=None)
+
+
 class Universe:
     """All packages of some indexes of one architecture; the highest version of each counts."""
 

@@ -238,6 +238,15 @@ class Containers(Part):
             return target.read_text(encoding="utf-8") if target.is_file() else None
 
     @contextmanager
+    def folder(self, image: str, path: str) -> Iterator[IO[bytes]]:
+        """The files below a folder of an image as one tar stream; nothing of the image is run.
+
+        Raises CheckFailedError ``image-missing``, SetupError if there is no such folder.
+        """
+        with self.created(image) as made, self._docker.pipe("cp", f"{made}:{path}", "-") as stream:
+            yield stream
+
+    @contextmanager
     def export(self, image: str) -> Iterator[IO[bytes]]:
         """All files of an image as one tar stream; nothing of the image is run.
 

@@ -25,8 +25,8 @@ _DANGEROUS = ("LD_", "PYTHON", "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_", "VLLM_
 def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any] | None) -> list[str]:
     """How ``config``, that of an image, differs from what ``plan`` makes of ``base``.
 
-    ``base`` is the configuration of the base; None if it is not known, whose variables are then
-    accepted unless they change which code runs.
+    ``base`` is the configuration of the base. Of one that is not known, the variables are those in
+    the lock; an older lock lacks them, and they are accepted unless they change which code runs.
     """
     found = config.get("config") or {}
     said = [
@@ -60,10 +60,14 @@ def _variables(env: Any, plan: CellPlan, base: Mapping[str, Any] | None) -> Iter
     yield from (f"{name} is set twice" for name in sorted({n for n in names if names.count(n) > 1}))
     before = ((base or {}).get("config") or {}).get("Env") or ()
     wanted = {name: value for name, _, value in (str(row).partition("=") for row in before)}
+    locked = None if base is not None else plan.base.locked.env
+    wanted |= dict(locked or ())
     wanted |= image_config.environment(plan.cell, plan.toolchain, plan.base.locked)
     found = {name: value for name, _, value in pairs}
     for name in sorted({*found, *wanted}):
-        known = base is not None or name in wanted or name.startswith(_DANGEROUS)
+        known = (
+            base is not None or locked is not None or name in wanted or name.startswith(_DANGEROUS)
+        )
         if known and found.get(name) != wanted.get(name):
             yield f"the variable {name} {_contrast(found.get(name), wanted.get(name))}"
 

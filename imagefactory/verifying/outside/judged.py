@@ -21,6 +21,15 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """How the proof of a patch ended on this machine: its exit code, and what it saw."""
+
+    patch: str
+    code: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """What an image was found to contain.
 
@@ -35,6 +44,9 @@ class Judged:
         base: whether the base was compared, too.
         obsolete: patches that were left out, because the wheels have what they change.
         seconds: how long it took.
+        proofs: those that were run on this machine, on the files of an image that is emulated here.
+        to_prove: patches whose proofs only that image itself can run.
+        proof_seconds: how long the proofs took.
     """
 
     error: str = ""
@@ -47,3 +59,11 @@ class Judged:
     base: bool = True
     obsolete: tuple[str, ...] = ()
     seconds: float = 0.0
+    proofs: tuple[Proven, ...] = ()
+    to_prove: tuple[str, ...] = ()
+    proof_seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether every file was found to be what it has to be."""
+        return not (self.error or self.changed or self.extra)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,16 @@ from imagefactory.errors import SetupError
 from imagefactory.planning import context, image_config
 from imagefactory.planning.cell_plan import ROOT, CellPlan
 from imagefactory.settings import Settings
+from imagefactory.system import platforms
 from imagefactory.system.engine import Engine
-from imagefactory.verifying.outside import configured, installed, layers, patched, system
+from imagefactory.verifying.outside import (
+    configured,
+    installed,
+    layers,
+    patched,
+    proving,
+    system,
+)
 from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import Wheels, sha256
 from imagefactory.verifying.outside.judged import Finding, Judged
@@ -34,13 +44,39 @@ class Base:
     config: Mapping[str, Any]
 
 
-def judge_with(engine: Engine, plan: CellPlan, settings: Settings) -> Callable[[str], Judged]:
-    """A function that judges the image of a digest, which should be that of ``plan``."""
-    return lambda digest: observe(engine, digest, plan, settings)
+def judge_with(
+    engine: Engine, plan: CellPlan, settings: Settings, reading: Future[None] | None = None
+) -> Callable[[str], Judged]:
+    """A function that judges the image of a digest, which should be that of ``plan``.
+
+    It waits for ``reading`` (see ``read_ahead``), so that no layer is read twice.
+    """
+
+    def judge(digest: str) -> Judged:
+        if reading:
+            reading.result()
+        return observe(engine, digest, plan, settings)
+
+    return judge
+
+
+def read_ahead(layouts: Iterable[Path], settings: Settings) -> None:
+    """Read the layers in OCI layouts while the engine loads them.
+
+    What is found is kept by the digests of the layers, to which each is compared. What is wrong is
+    found again by ``observe``, in the engine's own copy.
+    """
+    for layout in layouts:
+        with suppress(DamagedError, OSError):
+            layers.read_layout(layout, settings.cache / "layers")
 
 
 def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> Judged:
-    """Judge the image ``digest``, which should be that of ``plan``."""
+    """Judge the image ``digest``, which should be that of ``plan``.
+
+    The patches of one that is emulated here are proven, too. Raises SetupError if the engine fails
+    to give the files for that.
+    """
     began = time.monotonic()
     try:
         contents = _read(engine, digest, settings.cache / "layers")
@@ -49,7 +85,13 @@ def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> 
         found = Judged(error=str(error), damaged=True)
     except SetupError as error:
         found = Judged(error=error.problems[0].what)
-    return replace(found, seconds=time.monotonic() - began)
+    found = replace(found, seconds=time.monotonic() - began)
+    if platforms.is_native(plan.cell.platform) or not found.clean:
+        return found
+    began = time.monotonic()
+    proofs, left = proving.prove(engine, digest, plan)
+    took = time.monotonic() - began
+    return replace(found, proofs=proofs, to_prove=left, proof_seconds=took)
 
 
 def _read(engine: Engine, digest: str, cache: Path) -> Contents:

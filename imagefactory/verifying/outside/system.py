@@ -237,8 +237,10 @@ def _patch_fault(
     elif touched:
         states = (overlay.UNPROVEN,) if step.get(overlay.UNPROVEN) else ("needed", "unknown")
         right = state in states and row["created"] == list(created)
-    else:
+    elif step.get("diff"):
         right = state == "obsolete" and not step.get(overlay.UNPROVEN)
+    else:  # its proof passes, or needs what the builder does not have
+        right = state in ("obsolete", "unknown") and not step.get(overlay.UNPROVEN)
     now = {path: _hash(tree, f"{site}{path}") for path in touched}
     if not right:
         return f"says {state} of {name}, which is not what was planned"

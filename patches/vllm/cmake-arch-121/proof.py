@@ -10,12 +10,14 @@ given. Compared with the same run for 12.0 (which upstream builds and tests):
   and the block-scaled matrix instructions;
 - the SM120 kernels are all built, with those features, beside their dispatchers, and the
   dispatchers know it by ENABLE_…;
-- other GPUs have code of every source that a build with CUDA 12.8 has for them;
+- other GPUs have code of every source that a build with CUDA 12.8 has for them, and 10.3 of every
+  source that 10.0 has with the features of the family;
 - the guards inside the kernels (``enable_sm120_…``) let through the ``__CUDA_ARCH__`` that the
   target has.
 """
 
 import ast
+import functools
 import re
 import shutil
 import tempfile
@@ -170,6 +172,12 @@ class Build:
             return (made / "seen").read_text(encoding="utf-8")
 
 
+@functools.cache
+def built(tree: Path, archs: str, toolkit: str = "13.0") -> Build:
+    """A build; each is configured once."""
+    return Build(tree, archs, toolkit)
+
+
 def loads(code: str, gpu: int) -> int:
     """How good a kind of code is for a GPU (121 is capability 12.1).
 
@@ -268,7 +276,7 @@ def symptoms_of(build: Build, model: Build) -> Iterator[str]:
 def lost(tree: Path) -> Iterator[str]:
     """Sources that CUDA 13 has no code of for another GPU, and CUDA 12.8 has."""
     for archs, gpus in OTHERS.items():
-        before, now = Build(tree, archs, "12.8").targets, Build(tree, archs).targets
+        before, now = built(tree, archs, "12.8").targets, built(tree, archs).targets
         for gpu in gpus:
             sources = [
                 source
@@ -278,19 +286,29 @@ def lost(tree: Path) -> Iterator[str]:
             if sources:
                 more = f" and {len(sources) - 2} more" if sources[2:] else ""
                 yield f"for {archs}: no code for {gpu / 10} of {', '.join(sources[:2])}{more}"
-    if not any(best(codes, 110) > 0 for codes in Build(tree, "11.0").targets.values()):
+    # CUDA 12.8 knows no 10.3: what it is to have is what the first of its family has
+    first, other = built(tree, "10.0").targets, built(tree, "10.3").targets
+    sources = [
+        key[1]
+        for key, codes in first.items()
+        if best(codes, 100) == 2 and best(other.get(key, []), 103) < 1
+    ]
+    if sources:
+        yield f"for 10.3: no code of {', '.join(sources[:2])}, which 10.0 has"
+    if not any(best(codes, 110) > 0 for codes in built(tree, "11.0").targets.values()):
         yield "for 11.0: no code at all"
 
 
 def judge(tree: Path) -> proofkit.Verdict:
     """The symptom is a list of architectures for which anything is not as for 12.0."""
     proofkit.require("cmake")
-    model = Build(tree, "12.0")
+    proofkit.holding(tree / "cmake", r".*")  # CMake reads them all, and its reads are not traced
+    model = built(tree, "12.0")
     if missing := KERNELS - {path.name for path in (tree / "csrc").rglob("*.cu")}:
         raise proofkit.Inconclusive(f"there is no {', '.join(sorted(missing))}")
     lists: dict[str, list[str]] = {}
     for archs in LISTS:
-        if seen := "; ".join(dict.fromkeys(symptoms_of(Build(tree, archs), model))):
+        if seen := "; ".join(dict.fromkeys(symptoms_of(built(tree, archs), model))):
             lists.setdefault(seen, []).append(archs)
     found = [f"for {', '.join(archs)}: {seen}" for seen, archs in lists.items()]
     return proofkit.verdict(

@@ -20,7 +20,7 @@ import proofkit
 HEADERS = [f"csrc/{part}quantization/fp4/nvfp4_utils.cuh" for part in ("", "libtorch_stable/")]
 INSTRUCTION = re.compile(r"cvt\.rn\.satfinite\.e2m1x2\.f32")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-CODE = (".cu", ".cuh", ".h", ".hpp", ".inl")
+CODE = (r"\.cu", r"\.cuh", r"\.h", r"\.hpp", r"\.inl")
 PLAIN, FEATURED = ("121", "120"), ("121a", "120f", "100a")
 #: What nvcc defines for some targets: architecture, and features of its family and its own.
 PREDEFINED = {"sm_121": (1210, 0, 0), "sm_120f": (1200, 1200, 0), "sm_121a": (1210, 1210, 1210)}
@@ -170,8 +170,14 @@ def targets(tree: Path, header: Path, folder: Path) -> Iterator[str]:
     """What is wrong with the code for some target."""
     probe = write_probe(folder, header, "probe.cu", "", DEVICE)
     total, flags = uses(proofkit.read(header)), includes(tree, header)
-    for target in FEATURED:
+    # the first with features shows that the toolchain works: then a plain one says enough
+    for target in (FEATURED[0], *PLAIN, *FEATURED[1:]):
         code, said, ptx = proofkit.nvcc(probe, target, *flags)
+        if target in PLAIN:
+            if code:
+                yield f"plain sm_{target} does not compile: {proofkit.first_error(said)}"
+                return
+            continue
         if code:
             error = proofkit.first_error(said)
             what = f"the header does not compile for sm_{target} here: {error}"
@@ -179,10 +185,6 @@ def targets(tree: Path, header: Path, folder: Path) -> Iterator[str]:
         if (lost := total - len(INSTRUCTION.findall(ptx))) > 0:
             what = f"{lost} of {total} conversions do without it"
             yield f"sm_{target} has the instruction, and {what}"
-    for target in PLAIN:
-        code, said, _ = proofkit.nvcc(probe, target, *flags)
-        if code:
-            yield f"plain sm_{target} does not compile: {proofkit.first_error(said)}"
 
 
 def numbers(tree: Path, header: Path, folder: Path) -> tuple[int, str]:
@@ -201,7 +203,7 @@ def numbers(tree: Path, header: Path, folder: Path) -> tuple[int, str]:
 
 def elsewhere(tree: Path, header: Path, folder: Path) -> Iterator[str]:
     """Other sources that show the instruction to a plain target, or hide it from a featured one."""
-    for path in sorted(path for path in (tree / "csrc").rglob("*") if path.suffix in CODE):
+    for path in proofkit.holding(tree / "csrc", rf".*({'|'.join(CODE)})", INSTRUCTION.pattern):
         text = proofkit.read(path)
         total = uses(text)
         if not total or path == header:
@@ -230,8 +232,7 @@ def judge(tree: Path) -> proofkit.Verdict:
     proofkit.require("nvcc", "g++")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = [*elsewhere(tree, header, folder), *targets(tree, header, folder)]
-        if found:
+        if found := [*elsewhere(tree, header, folder), *targets(tree, header, folder)]:
             return proofkit.verdict(found, right="")
         code, seen = numbers(tree, header, folder)
     right = f"plain targets convert in software to the same bits, others in hardware ({seen})"

@@ -21,6 +21,7 @@ import inspect
 import json
 import re
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -365,9 +366,12 @@ def installed(name: str, package: str | None = None) -> importlib.machinery.Modu
     return importlib.machinery.ModuleSpec(name, None) if is_there else None
 
 
-def ask(root: Path, capability: Pair) -> dict[str, str]:
-    """{kind of layer: choice} on one capability. In a Python of its own: it replaces importing."""
-    sys.dont_write_bytecode = True
+def ask(root: Path, capability: Pair, bytecode: str) -> dict[str, str]:
+    """{kind of layer: choice} on one capability. In a Python of its own: it replaces importing.
+
+    What the first of them compiles, the others find in the folder ``bytecode``, not in the tree.
+    """
+    sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
     tree = Tree(root)
     sys.meta_path.insert(0, Modules(tree, Platform(capability, tree)))
     importlib.util.find_spec = installed
@@ -382,20 +386,19 @@ def ask(root: Path, capability: Pair) -> dict[str, str]:
     return found
 
 
-def answers(root: Path, capability: Pair) -> dict[str, str]:
+def answers(root: Path, bytecode: str, capability: Pair) -> dict[str, str]:
     """{kind of layer: choice}, asked in another Python."""
-    script = [sys.executable, "-B", "-W", "ignore", __file__]
-    code, said = proofkit.command([*script, str(root), json.dumps(capability)])
+    code, said = proofkit.again(str(root), json.dumps(capability), bytecode)
     if code:
         raise proofkit.Inconclusive(f"choosing fails on {capability}: {said[-300:]}")
     return dict(json.loads(next(line for line in said.splitlines() if line.startswith("{"))))
 
 
-def symptoms(tree: Tree, gb10: dict[str, str]) -> Iterator[str]:
+def symptoms(tree: Tree, gb10: dict[str, str], bytecode: str) -> Iterator[str]:
     """Everything that is not as it should be, one line each."""
     with ThreadPoolExecutor(2) as pool:
         capabilities = [(12, 0), *WITH_DEEP_GEMM, WITHOUT]
-        model, *asked = pool.map(functools.partial(answers, tree.root), capabilities)
+        model, *asked = pool.map(functools.partial(answers, tree.root, bytecode), capabilities)
     hopper = asked[0]
     others = dict(zip([*WITH_DEEP_GEMM, WITHOUT], asked, strict=True))
     # else stand-ins may hide what a GPU rules out
@@ -422,13 +425,16 @@ def symptoms(tree: Tree, gb10: dict[str, str]) -> Iterator[str]:
 
 def judge(tree: Path) -> proofkit.Verdict:
     """The symptom is a choice on 12.1 that is not that of 12.0, or has no code for 12.x."""
-    gb10 = answers(tree, (12, 1))
-    found = list(symptoms(Tree(tree), gb10))
+    with tempfile.TemporaryDirectory() as bytecode:
+        gb10 = answers(tree, bytecode, (12, 1))
+        found = list(symptoms(Tree(tree), gb10, bytecode))
     chosen = ", ".join(f"{kind}: {gb10[kind]}" for kind in gb10 if kind != "DeepGEMM")
     return proofkit.verdict(found, right=f"FP8 on 12.1 is as on 12.0, with code for 12.x: {chosen}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:  # as `answers` runs it
-        proofkit.end(0, json.dumps(ask(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])))))
+        proofkit.end(
+            0, json.dumps(ask(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])), sys.argv[3]))
+        )
     proofkit.main(judge)

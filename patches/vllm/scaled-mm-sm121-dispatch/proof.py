@@ -46,16 +46,18 @@ REACHED_BY_WHEEL = {
 STAND_IN = r"""
 #pragma once
 #include <cstdint>
-#include <iostream>
+#include <cstdio>
+#include <cstring>
 #include <optional>
-#include <stdexcept>
-#include <string>
 #include <tuple>
 #include <vector>
 #define CUDA_VERSION 13000
 inline int capability = 0;
-inline std::string called;
-inline void note(const char* name) { called += (called.empty() ? "" : " ") + std::string(name); }
+inline char called[4096];
+inline void note(const char* name) {
+  std::strcat(std::strcat(called, *called ? " " : ""), name);
+}
+struct Refused {};
 enum { cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor };
 inline int cudaDeviceGetAttribute(int* value, int which, int) {
   *value = which == cudaDevAttrComputeCapabilityMajor ? capability / 10 : capability % 10;
@@ -105,7 +107,7 @@ namespace vllm {
 inline std::tuple<int64_t, int64_t> computeSwizzledSFShape(int64_t, int64_t) { return {1, 1}; }
 }
 #define TORCH_CHECK(condition, ...) \
-  do { if (!(condition)) throw std::runtime_error("refused"); } while (0)
+  do { if (!(condition)) throw Refused(); } while (0)
 #define TORCH_CHECK_NOT_IMPLEMENTED TORCH_CHECK
 #define STD_TORCH_CHECK TORCH_CHECK
 #define STD_TORCH_CHECK_NOT_IMPLEMENTED TORCH_CHECK
@@ -115,16 +117,21 @@ ASK = r"""
 template <typename T> struct Make { static T value(int) { return T(); } };
 template <> struct Make<Tensor> { static Tensor value(int at) { return Tensor{at == 2}; } };
 template <> struct Make<int64_t> { static int64_t value(int) { return capability; } };
+// An argument that can be bound to any kind of reference.
+template <typename T> struct Given {
+  T value;
+  Given(int at) : value(Make<T>::value(at)) {}
+  T& get() { return value; }
+};
 template <typename R, typename... A, size_t... I>
 void ask(const char* name, R (*function)(A...), std::index_sequence<I...>) {
-  std::tuple<std::decay_t<A>...> given{Make<std::decay_t<A>>::value(I)...};
-  called.clear();
+  *called = 0;
   try {
     if constexpr (std::is_same_v<R, bool>)
-      called = function(std::get<I>(given)...) ? "true" : "false";
-    else (void)function(std::get<I>(given)...);
-  } catch (const std::runtime_error& error) { called = error.what(); }
-  std::cout << name << "\t" << capability << "\t" << called << "\n";
+      std::strcpy(called, function(Given<std::decay_t<A>>(I).get()...) ? "true" : "false");
+    else (void)function(Given<std::decay_t<A>>(I).get()...);
+  } catch (Refused) { std::strcpy(called, "refused"); }
+  std::printf("%s\t%d\t%s\n", name, capability, called);
 }
 template <typename R, typename... A> void ask(const char* name, R (*function)(A...)) {
   ask(name, function, std::index_sequence_for<A...>());
@@ -142,7 +149,8 @@ Answers = Mapping[tuple[str, int], str]
 
 def source(tree: Path, name: str) -> str:
     """The text of the one file of that name below csrc."""
-    found = [path for path in sorted((tree / "csrc").rglob(name)) if "rocm" not in path.parts]
+    files = proofkit.holding(tree / "csrc", re.escape(name))
+    found = [path for path in files if "rocm" not in path.parts]
     if len(found) != 1:
         raise proofkit.Inconclusive(f"{len(found)} files below csrc are named {name}")
     return proofkit.read(found[0])
@@ -159,10 +167,9 @@ def definition(text: str, name: str) -> str:
 
 def capability_function(tree: Path) -> str:
     """The function that asks for the GPU's capability, in a header from 0.32, else a source."""
-    for path in sorted((tree / "csrc").rglob("cutlass_extensions/common.[ch]pp")):
-        text = proofkit.read(path)
-        if "get_sm_version_num() {" in text:
-            return definition(text, "get_sm_version_num")
+    for path in proofkit.holding(tree / "csrc", r"common\.[ch]pp", r"get_sm_version_num\(\) \{"):
+        if path.parent.name == "cutlass_extensions":
+            return definition(proofkit.read(path), "get_sm_version_num")
     raise proofkit.Inconclusive("there is no function get_sm_version_num")
 
 

@@ -34,8 +34,20 @@ def test_the_ref_of_a_target_is_its_name_and_stays_so() -> None:
     )
 
 
-@pytest.mark.parametrize("repository", ["ghcr.io/me/cache:latest", "me/cache@sha256:00"])
-def test_a_reference_with_a_tag_or_a_digest_is_refused(repository: str) -> None:
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "ghcr.io/me/cache:latest",
+        f"me/cache@sha256:{'0' * 64}",
+        "https://ghcr.io/me/cache",
+        "u:pw@ghcr.io/me/cache",
+        "a b",
+        "",
+        "GHCR.io/Me/cache",
+    ],
+)
+def test_what_is_not_a_repository_is_refused(repository: str) -> None:
     with pytest.raises(InputError) as caught:
         builders.cache_ref(repository, "x")
-    assert caught.value.problems[0].code == "cache-ref"
+    assert caught.value.problems[0].code == "reference-wrong"
+    assert "pw" not in str(caught.value)

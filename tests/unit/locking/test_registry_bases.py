@@ -54,9 +54,16 @@ def cells(folder: Path, image: str) -> tuple[Cell, ...]:
     return matrix.load(write(folder, "suite: trixie", f"image: {image}")).cells
 
 
-def renewed(lock: Lock, cells: tuple[Cell, ...], machine: Settings, **options: bool) -> Renewed:
+def renewed(
+    lock: Lock,
+    cells: tuple[Cell, ...],
+    machine: Settings,
+    *,
+    upgrade: bool = False,
+    held: tuple[str, ...] = (),
+) -> Renewed:
     kept = Renewed(lock=lock, changes=(), failures=())
-    return bases.renew(kept, lock, cells, machine, **options)
+    return bases.renew(kept, lock, cells, machine, upgrade=upgrade, held=held)
 
 
 def problems(folder: Path, image: str, machine: Settings) -> list[Problem]:
@@ -90,6 +97,8 @@ def test_a_lock_without_environments_gets_those_of_the_digests_that_it_has(
     again = bases.update(earlier, declared, machine)
     assert {(one.digest, one.env) for one in again.bases} == {(old, LOCKED_ENV)}
     assert bases.update(again, declared, machine) is again
+    held = renewed(again, declared, machine, upgrade=True, held=("trixie",))
+    assert held.lock is again
     upgraded = bases.update(again, declared, machine, upgrade=True)
     assert {one.env for one in upgraded.bases} == {(("PATH", "/other"),)}
 

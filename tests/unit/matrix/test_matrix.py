@@ -43,6 +43,22 @@ def test_every_value_has_the_location_where_it_is_written(tmp_path: Path) -> Non
     assert ("patch", "vllm/one") in rows
 
 
+def test_every_declaration_of_a_flavor_is_explained_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "env: {A: b}", "env: {A: b}\n    serve_args:\n      - --one")
+    lines = path.read_text().splitlines()
+    found = {
+        what: lines[int(where.rpartition(":")[2]) - 1].strip()
+        for what, _, where, _ in explain(matrix.load(path).cells[0])
+        if where
+    }
+    assert found["serve"] == "- --one"
+    assert found["env"] == "env: {A: b}"
+    assert found["driver"] == 'driver: "580.95"'
+    assert found["base"] == "base: trixie"
+    assert found["package"] == "packages: [python3]"
+    assert found["requirement"] == 'requirements: ["vllm=={vllm}", "torch=={torch}"]'
+
+
 def test_overrides_apply_only_to_matching_cells_and_keep_their_reason(tmp_path: Path) -> None:
     first, second, _ = matrix.load(write(tmp_path)).cells
     assert first.overrides == ()
@@ -64,6 +80,7 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
     ("    summary: DGX Spark\n", "", "matrix-missing-key", "gb10:", "summary"),
     ("packages: [python3]", "packages: python3", "matrix-wrong-value", "packages", "kind"),
     ("version: 1\n", "version: 2\n", "matrix-wrong-value", "version", "kind"),
+    ("version: 1\n", "version: true\n", "matrix-wrong-value", "version", "kind"),
     (
         "    driver:",
         "    base: trixie\n    driver:",

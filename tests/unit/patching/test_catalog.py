@@ -130,7 +130,7 @@ def test_a_patch_without_a_proof_goes_into_a_series_only_if_it_says_so(tmp_path:
 
 def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
     stops = {state.value for state in State if state.stops_build}
-    assert stops == {"conflict", "broken"}
+    assert stops == {"conflict", "missing", "broken"}
     goes_on = {state.value for state in State} - stops
     assert goes_on == {"needed", "obsolete", "declared", "n/a", "unknown", "unproven"}
 

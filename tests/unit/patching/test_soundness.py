@@ -22,6 +22,23 @@ def found(name: str, upstream: str, merged: str, *, patched: str = "") -> str:
         ("return 2\n", "return 2)\n", "does not compile"),
         ("return 2\n", "raise X\n    return 2\n", "never reached"),
         ("return 2\n", "x = 3\n    return x\n", ""),
+        (
+            "return 2\n",
+            "try:\n        g()\n    finally:\n        return 2\n        x = 3\n",
+            "never",
+        ),
+        (
+            "return 2\n",
+            "try:\n        return 2\n        x = 3\n    except E:\n        h()\n",
+            "never",
+        ),
+        (
+            "return 2\n",
+            "for y in x:\n        break\n    else:\n        raise X\n        x = 3\n",
+            "never",
+        ),
+        ("return 2\n", "for y in x:\n        continue\n        x = 3\n", "never reached"),
+        ("return 2\n", "return 2  # \0\n", "does not compile"),
     ],
 )
 def test_python_that_does_not_compile_or_is_never_reached_is_refused(

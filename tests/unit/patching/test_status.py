@@ -62,6 +62,22 @@ def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patc
     assert "| 0.22.1 | needed |" in page
 
 
+def test_a_release_without_a_diff_for_a_declared_reason_is_missing_it(
+    tmp_path: Path, index: str, patch: Patch
+) -> None:
+    text = (patch.folder / "patch.yaml").read_text()
+    declared = text.replace("not_applicable:", "no_diff:").replace("never there", "too much")
+    (patch.folder / "patch.yaml").write_text(declared)
+    (again,) = catalog.load(tmp_path / "patches").values()
+    using = settings(tmp_path, index)
+    trees = [sources.fetch("vllm", version, using) for version in ("0.22.1", "0.23.0")]
+    rows = status.measure([again], trees, Bench(using))
+    assert [(row.state, row.reason) for row in rows] == [
+        (State.NEEDED, "two"),
+        (State.MISSING, "too much; two"),
+    ]
+
+
 def test_the_status_says_which_patches_are_the_projects_own(
     tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,3 +307,35 @@ def published(page: str) -> list[Measured]:
                     )
                 )
     return rows
+
+
+SEARCHING = """\
+import pathlib, sys, proofkit
+if len(sys.argv) > 2:
+    (pathlib.Path(sys.argv[1]) / "of_the_child").is_file()
+    raise SystemExit(0)
+found = proofkit.holding(pathlib.Path(sys.argv[1]), r".*\\.py", "tw")
+proofkit.again(sys.argv[1], "child")
+raise SystemExit(0 if len(found) != 1 else 1)
+"""
+
+
+def test_of_a_search_only_what_it_finds_counts_as_read(
+    tmp_path: Path, index: str, patch: Patch
+) -> None:
+    (patch.folder / "proof.py").write_text(SEARCHING)
+    using = settings(tmp_path, index)
+    trees = [sources.fetch("vllm", version, using) for version in ("0.22.1", "0.22.2")]
+    second = trees[1].root
+    (second / "x.py").write_text(TREES["0.22.1"])
+    (second / "y.py").write_text("not found\n")
+    first, same = (status.measure([patch], [tree], Bench(using))[0] for tree in trees)
+    assert (first.state, same.evidence.endswith("same as on 0.22.1")) == (State.NEEDED, True)
+    step = status.step_for(patch, trees[1])
+    for name, text in (("y.py", "two\n"), ("of_the_child", "")):
+        assert Bench(using)._reads.find(Bench(using)._question(step), second)
+        was = (second / name).read_bytes() if (second / name).is_file() else None
+        (second / name).write_text(text)
+        assert Bench(using)._reads.find(Bench(using)._question(step), second) is None
+        if was is not None:
+            (second / name).write_bytes(was)

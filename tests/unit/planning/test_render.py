@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
-import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,16 +91,52 @@ def test_a_quoted_value_is_never_broken_however_long_it_is() -> None:
     assert render.fill(f"LABEL\na={long}\nb=c") == f"LABEL b=c \\\n    a={long}\n"
 
 
-def test_a_template_that_uses_a_value_without_a_filter_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("RUN {{ value }}")
-    with pytest.raises(TypeError, match="without a filter"):
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("\nRUN {{ value }}", 2, "without a filter"),
+        ("RUN {{ missing | word }}", 1, "'missing' is undefined"),
+        ("x\n\n{% if %}", 3, "Expected an expression"),
+        ("{% for a in value %}", 1, "end of template"),
+        ("\n{{ value | nothing }}", 2, "No filter named 'nothing'"),
+        ("{% include 'none' %}", 1, "there is no template none"),
+        ("{% include '../../etc/passwd' %}", 1, "there is no template ../../etc/passwd"),
+        ("{% include 't' %}", 1, "includes itself"),
+        ("{% extends 't' %}", 1, "includes itself"),
+        ("\n{% for n in range(10 ** 12) %}x{% endfor %}", 2, "longer than 100000"),
+        ("{{ (1 / 0) | word }}", 1, "ZeroDivisionError"),
+        ("{{ value.nothing() | word }}", 1, "has no attribute 'nothing'"),
+        ("{{ " + "(" * 5000, 1, "includes itself, or nests too deeply"),
+        (" \n\n", None, "it writes nothing"),
+        (b"\xff\xfe", None, "not UTF-8"),
+        (b"x" * 1_000_001, None, "larger than 1000000 bytes"),
+    ],
+)
+def test_whatever_is_wrong_in_a_template_is_one_error_with_its_line(
+    tmp_path: Path, text: str | bytes, line: int | None, says: str
+) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError) as caught:
         render.render((tmp_path,), "t", {"value": "x"})
+    (problem,) = caught.value.problems
+    assert says in problem.what
+    assert problem.where == (f"{path}:{line}" if line else str(path))
+    assert "own t" in problem.fix
 
 
-def test_a_template_that_uses_an_unknown_value_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("RUN {{ missing | word }}")
-    with pytest.raises(jinja2.UndefinedError):
-        render.render((tmp_path,), "t", {})
+def test_a_template_that_is_no_file_is_not_passed_over_for_the_stock_one(tmp_path: Path) -> None:
+    own, stock = tmp_path / "own", tmp_path / "stock"
+    own.mkdir()
+    stock.mkdir()
+    for name in ("pipe", "folder", "circle"):
+        (stock / name).write_text("stock")
+    os.mkfifo(own / "pipe")
+    (own / "folder").mkdir()
+    (own / "circle").symlink_to("circle")
+    for name in ("pipe", "folder", "circle"):
+        with pytest.raises(InputError, match="cannot be read"):
+            render.render((own, stock), name, {})
 
 
 def test_a_template_of_the_project_is_used_instead_of_the_stock_one(tmp_path: Path) -> None:

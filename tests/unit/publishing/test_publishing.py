@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import pytest
 from support.images import DIGEST, Images, image
 from support.machine import settings
 from support.plans import planned
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory import pipeline
 from imagefactory.errors import CheckFailedError, InputError, SetupError, fail
-from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.publishing import publishing
+from imagefactory.planning.cell_plan import LABEL, CellPlan
+from imagefactory.publishing import publishing, tags, vouching
+from imagefactory.publishing.publishing import Delivery
+from imagefactory.system import registry_writes
 from imagefactory.system.engine import ImageInfo
+from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
 from imagefactory.verifying import check_registry, receipt
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
@@ -211,9 +215,17 @@ def pushing(tmp_path: Path) -> Iterator[Pushing]:
 
 
 def cell(*tags: str) -> CellPlan:
-    made = planned()
+    made, key = planned(), digest_of(tags[0].encode())[7:]
     names = tuple(f"imagefactory/vllm:{tag}" for tag in tags)
-    return replace(made, cell=replace(made.cell, name=tags[0], tags=names))
+    labels = {**made.labels, f"{LABEL}.build-key": key}
+    own = replace(made.cell, name=tags[0], tags=names)
+    return replace(made, cell=own, build_key=key, labels=labels)
+
+
+def push(pushing: Pushing, ready: list[tuple[CellPlan, ImageInfo]], *more: Path) -> Delivery:
+    """Push to the fake registry; ``more`` is the folder of receipts."""
+    repository = f"{pushing.registry.address}/me/vllm"
+    return publishing.push(pushing, ready, repository, *(more or (Path("none"),)))
 
 
 def test_a_blob_is_sent_once_to_a_repository(pushing: Pushing) -> None:
@@ -225,19 +237,24 @@ def test_a_blob_is_sent_once_to_a_repository(pushing: Pushing) -> None:
         (first, pushing.image(first, {"sha256:base": 1000, "sha256:vllm": 200})),
         (second, pushing.image(second, {"sha256:base": 1000, "sha256:vllm": 200, "sha256:p": 3})),
     ]
-    done = publishing.push(pushing, ready, repository).pushed
+    done = push(pushing, ready).pushed
+    immutable = [f"{repository}:{tags.of_plan(plan)}" for plan in (first, second)]
     assert [one.reference for one in done] == [
+        immutable[0],
         f"{repository}:gb10",
         f"{repository}:gb10-torch",
+        immutable[1],
         f"{repository}:gb10-nemotron",
     ]
+    assert [reference for reference, _ in pushing.pushes] == immutable
     # the config is a blob too, of ten bytes; the fake gives equal ones to all images
     assert [(one.blobs_sent, one.blobs_there, one.bytes_sent) for one in done] == [
         (2, 1, 210),
-        (0, 3, 0),
+        *[(0, 3, 0)] * 2,
         (1, 3, 3),
+        (0, 4, 0),
     ]
-    assert [one.digest for one in done] == [ready[0][1].digest, *(i.digest for _, i in ready)]
+    assert [one.digest for one in done] == [ready[0][1].digest] * 3 + [ready[1][1].digest] * 2
     assert pushing.named == {}
     assert done[0].as_dict()["bytes_sent"] == 210
 
@@ -250,7 +267,7 @@ def test_of_a_large_repository_the_tags_that_are_most_alike_are_read(
     pushing.registry.put("me/vllm", "gb10-old", {"sha256:base": 1000})
     one = cell("gb10-new")
     ready = [(one, pushing.image(one, {"sha256:base": 1000}))]
-    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
+    done, _ = push(pushing, ready).pushed
     assert (done.blobs_sent, done.blobs_there) == (1, 1)
 
 
@@ -258,7 +275,7 @@ def test_a_tag_that_is_something_else_in_the_registry_is_refused(pushing: Pushin
     one = cell("gb10")
     made = pushing.image(one, {"sha256:base": 1})
     pushing.layers[made.digest] = {"sha256:swapped": 1}
-    done = publishing.push(pushing, [(one, made)], f"{pushing.registry.address}/me/vllm")
+    done = push(pushing, [(one, made)])
     assert done.pushed == ()
     assert isinstance(done.error, CheckFailedError)
     (problem,) = done.error.problems
@@ -266,12 +283,92 @@ def test_a_tag_that_is_something_else_in_the_registry_is_refused(pushing: Pushin
     assert pushing.named == {}
 
 
+def test_an_immutable_tag_is_never_another_image_and_is_not_sent_twice(pushing: Pushing) -> None:
+    one = cell("gb10")
+    made = pushing.image(one, {"sha256:base": 1})
+    assert push(pushing, [(one, made)]).error is None
+    assert push(pushing, [(one, made)]).error is None
+    assert len(pushing.pushes) == 1
+    other = pushing.image(one, {"sha256:changed": 1})
+    done = push(pushing, [(one, other)])
+    assert isinstance(done.error, CheckFailedError)
+    assert done.error.problems[0].code == "push-immutable"
+    assert {*pushing.registry.tags("me/vllm").values()} == {made.digest}
+
+
+def test_a_tag_never_names_what_another_process_put_under_the_immutable_one(
+    pushing: Pushing,
+) -> None:
+    one = cell("gb10")
+    made = pushing.image(one, {"sha256:base": 1})
+    pushing.layers[made.digest] = {"sha256:swapped": 1}
+    assert push(pushing, [(one, made)]).error is not None
+    assert "gb10" not in pushing.registry.tags("me/vllm")
+
+
+def test_a_push_attaches_the_receipt_once(pushing: Pushing, tmp_path: Path) -> None:
+    one = cell("gb10")
+    made = pushing.image(one, {"sha256:base": 1})
+    folder = tmp_path / "receipts"
+    saved(folder, digest=made.digest, cell="gb10", build_key=one.build_key)
+    repository = f"{pushing.registry.address}/me/vllm"
+    for has_api in (True, False, False):
+        pushing.registry.has_referrers = has_api
+        assert push(pushing, [(one, made)], folder).error is None
+        (attached,) = pushing.registries.referrers(repository, made.digest) or [None]
+    assert attached is not None
+    assert attached.artifact_type == vouching.RECEIPT
+
+
+class Killed(BaseException):
+    """Ends a run as a kill does: nothing catches it."""
+
+
+@pytest.mark.parametrize("until", range(14))
+def test_a_push_that_is_killed_at_any_step_is_finished_by_the_next(
+    pushing: Pushing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
+) -> None:
+    one = cell("gb10", "gb10-torch")
+    made = pushing.image(one, {"sha256:base": 1})
+    folder = tmp_path / "receipts"
+    saved(folder, digest=made.digest, cell="gb10", build_key=one.build_key)
+    before = digest_of(b'{"older": 1}')
+    pushing.registry.has_referrers = False
+    pushing.registry.manifests["me/vllm", "gb10"] = b'{"older": 1}'
+    done: list[object] = []
+
+    def step(work: Callable[..., object], *args: object) -> object:
+        if len(done) == until // 2 and until % 2 == 0:
+            raise Killed
+        done.append(result := work(*args))
+        if len(done) == until // 2 + 1:
+            raise Killed
+        return result
+
+    with monkeypatch.context() as patched:
+        for owner, name in (
+            (pushing, "push"),
+            (registry_writes, "put_blob"),
+            (registry_writes, "put_manifest"),
+        ):
+            patched.setattr(owner, name, partial(step, getattr(owner, name)))
+        with pytest.raises(Killed):
+            push(pushing, [(one, made)], folder)
+    names = pushing.registry.tags("me/vllm")
+    assert {*names.values()} <= {made.digest, before}
+    assert push(pushing, [(one, made)], folder).error is None
+    names = pushing.registry.tags("me/vllm")
+    assert names == dict.fromkeys((tags.of_plan(one), "gb10", "gb10-torch"), made.digest)
+    (attached,) = pushing.registries.referrers(f"{pushing.registry.address}/me/vllm", made.digest)
+    assert attached.artifact_type == vouching.RECEIPT
+
+
 def test_an_engine_that_knows_images_by_their_config_may_push(pushing: Pushing) -> None:
     one = cell("gb10")
     made = pushing.image(one, {"sha256:base": 1})
     pushing.layers["sha256:config-same"] = pushing.layers[made.digest]
     ready = [(one, replace(made, digest="sha256:config-same"))]
-    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
+    done, _ = push(pushing, ready).pushed
     assert done.digest == made.digest
 
 
@@ -284,18 +381,18 @@ def test_a_repository_that_nobody_may_list_gets_its_images_and_says_so(
     monkeypatch.setattr(pushing.registries, "tags", denied)
     one = cell("gb10")
     ready = [(one, pushing.image(one, {"sha256:base": 1}))]
-    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
+    done, _ = push(pushing, ready).pushed
     assert (done.blobs_sent, done.blobs_there) == (2, 0)
     assert "all blobs are counted as sent: nobody may list it" in capsys.readouterr().err
 
 
 def test_a_users_own_tag_of_that_name_is_given_back(pushing: Pushing) -> None:
     one = cell("gb10")
-    made, target = pushing.image(one, {"sha256:1": 1}), f"{pushing.registry.address}/me/vllm:gb10"
+    made = pushing.image(one, {"sha256:1": 1})
+    target = f"{pushing.registry.address}/me/vllm:{tags.of_plan(one)}"
     before = {target: "sha256:" + "e" * 64, "other:1": "sha256:" + "f" * 64}
     pushing.named = dict(before)
-    repository = target.rpartition(":")[0]
-    assert publishing.push(pushing, [(one, made)], repository).error is None
+    assert push(pushing, [(one, made)]).error is None
     assert pushing.pushes == [(target, made.digest)]
     assert pushing.named == before
 
@@ -303,8 +400,9 @@ def test_a_users_own_tag_of_that_name_is_given_back(pushing: Pushing) -> None:
         raise KeyboardInterrupt
 
     pushing.push = killed  # type: ignore[method-assign]
+    pushing.registry.manifests.clear()
     with pytest.raises(KeyboardInterrupt):
-        publishing.push(pushing, [(one, made)], repository)
+        push(pushing, [(one, made)])
     assert pushing.named == before
 
 
@@ -312,32 +410,35 @@ def test_a_users_own_tag_of_the_same_image_is_not_touched(
     pushing: Pushing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = cell("gb10")
-    made, target = pushing.image(one, {"sha256:1": 1}), f"{pushing.registry.address}/me/vllm:gb10"
+    made = pushing.image(one, {"sha256:1": 1})
+    target = f"{pushing.registry.address}/me/vllm:{tags.of_plan(one)}"
     pushing.named = {target: made.digest}
     monkeypatch.delattr(Pushing, "tag")
     monkeypatch.delattr(Pushing, "untag")  # an engine that is called would fail
-    assert publishing.push(pushing, [(one, made)], target.rpartition(":")[0]).error is None
+    assert push(pushing, [(one, made)]).error is None
     assert pushing.named == {target: made.digest}
 
 
-def test_of_several_tags_each_is_reported_when_one_fails(pushing: Pushing) -> None:
+def test_of_several_tags_each_is_reported_when_one_fails(
+    pushing: Pushing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = cell("a", "b", "c")
     ready = [(one, pushing.image(one, {"sha256:1": 1}))]
-    push = pushing.push
+    put = registry_writes.put_manifest
 
-    def denied(reference: str) -> None:
+    def denied(registries: Registries, reference: str, found: Document) -> None:
         if reference.endswith(":b"):
             raise fail(SetupError, "registry-denied", "not you")
-        push(reference)
+        put(registries, reference, found)
 
-    pushing.push = denied  # type: ignore[method-assign]
-    done = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm")
+    monkeypatch.setattr(registry_writes, "put_manifest", denied)
+    done = push(pushing, ready)
     assert isinstance(done.error, SetupError)
     rows = [row.as_dict() for row in done.rows]
-    assert [str(row["reference"])[-1] for row in rows] == ["a", "b", "c"]
-    assert [row["digest"] for row in rows] == [ready[0][1].digest, None, None]
+    assert [str(row["reference"])[-1] for row in rows[1:]] == ["a", "b", "c"]
+    assert [row["digest"] for row in rows] == [ready[0][1].digest] * 2 + [None, None]
     codes = [[error["code"] for error in row["errors"]] for row in rows]  # type: ignore[attr-defined]
-    assert codes == [[], ["registry-denied"], ["push-not-tried"]]
+    assert codes == [[], [], ["registry-denied"], ["push-not-tried"]]
     assert {*rows[0]} == {*rows[1]}
     assert pushing.named == {}
 
@@ -351,7 +452,7 @@ def test_blobs_that_the_registry_does_not_show_are_unknown_and_not_zero(
     one = cell("a")
     ready = [(one, pushing.image(one, {"sha256:1": 1}))]
     monkeypatch.setattr(pushing.registries, "blobs", denied)
-    (done,) = publishing.push(pushing, ready, f"{pushing.registry.address}/me/vllm").pushed
+    done, _ = push(pushing, ready).pushed
     assert (done.blobs_sent, done.blobs_there, done.bytes_sent) == (None, None, None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from support.registries import LAYERS, ask, basic, login, refused, server
 from support.registry import FakeRegistry, digest_of
 
 from imagefactory.errors import InputError
-from imagefactory.system import registry, registry_names
+from imagefactory.system import registry, registry_names, registry_writes
 from imagefactory.system.manifests import Descriptor
 from imagefactory.system.registry import Answer, Registries
 from imagefactory.system.registry_names import Name
+from imagefactory.system.registry_writes import Attachment
 
 __all__ = ["ask", "server"]
 DIGEST = "sha256:" + "2" * 64
@@ -244,8 +246,11 @@ def test_an_answer_that_is_too_long_or_too_slow_is_not_waited_for(
     monkeypatch.setattr(registry, "MOST_BYTES", 10)
     assert "longer than 10 bytes" in refused(lambda: ask.manifest(f"{server.address}/me/x:1"))[1]
     monkeypatch.setattr(registry, "MOST_BYTES", 10**6)
-    monkeypatch.setattr(registry, "DEADLINE", 0.0)
+    monkeypatch.setattr(registry, "DEADLINE", 0.01)
+    ended, read = threading.Event(), registry._read
+    monkeypatch.setattr(registry, "_read", lambda *args: ended.wait(30) and read(*args))
     assert refused(lambda: ask.manifest(f"{server.address}/me/x:1"))[0] == "registry-cut"
+    ended.set()
 
 
 def test_a_password_is_not_sent_without_encryption(
@@ -257,3 +262,69 @@ def test_a_password_is_not_sent_without_encryption(
     monkeypatch.setattr(ask, "_send", lambda *_, **__: answer)
     code, what = refused(lambda: ask.manifest("ghcr.io/me/x:1"))
     assert (code, "without encryption" in what) == ("registry-failed", True)
+
+
+def test_what_is_written_is_authorized_and_tried_again(
+    server: FakeRegistry, ask: Registries, tmp_path: Path
+) -> None:
+    server.user, server.broken = "me:secret", 1
+    login(tmp_path, auths={server.address: {"auth": basic("me:secret")}})
+    repository = f"{server.address}/me/x"
+    digest = registry_writes.put_blob(ask, repository, b"content")
+    assert server.contents["me/x", digest] == b"content"
+    asked = len(server.asked)
+    assert registry_writes.put_blob(ask, repository, b"content") == digest
+    assert server.asked[asked:] == [f"HEAD /v2/me/x/blobs/{digest}"], "it is sent once"
+    made = registry_writes.document({"layers": []}, registry_writes.IMAGE)
+    server.broken = 2
+    registry_writes.put_manifest(ask, f"{repository}:1", made)
+    assert server.manifests["me/x", "1"] == made.content
+    assert registry_writes.delete(ask, repository, made.digest)
+    assert not registry_writes.delete(ask, repository, made.digest)
+    server.deletes = False
+    assert refused(lambda: registry_writes.delete(ask, repository, made.digest))[0] == (
+        "registry-cannot"
+    )
+
+
+def test_what_is_attached_later_is_listed_beside_what_was_before(
+    server: FakeRegistry, ask: Registries
+) -> None:
+    server.has_referrers = False
+    repository = f"{server.address}/me/x"
+    server.put("me/x", "1", LAYERS)
+    subject = ask.document(f"{repository}:1")
+    assert subject is not None
+    for content in (b"one", b"two", b"one"):
+        row = Attachment(kind="application/x", content=content, annotations={"a": "b"})
+        registry_writes.attach(ask, repository, subject, row)
+    found = ask.referrers(repository, subject.digest)
+    assert [(one.artifact_type, one.annotations) for one in found] == [
+        ("application/x", {"a": "b"})
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "code"),
+    [
+        (401, "", "registry-login"),
+        (403, "", "registry-denied"),
+        (403, "quota exceeded", "registry-full"),
+        (404, "", "registry-missing"),
+        (405, "", "registry-cannot"),
+        (413, "", "registry-too-large"),
+        (418, "", "registry-failed"),
+        (429, "", "registry-busy"),
+        (503, "", "registry-failed"),
+        (507, "", "registry-full"),
+    ],
+)
+def test_every_answer_to_a_write_has_its_own_advice(
+    ask: Registries, monkeypatch: pytest.MonkeyPatch, status: int, said: str, code: str
+) -> None:
+    content = json.dumps({"errors": [{"message": said}]}).encode()
+    answer = Answer(status=status, headers={}, content=content)
+    monkeypatch.setattr(ask, "_send", lambda *_, **__: answer)
+    made = registry_writes.document({}, registry_writes.IMAGE)
+    found, what = refused(lambda: registry_writes.put_manifest(ask, "127.0.0.1:9/me/x:1", made))
+    assert (found, str(status) in what) == (code, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.system.registry_failures import KINDS, OTHER, of_status, of_text
+from imagefactory.system.registry_failures import KINDS, OTHER, of_answer, of_status, of_text
 
 #: What docker push of 29 wrote, and registries answered.
 SAID = {
@@ -34,6 +34,7 @@ SAID = {
     "tls: first record does not look like a TLS handshake": "registry-plain-http",
     "received unexpected HTTP status: 507 Insufficient Storage": "registry-full",
     "unknown: write /var/lib/registry/x: no space left on device": "registry-full",
+    "unsupported: The operation is unsupported.": "registry-cannot",
     "unexpected status from PATCH request to http://h/v2/x: 413 Request Entity Too Large": (
         "registry-too-large"
     ),
@@ -54,6 +55,13 @@ def test_every_kind_has_an_advice_of_its_own_and_one_status_is_of_one_kind() -> 
         *("registry-login", "registry-denied", "registry-missing", "registry-too-large"),
         *("registry-busy", "registry-failed", "registry-full"),
     }
+
+
+def test_a_full_registry_is_known_by_what_it_says_with_a_403() -> None:
+    said = "HTTP 403, DENIED: adding 12 MiB of storage will exceed the configured quota"
+    assert of_answer(403, said).code == "registry-full"
+    assert of_answer(403, "HTTP 403, requested access is denied").code == "registry-denied"
+    assert of_answer(405, "HTTP 405").code == "registry-cannot"
 
 
 def test_only_what_passes_by_itself_is_tried_again() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import requests
+import stamina
 
 from imagefactory.errors import SetupError
 from imagefactory.system import web
@@ -61,3 +63,29 @@ def test_a_download_that_keeps_breaking_is_reported_with_its_url(
     assert problem.code == "wheel-unreachable"
     assert f"(http://127.0.0.1:{server.server_port}/x)" in problem.what
     assert server.requests == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("after", "tried", "waited"),
+    [("7", 3, [7.0, 7.0]), ("31", 1, []), ("Wed, 21 Oct 2026", 3, []), (None, 3, [])],
+)
+def test_a_server_is_asked_again_when_it_says_so_unless_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch, after: str | None, tried: int, waited: list[float]
+) -> None:
+    sleeps = list[float]()
+    count = 0
+
+    def request() -> None:
+        nonlocal count
+        count += 1
+        raise web.asked_to_wait(requests.ConnectionError(), after)
+
+    stamina.set_testing(False)
+    monkeypatch.setattr("tenacity.nap.time.sleep", sleeps.append)
+    try:
+        with pytest.raises(requests.ConnectionError):
+            web.with_retries(request)
+    finally:
+        stamina.set_testing(True, attempts=3, cap=True)
+    assert count == tried
+    assert [pause for pause in sleeps if pause >= 5] == waited

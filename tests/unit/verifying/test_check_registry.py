@@ -16,6 +16,7 @@ from support.verify_fakes import CPU, Good
 from support.verify_faults import receipt
 
 from imagefactory.verifying import check_registry, checks, probe
+from imagefactory.verifying.checks.wheels import check as wheels_check
 from imagefactory.verifying.receipt import Outcome
 from imagefactory.verifying.subject import Probed, Subject
 
@@ -236,3 +237,8 @@ def test_a_time_that_is_none_is_no_verdict_of_a_check(seconds: object) -> None:
     assert results["files-complete"].outcome is Outcome.FAIL
     assert "cannot be judged" in results["files-complete"].detail
     assert all(isinstance(result.seconds, float | int) for result in results.values())
+
+
+def test_of_many_differences_some_are_named_and_the_others_counted() -> None:
+    assert wheels_check._shown(list("abcde")) == "a, b, c, d, e"
+    assert wheels_check._shown(list("abcdefg")) == "a, b, c, d, e and 2 more"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.image_tree import ImageTree
 
-from imagefactory.verifying import checks, probe, probe_core, verifying
+from imagefactory.verifying import checks, probe, probe_core, probe_imports, verifying
 
 GOOD = "def facts(context):\n    return {'manifest': dict(context.manifest)}\n"
 
@@ -143,10 +143,15 @@ def test_a_program_that_does_not_end_or_start_is_a_finding(tmp_path: Path) -> No
     assert context.run(talker, timeout=60) == {"code": 4, "output": "x" * 1999}
 
 
-@pytest.mark.parametrize("theme", ["core", *probe.sources()])
-def test_a_probe_needs_nothing_but_the_standard_library(theme: str) -> None:
-    core = Path(probe_core.__file__).read_text(encoding="utf-8")
-    tree = ast.parse({"core": core, **probe.sources()}[theme], feature_version=(3, 11))
+PARTS = {
+    module.__name__: Path(str(module.__file__)).read_text(encoding="utf-8")
+    for module in (probe_core, probe_imports)
+} | probe.sources()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_probe_needs_nothing_but_the_standard_library(part: str) -> None:
+    tree = ast.parse(PARTS[part], feature_version=(3, 11))
     only_for_types = {
         id(inner)
         for node in ast.walk(tree)

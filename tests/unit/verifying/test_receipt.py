@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,3 +44,43 @@ def test_the_unproven_patches_of_an_image_are_in_its_receipt(tmp_path: Path) -> 
 def test_without_a_required_check_nothing_has_passed() -> None:
     assert not replace(ONE, checks=()).passed
     assert not replace(ONE, checks=(replace(GOOD, required=False),)).passed
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"passed": true', '"passed": false'),
+        ('"passed": true', '"passed": 1'),
+        ('"seconds": 1', '"seconds": NaN'),
+        ('"seconds": 1', '"seconds": true'),
+        ('"seconds": 1', '"seconds": -1'),
+        ('"seconds": 1', f'"seconds": 1{"0" * 400}'),
+        ('"required": true', '"required": 1'),
+        ('"detail": "seen"', '"detail": null'),
+        ('"tag": "t"', '"tag": 1'),
+        ('"tag": "t"', '"tag": "\\ud800"'),
+        ('"outcome": "pass"', '"outcome": "passed"'),
+        ('"name": "good"', '"name": "good", "more": 1'),
+    ],
+)
+def test_a_receipt_that_imagefactory_does_not_write_counts_as_none(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    path = receipt.save(tmp_path, ONE)
+    assert receipt.load(tmp_path, ONE.digest) == ONE
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    assert receipt.load(tmp_path, ONE.digest) is None
+
+
+def test_a_receipt_is_read_from_a_small_file_only(tmp_path: Path) -> None:
+    path = receipt.save(tmp_path, ONE)
+    path.write_text(path.read_text() + " " * receipt.LARGEST)
+    assert receipt.load(tmp_path, ONE.digest) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert receipt.load(tmp_path, ONE.digest) is None
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert receipt.load(tmp_path, ONE.digest) is None

@@ -60,6 +60,8 @@ def test_the_container_gets_the_model_and_options_in_quotes(
     assert engine.started["mounts"] == [(tmp_path, engine.started["env"]["MODEL"])]
     assert "'{\"mode\": 0}'" in engine.started["env"]["VLLM_EXTRA_ARGS"]
     assert engine.started["shm_size"] == "1g"
+    on = {name for name, value in engine.started["env"].items() if value == "1"}
+    assert on == {"VLLM_CPU_KVCACHE_SPACE", "HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS"}
 
 
 def test_a_server_that_answers_garbage_fails_although_it_is_healthy(

@@ -24,6 +24,7 @@ from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.settings import Settings, from_environment
+from imagefactory.system import platforms
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.shell import Completed
 from imagefactory.verifying import junit, probe, verifying
@@ -148,6 +149,20 @@ def verify(
     )
 
 
+def of_probes(engine: StationEngine) -> list[dict[str, Any]]:
+    """The calls that ran a probe."""
+    return [call for call in engine.calls if call.get("entrypoint") == PYTHON]
+
+
+def of_probe(engine: StationEngine) -> dict[str, Any]:
+    """A call that ran a probe."""
+    return of_probes(engine)[0]
+
+
+BRIEF: dict[str, Any] = {"files_judged": True, "proofs": ()}
+REST = tuple(theme for theme in probe.sources() if theme != "compilers")
+
+
 def outcomes(receipt: Receipt, outcome: Outcome) -> set[str]:
     return {check.name for check in receipt.checks if check.outcome is outcome}
 
@@ -177,11 +192,48 @@ def test_the_probe_runs_without_a_network_and_on_the_image_s_platform(
     cuda: StationEngine, settings: Settings
 ) -> None:
     verify(cuda, settings)
-    probe_call = cuda.calls[0]
+    probe_call = of_probe(cuda)
     assert probe_call["network"] == "none"
     assert probe_call["platform"] == "linux/arm64"
     assert probe_call["argv"] == ("-I", "-S", "-B", "-")
-    assert probe_call["stdin"] == probe.program()
+    assert {call["network"] for call in cuda.calls} == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("native", "content", "programs"),
+    [
+        (True, CONTENT, [{}]),
+        (False, CONTENT, [{**BRIEF, "themes": REST}, {**BRIEF, "themes": ("compilers",)}]),
+        (False, None, [{}]),
+    ],
+)
+def test_files_are_looked_at_inside_unless_they_are_judged_outside_and_the_image_is_emulated(
+    cuda: StationEngine,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    native: bool,
+    content: Judged | None,
+    programs: list[dict[str, Any]],
+) -> None:
+    monkeypatch.setattr(platforms, "is_native", lambda _: native)
+    verify(cuda, settings, content=(lambda _: content) if content else None)
+    ran = {call["stdin"] for call in of_probes(cuda)}
+    assert ran == {probe.program(**options) for options in programs}
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_proofs_that_cannot_run_here_run_in_the_image_and_only_those(
+    cuda: StationEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    monkeypatch.setattr(platforms, "is_native", lambda _: False)
+    if not reports:
+        cuda.good.facts["patches"]["proofs"] = []
+    receipt = verify(cuda, settings, content=lambda _: replace(CONTENT, to_prove=("vllm/x",)))
+    programs = [call["stdin"] for call in of_probes(cuda)]
+    assert programs[2:] == [
+        probe.program(themes=("patches",), files_judged=True, proofs=("vllm/x",))
+    ]
+    assert ("patches-effective" in outcomes(receipt, Outcome.PASS)) is reports
 
 
 def test_a_server_that_answers_garbage_fails_the_image(
@@ -286,7 +338,7 @@ def test_the_image_s_environment_does_not_bend_the_probe(
     bending = ("LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "GCONV_PATH")
     cuda.env = {**dict.fromkeys(bending, "/evil"), "PATH": "/bin", "LD_LIBRARY_PATH": "/cuda"}
     verify(cuda, settings)
-    assert cuda.calls[0]["env"] == dict.fromkeys(bending, "")
+    assert of_probe(cuda)["env"] == dict.fromkeys(bending, "")
 
 
 def test_containers_are_run_by_digest_however_the_tag_moves(

@@ -11,8 +11,8 @@ def compile_for_the_gpu(subject: Subject) -> Verdict:
     """``ptxas`` and ``nvcc`` make code with FP4 conversions for the GPU in TORCH_CUDA_ARCH_LIST.
 
     Fails for a compiler that is missing or of another CUDA release than its headers, or a target
-    without its suffix (plain ``sm_121``). Images without a toolchain, of
-    their own or of their base, have nothing to check.
+    without its suffix (plain ``sm_121``). Images without a toolchain, of their own or of their
+    base, have nothing to check. Where the image is emulated, only the code for the GPU is compiled.
     """
     toolchain, home = subject.manifest.get("toolchain") or {}, subject.manifest.get("cuda_home")
     if not toolchain and not home:

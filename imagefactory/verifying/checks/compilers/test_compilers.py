@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from support.verify_fakes import CPU, Good
 from support.verify_faults import Fault, red
 
 from imagefactory.locking.lock import Resolution
+from imagefactory.verifying.checks.compilers import probe
+from imagefactory.verifying.probe_core import Context
 from imagefactory.verifying.receipt import Outcome
 
 #: Stands in for nvcc: keeps the intermediate code that the real one would.
@@ -122,6 +125,26 @@ def test_compilers_are_run_for_the_first_architecture_and_their_code_is_searched
     assert found["nvcc"] == {"code": 0, "output": ""}
     assert found["ptxas"] == {"code": 255, "output": "wrong"}
     assert found["hardware_conversions"] == 1
+    image.manifest(toolchain=None, cuda_home="/usr/local/cuda")
+    assert "ptxas" in image.facts("compilers", CUDA_HOME="/nonexistent", TRITON_PTXAS_PATH="/x")
+
+
+@pytest.mark.parametrize(("files_judged", "result"), [(False, "-c"), (True, "-cubin")])
+def test_the_host_s_half_is_left_out_where_the_files_are_judged_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_judged: bool, result: str
+) -> None:
+    ran: list[Sequence[str]] = []
+
+    def run(argv: Sequence[str], **_: object) -> dict[str, object]:
+        ran.append(argv)
+        return {"code": 0, "output": ""}
+
+    monkeypatch.setattr(Context, "run", staticmethod(run))
+    monkeypatch.setenv("CUDA_HOME", "/cuda")
+    manifest = {"toolchain": {"nvidia-cuda-nvcc": "13.0.88"}}
+    probe.facts(Context(site=tmp_path, home=tmp_path, manifest=manifest, files_judged=files_judged))
+    (compiled,) = [argv for argv in ran if argv[0] == "/cuda/bin/nvcc"]
+    assert compiled[1] == result
 
 
 def test_compilers_that_are_not_there_are_a_finding(tmp_path: Path) -> None:

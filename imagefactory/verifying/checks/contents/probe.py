@@ -19,9 +19,16 @@ CACHES = ("/root/.cache/pip", "/root/.cache/uv", "/var/lib/apt/lists")
 
 
 def facts(context: Context) -> dict[str, Any]:
-    """Paths of unused files, of dangling links and of files that a RECORD names in vain."""
+    """Paths of unused files, of dangling links and of files that a RECORD names in vain.
+
+    If the files are judged from outside, only installers' caches are looked for: they may be in a
+    base that nothing is known about.
+    """
+    caches = [str(path) for cache in CACHES for path in Path(cache).glob("*")]
+    if context.files_judged:
+        return {"unused": sorted(caches)}
     site = context.site
-    unused, dangling = [], []
+    unused, dangling = caches, []
     for root in dict.fromkeys((site, Path(os.environ.get("CUDA_HOME") or site))):
         for folder, _, names in os.walk(root):
             for name in names:
@@ -30,7 +37,6 @@ def facts(context: Context) -> dict[str, Any]:
                     unused.append(path)
                 elif os.path.islink(path) and not os.path.exists(path):  # noqa: PTH110, PTH114
                     dangling.append(path)
-    unused += [str(path) for cache in CACHES for path in Path(cache).glob("*")]
     missing = [
         file
         for distribution in importlib.metadata.distributions()

@@ -48,6 +48,12 @@ FAULTS = (
     ),
     Fault(
         check="entrypoint-serve",
+        name="it fails after it printed the command",
+        breaks=lambda image: ends(image, "serve", 1, out=image.runs["serve"].out, err="late"),
+        says="late",
+    ),
+    Fault(
+        check="entrypoint-serve",
         name="a mistake goes through",
         breaks=lambda image: ends(image, "serve-unbalanced", 0, out="[]"),
         says="serve-unbalanced should exit 2",

@@ -65,11 +65,13 @@ def shared_objects(context: Context) -> list[str]:
     site = context.site
     names = {path.relative_to(site).as_posix() for path in (site / "vllm").rglob("*.so")}
     for distribution in importlib.metadata.distributions():
-        names |= {
-            file
-            for file in context.recorded(distribution)
-            if file.startswith("vllm/") and file.endswith(".so")
-        }
+        text = distribution.read_text("RECORD") or ""
+        if "vllm/" in text:  # to parse all of them takes seconds where it is emulated
+            names |= {
+                file
+                for file in context.recorded(distribution)
+                if file.startswith("vllm/") and file.endswith(".so")
+            }
     return sorted(name for name in names if not for_another_python(name))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from imagefactory.inbuild.overlay import UNPROVEN
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.verifying.check_registry import Verdict, check, count, excused, failed, passed
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.subject import Subject
 
 NOTHING = "no patches in this image"
@@ -86,10 +87,13 @@ def effective(subject: Subject) -> Verdict:
     """The proof of every patch passes in the finished image.
 
     Fails for a patch that is lost or no longer has its effect. A proof that is inconclusive on this
-    machine makes a skip.
+    machine makes a skip. Where the image is emulated, proofs that only read its files run on this
+    machine, once those were found to be what they should be.
     """
-    facts = subject.facts["patches"]
-    proofs, seconds = {proof["patch"]: proof for proof in facts["proofs"]}, facts["seconds"]
+    facts, content = subject.facts["patches"], subject.content or Judged()
+    proofs = {proof["patch"]: proof for proof in facts["proofs"]}
+    proofs |= {one.patch: {"code": one.code, "output": one.output} for one in content.proofs}
+    seconds = content.proof_seconds if content.proofs else facts["seconds"]
     failures, inconclusive = [], []
     wanted = [
         patch
@@ -114,7 +118,9 @@ def effective(subject: Subject) -> Verdict:
     unproven = _unproven(subject)
     if not wanted and not unproven:
         return passed(NOTHING, seconds=seconds)
-    parts = [f"{count(len(wanted), 'proof')} passed"] if wanted else []
+    here = len(content.proofs)
+    where = f", {here} of them run on this machine, on the image's files" if here else ""
+    parts = [f"{count(len(wanted), 'proof')} passed{where}"] if wanted else []
     if unproven:
         parts.append(f"{len(unproven)} unproven: {', '.join(unproven)}")
     return passed("; ".join(parts), seconds=seconds)

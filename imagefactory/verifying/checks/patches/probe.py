@@ -19,11 +19,17 @@ PROOF_TIMEOUT = 600.0
 
 
 def facts(context: Context) -> dict[str, Any]:
-    """Hashes of the touched files, and the result of every patch's proof."""
+    """Hashes of the touched files, and the result of every patch's proof.
+
+    With ``context.proofs`` only those are run: the others are run outside.
+    """
     patches = context.manifest.get("patches", [])
+    names = [str(patch["name"]) for patch in patches]
+    if context.proofs is not None:
+        names = [name for name in names if name in context.proofs]
     return {
         "files": file_hashes(context.site, patches),
-        "proofs": [proof_facts(context, str(patch["name"])) for patch in patches],
+        "proofs": [proof_facts(context, name) for name in names],
     }
 
 

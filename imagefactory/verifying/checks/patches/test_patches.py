@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from support.image_tree import ImageTree
-from support.verify_fakes import FILE, METADATA, PATCH, Good
+from support.verify_fakes import CONTENT, FILE, METADATA, PATCH, Good
 from support.verify_faults import Fault, red
 
 from imagefactory.locking.lock import Resolution
 from imagefactory.verifying.checks.patches import probe
+from imagefactory.verifying.outside.judged import Finding, Proven
 from imagefactory.verifying.probe_core import Context
 from imagefactory.verifying.receipt import Outcome
 
@@ -134,6 +135,32 @@ FAULTS = (
         says="its proof was not run",
     ),
 )
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "says"),
+    [
+        (0, Outcome.PASS, "1 proof passed, 1 of them run on this machine, on the image's files"),
+        (1, Outcome.FAIL, f"{PATCH}: seen here (the fault is still there)"),
+    ],
+)
+def test_a_proof_that_ran_on_this_machine_counts_and_the_image_cannot_overrule_it(
+    code: int, outcome: Outcome, says: str
+) -> None:
+    image = Good()
+    proven = Proven(patch=PATCH, code=code, output="seen here")
+    image.content = replace(CONTENT, proofs=(proven,), proof_seconds=3.0)
+    for inside in ([], [{"patch": PATCH, "code": 1 - code, "output": "of the image"}]):
+        image.facts["patches"]["proofs"] = inside
+        result = image.results()["patches-effective"]
+        assert (result.outcome, result.detail, result.seconds) == (outcome, says, 3.0)
+
+
+def test_a_patch_that_was_proven_nowhere_fails() -> None:
+    image = Good()
+    image.facts["patches"]["proofs"] = []
+    image.content = replace(CONTENT, extra=(Finding(path="evil.pth", what="is extra"),))
+    assert image.results()["patches-effective"].outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)

@@ -5,11 +5,15 @@ A resolver that swaps it for a CPU build is the oldest fault of such images.
 
 from __future__ import annotations
 
+import re
+
 from imagefactory.locking.lock import TorchBuild
 from imagefactory.verifying.check_registry import Verdict, check, count, failed, passed
+from imagefactory.verifying.files import by_files
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 3
+TORCH = re.compile(r"/site-packages/torch(?:/|-[^/]*\.dist-info/)")
 
 
 @check("torch-identity", needs=("facts", "lock"))
@@ -34,9 +38,12 @@ def identity(subject: Subject) -> Verdict:
 def files(subject: Subject) -> Verdict:
     """Every file of torch exists with the size that its RECORD says.
 
-    Fails for a torch that a later install step has partly overwritten.
+    Fails for a torch that a later install step has partly overwritten. Where the image is emulated,
+    its layers are judged instead.
     """
     damaged = subject.facts["torch"]["damaged"]
+    if damaged is None:
+        return by_files(subject, TORCH.search, "as its RECORD says")
     if damaged:
         shown = ", ".join(damaged[:SHOWN])
         return failed(f"{count(len(damaged), 'file')} not as installed: {shown}")

@@ -18,7 +18,7 @@ def facts(context: Context) -> dict[str, Any]:
         "cuda": None,
         "arch_flags": [],
         "error": None,
-        "damaged": damaged("torch", context),
+        "damaged": None if context.files_judged else damaged("torch", context),
     }
     try:
         import torch  # type: ignore[import-not-found]  # noqa: PLC0415

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.image_tree import TORCH, ImageTree
-from support.verify_fakes import CUDA, Good
+from support.verify_fakes import CONTENT, CUDA, Good
 from support.verify_faults import Fault, red
 
 from imagefactory.locking.lock import Resolution
+from imagefactory.verifying.outside.judged import Finding, Judged
 from imagefactory.verifying.receipt import Outcome
+
+SITE = "opt/venv/lib/python3.13/site-packages"
 
 
 def good(locked: Resolution) -> dict[str, Any]:
@@ -90,6 +94,43 @@ FAULTS = (
         says="has no layer with torch",
     ),
 )
+
+
+OUTSIDE = (
+    (f"{SITE}/torch/_C.so", "changed", Outcome.FAIL),
+    (f"{SITE}/torch/evil.py", "extra", Outcome.FAIL),
+    (f"{SITE}/torch-2.11.0.dist-info/RECORD", "changed", Outcome.FAIL),
+    (f"{SITE}/torchvision/_C.so", "changed", Outcome.PASS),
+)
+
+
+@pytest.mark.parametrize(("path", "part", "outcome"), OUTSIDE)
+def test_files_of_torch_that_only_its_layers_were_read_for_are_judged_by_them(
+    path: str, part: str, outcome: Outcome
+) -> None:
+    image = Good()
+    installed(image, damaged=None)
+    assert image.results()["torch-files"].outcome is Outcome.PASS
+    image.content = replace(CONTENT, **{part: (Finding(path=path, what="has other content"),)})  # type: ignore[arg-type]
+    assert image.results()["torch-files"].outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("content", "outcome"),
+    [
+        (None, Outcome.SKIP),
+        (replace(CONTENT, error="no index answers"), Outcome.SKIP),
+        (replace(CONTENT, error="a layer is damaged", damaged=True), Outcome.FAIL),
+    ],
+)
+def test_files_that_were_looked_at_nowhere_do_not_pass(
+    content: Judged | None, outcome: Outcome
+) -> None:
+    image = Good()
+    installed(image, damaged=None)
+    image.content = content
+    result = image.results()["torch-files"]
+    assert (result.outcome, result.required) == (outcome, True)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 
 from imagefactory.verifying.check_registry import Verdict, check, failed, passed
+from imagefactory.verifying.files import by_files
 from imagefactory.verifying.subject import Subject
 
 SHOWN = 5
+#: Files that make a distribution.
+METADATA = re.compile(r"\.(?:dist|egg)-info\b|\.egg\b")
 
 
 @check("wheels-installed", needs=("facts", "lock"))
@@ -16,8 +20,12 @@ def installed(subject: Subject) -> Verdict:
     """The installed distributions are those of the lock, in its versions, each once.
 
     Fails for a distribution that is missing, extra, installed twice or of another version, as after
-    a stray ``pip install``. Only what a patch of the build adds is allowed beside the lock.
+    a stray ``pip install``. Only what a patch of the build adds is allowed beside the lock. Where
+    the image is emulated, its layers are judged instead.
     """
+    if "distributions" not in subject.facts["wheels"]:
+        said = f"{len(_locked(subject))} as locked"
+        return by_files(subject, METADATA.search, said)
     found = [
         (entry["name"], entry["version"]) for entry in subject.facts["wheels"]["distributions"]
     ]

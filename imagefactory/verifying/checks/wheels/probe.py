@@ -10,8 +10,13 @@ if TYPE_CHECKING:
     from imagefactory.verifying.probe_core import Context
 
 
-def facts(_: Context) -> dict[str, Any]:
-    """Every distribution by normalized name, as often as it is there."""
+def facts(context: Context) -> dict[str, Any]:
+    """Every distribution by normalized name, as often as it is there.
+
+    They are not looked for if the files are judged from outside.
+    """
+    if context.files_judged:
+        return {}
     found = [
         {
             "name": re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower(),

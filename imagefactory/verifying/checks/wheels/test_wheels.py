@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.image_tree import ImageTree
-from support.verify_fakes import CPU, Good
+from support.verify_fakes import CONTENT, CPU, Good
 from support.verify_faults import Fault, red
 
 from imagefactory.locking.lock import Resolution
+from imagefactory.verifying.outside.judged import Finding
 from imagefactory.verifying.receipt import Outcome
 
 
@@ -61,6 +63,26 @@ FAULTS = (
         says="different wheels for numpy",
     ),
 )
+
+
+@pytest.mark.parametrize(
+    ("path", "part", "outcome"),
+    [
+        ("numpy-2.0.dist-info/METADATA", "changed", Outcome.FAIL),
+        ("pip-25.0.dist-info", "extra", Outcome.FAIL),
+        ("old.egg-info", "extra", Outcome.FAIL),
+        ("numpy/core.py", "changed", Outcome.PASS),
+    ],
+)
+def test_an_image_whose_layers_were_read_instead_is_judged_by_them(
+    path: str, part: str, outcome: Outcome
+) -> None:
+    image = Good()
+    image.facts["wheels"] = {"seconds": 0.0}
+    assert image.results()["wheels-installed"].outcome is Outcome.PASS
+    finding = Finding(path=f"opt/venv/lib/python3.13/site-packages/{path}", what="is wrong")
+    image.content = replace(CONTENT, **{part: (finding,)})  # type: ignore[arg-type]
+    assert image.results()["wheels-installed"].outcome is outcome
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)

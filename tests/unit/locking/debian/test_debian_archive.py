@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pysequoia import Cert, Tsk
 from support.debian import BASIC, key, package, serve, write, write_ubuntu
 
 from imagefactory.errors import FactoryError
-from imagefactory.locking.debian import archive
+from imagefactory.locking.debian import archive, packages
 from imagefactory.settings import Debian, from_environment
 
 
@@ -143,3 +144,18 @@ def test_ubuntus_archives_have_components_and_arm64_one_of_its_own(
 def test_ubuntus_key_is_the_one_of_2018() -> None:
     (key,) = Cert.split_file(str(archive.DISTRIBUTIONS["ubuntu"].keys))
     assert key.fingerprint == "f6ecb3762474eda9d21b7022871920d1991bc93c"
+
+
+def test_the_versions_of_all_packages_are_kept_by_the_hash_of_the_index(
+    debian: Debian, www: Path, tmp_path: Path
+) -> None:
+    found = archive.versions("trixie", "arm64", debian, tmp_path / "kept")
+    assert packages.newest(found["apt"]) == "1+deb13u1"
+    assert len(found["apt"]) == 2
+    for path in www.rglob("by-hash"):
+        shutil.rmtree(path)  # only the signed files are read again
+    assert archive.versions("trixie", "arm64", debian, tmp_path / "kept") == found
+    for path in (tmp_path / "kept").iterdir():
+        path.write_text("[]")
+    with pytest.raises(FactoryError):
+        archive.versions("trixie", "arm64", debian, tmp_path / "kept")

@@ -85,7 +85,7 @@ def test_snapshots_are_asked_after_the_mirror_the_last_state_of_the_day_first(
     asked: list[str] = []
     monkeypatch.setattr(web, "is_up", lambda _: True)
 
-    def answers(url: str) -> bool:
+    def answers(url: str, _: object) -> bool:
         asked.append(url)
         return False
 

@@ -289,6 +289,17 @@ def test_a_file_is_read_from_a_container_that_is_never_started(
     assert [call.split()[0] for call in docker.calls] == ["create", "cp", "container"]
 
 
+def test_a_folder_comes_from_a_container_that_is_never_started(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("create ", out="c0ffee\n")
+    docker.answer("cp c0ffee:/opt/venv -", out="a tar stream")
+    docker.answer("container rm")
+    with engine.folder("sha256:1", "/opt/venv") as stream:
+        assert stream.read() == b"a tar stream"
+    assert [call.split()[0] for call in docker.calls] == ["create", "cp", "container"]
+
+
 def test_a_file_that_the_engine_fails_to_read_is_not_a_file_that_is_missing(
     engine: Engine, docker: FakeDocker
 ) -> None:

@@ -24,8 +24,12 @@ from support.whole_images import (
     sha256,
 )
 
-from imagefactory.verifying.outside import configured, layers, outside
+from imagefactory.inbuild import proofkit
+from imagefactory.system import platforms
+from imagefactory.system.background import in_background
+from imagefactory.verifying.outside import configured, layers, outside, patched, proving, system
 from imagefactory.verifying.outside.inventory import Wheels
+from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.outside.layers import DamagedError
 
 MANIFEST = "opt/imagefactory/manifest.json"
@@ -95,6 +99,21 @@ def test_variables_of_an_unknown_base_count_only_if_they_change_which_code_runs(
     assert "LD_LIBRARY_PATH" in fault
 
 
+def test_variables_of_an_unknown_base_are_those_that_the_lock_has(image: WholeImage) -> None:
+    base, variable = image.plan.base, ("LD_LIBRARY_PATH", "/usr/local/cuda/lib64")
+    locked = replace(base.locked, env=(("PATH", PATH.partition("=")[2]), variable))
+    plan = replace(image.plan, base=replace(base, locked=locked))
+    image.config["config"]["Env"].append("=".join(variable))
+    assert configured.faults(image.config, plan, None) == []
+    for other in ("/evil", "/usr/local/cuda/lib64:/evil"):
+        image.config["config"]["Env"][-1] = f"LD_LIBRARY_PATH={other}"
+        (fault,) = configured.faults(image.config, plan, None)
+        assert f"the variable LD_LIBRARY_PATH is '{other}'" in fault
+    image.config["config"]["Env"][-1] = "=".join(variable)
+    image.config["config"]["Env"].append("NVIDIA_VERSION=1")
+    assert "NVIDIA_VERSION" in names(configured.faults(image.config, plan, None))
+
+
 def test_nothing_is_found_in_a_good_image(image: WholeImage) -> None:
     found = image.judged()
     assert (found.config, found.changed, found.extra) == ((), (), ())
@@ -161,7 +180,130 @@ def test_an_image_is_read_through_the_engine_and_its_layers_only_once(
 
     monkeypatch.setattr(layers, "_read_layer", unexpected)
     again = outside.observe(engine, digest, own.plan, own.settings)
-    assert replace(again, seconds=0) == replace(first, seconds=0)
+    again = replace(again, seconds=0, proof_seconds=0)
+    assert again == replace(first, seconds=0, proof_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("diff", "state", "right"),
+    [
+        ("x.diff", "obsolete", True),
+        ("x.diff", "unknown", False),  # a patch that has a diff was left out
+        (None, "obsolete", True),
+        (None, "unknown", True),  # its proof needs what the builder does not have
+        (None, "needed", False),
+    ],
+)
+def test_a_patch_that_changed_nothing_has_a_state_that_explains_it(
+    diff: str | None, state: str, right: bool
+) -> None:
+    row = {"name": "a/b", "state": state, "detail": "", "offsets": [], "files": {}, "created": []}
+    nothing = patched.Patched(files={}, patches={}, faults=())
+    tree = layers.Layer(entries={})
+    fault = system._patch_fault(row, {"name": "a/b", "diff": diff}, nothing, "site", tree)
+    assert (fault == "") is right
+
+
+def test_layers_that_were_read_while_a_layout_was_loaded_are_not_read_again(
+    own: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    monkeypatch.setattr(platforms, "is_native", lambda _: True)
+    stream, digest = own.saved()
+    layout = own.folder / "layout"
+    with tarfile.open(fileobj=io.BytesIO(stream)) as written:
+        written.extractall(layout, filter="data")
+    reading = in_background(outside.read_ahead, [own.folder / "nothing", layout], own.settings)
+    judge = outside.judge_with(Saving(own), own.plan, own.settings, reading)
+    reading.result()
+    monkeypatch.setattr(layers, "_read_layer", None)
+    assert judge(digest).clean
+
+
+def observed(own: WholeImage, engine: Saving) -> Judged:
+    return outside.observe(engine, own.saved()[1], own.plan, own.settings)
+
+
+@pytest.fixture
+def emulated(own: WholeImage, monkeypatch: pytest.MonkeyPatch) -> WholeImage:
+    """An image of another platform, whose proof reads the file that its patch changes."""
+    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    monkeypatch.setattr(platforms, "is_native", lambda _: False)
+    return own
+
+
+def proof_of(own: WholeImage, monkeypatch: pytest.MonkeyPatch, *needs: proofkit.Need) -> Path:
+    """The proof that this machine runs, with other text and needs than the image's."""
+    (step,) = own.plan.series
+    assert step.patch.proof is not None
+    script = own.folder / "here" / "proof.py"
+    script.parent.mkdir()
+    patch = replace(step.patch, proof=replace(step.patch.proof, script=script, needs=needs))
+    monkeypatch.setattr(own, "plan", replace(own.plan, series=(replace(step, patch=patch),)))
+    return script
+
+
+READS = """\
+import pathlib, sys
+root = pathlib.Path(sys.argv[1])
+print(sorted(p.name for p in root.rglob("*") if p.is_file()), (root / "vllm/modelopt.py").read_text())
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_proofs_of_an_emulated_image_run_here_on_its_own_files_without_its_libraries(
+    emulated: WholeImage, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(proving, "MOST_BYTES", 1000)
+    proof_of(emulated, monkeypatch).write_text(READS.format(code=code))
+    engine = Saving(emulated)
+    found = observed(emulated, engine)
+    assert engine.asked == [f"/{SITE}/vllm"]
+    assert [(one.patch, one.code) for one in found.proofs] == [("vllm/one", code)]
+    assert found.proofs[0].output == "zwei"
+    assert found.to_prove == ()
+
+
+@pytest.mark.parametrize(("code", "needs"), [(3, ()), (2, ()), (0, ("nvcc",))])
+def test_a_proof_that_says_nothing_here_or_needs_a_compiler_is_left_to_the_image(
+    emulated: WholeImage, monkeypatch: pytest.MonkeyPatch, code: int, needs: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv(proofkit.CUDA, raising=False)
+    proof_of(emulated, monkeypatch, *needs).write_text(f"raise SystemExit({code})")  # type: ignore[arg-type]
+    found = observed(emulated, Saving(emulated))
+    assert (found.proofs, found.to_prove) == ((), ("vllm/one",))
+
+
+def test_no_proof_runs_here_on_files_that_are_not_the_cell_s(
+    emulated: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = emulated.folder / "ran"
+    proof_of(emulated, monkeypatch).write_text(f"open({str(ran)!r}, 'w')")
+    for spoilt in ("vllm/extra.py", "vllm/modelopt.py"):
+        emulated.tree[f"{SITE}/{spoilt}"] = Node(data=b"import os")
+        engine = Saving(emulated)
+        found = observed(emulated, engine)
+        assert found.changed or found.extra
+        assert (engine.asked, found.proofs, ran.exists()) == ([], (), False)
+
+
+def test_an_image_of_this_machine_s_platform_proves_its_patches_itself(
+    own: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    monkeypatch.setattr(platforms, "is_native", lambda _: True)
+    engine = Saving(own)
+    assert observed(own, engine).clean
+    assert engine.asked == []
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    names_in = {"../out": Node(data=b"x"), "/abs": Node(data=b"x"), "a/b.py": Node(data=b"y")}
+    proving.unpack(io.BytesIO(archive(names_in)), tmp_path / "in")
+    files = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == ["in/a/b.py"]
 
 
 def test_of_an_unknown_base_only_what_changes_other_code_is_unexplained(image: WholeImage) -> None:

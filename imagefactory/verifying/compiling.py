@@ -1,0 +1,126 @@
+"""Compiles, on this machine, the Python files that a probe in an emulated container imports.
+
+The Python that compiles is the one of a base that was assembled here, from locked packages, for
+this machine's own platform: it writes the same bytecode as the image's, or is not used. It runs
+nothing of the image.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import resource
+import shutil
+import socket
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from imagefactory.settings import Settings
+from imagefactory.system import platforms, processes, shell
+from imagefactory.verifying import compile_server
+
+#: Where containers find the folder with the socket, and the socket.
+FOLDER = "/run/imagefactory-compiler"
+SOCKET = f"{FOLDER}/socket"
+#: What the compiler may take: bytes of memory, and seconds of CPU. Torch takes 200 MB and 10 s.
+MEMORY, SECONDS = 2 << 30, 300
+#: Seconds between two looks at whether it still runs.
+POLL = 0.2
+#: The dynamic linker of a Debian system.
+LINKERS = {"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}
+#: What Debian's Python is linked with.
+LIBRARIES = ("libc.so.6", "libm.so.6", "libz.so.1", "libexpat.so.1")
+
+
+@contextmanager
+def offered(base: str, python: str, settings: Settings) -> Iterator[Path | None]:
+    """A folder to mount at ``FOLDER``, whose socket compiles for the Python of ``base``.
+
+    None if no such base was assembled on this machine.
+    """
+    system = find_system(base, settings)
+    if system is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="imagefactory-compiler-") as name:
+        root, folder = Path(name) / "root", Path(name) / "run"
+        argv = command(system, root, python)
+        if argv is None:
+            yield None
+            return
+        folder.mkdir()
+        ended = threading.Event()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "socket"))
+            for path, mode in ((Path(name), 0o755), (folder, 0o755), (folder / "socket", 0o666)):
+                path.chmod(mode)  # an image may have another user
+            listener.listen(1)
+            thread = threading.Thread(target=_serve, args=(listener, argv, ended), daemon=True)
+            thread.start()
+            try:
+                yield folder
+            finally:
+                ended.set()
+                with suppress(OSError):
+                    listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection
+                thread.join()
+
+
+def find_system(base: str, settings: Settings) -> Path | None:
+    """The newest system that was assembled here of the base of that name, as a tar file."""
+    here = platforms.here()
+    pattern = f"{base}-*-{here.arch if here else 'none'}-*/index.json"
+    found = sorted((settings.cache / "bases").glob(pattern), key=lambda path: path.stat().st_mtime)
+    blobs = found[-1].parent / "blobs" / "sha256" if found else None
+    return max(blobs.iterdir(), key=lambda path: path.stat().st_size) if blobs else None
+
+
+def command(system: Path, root: Path, python: str) -> list[str] | None:
+    """Unpack the Python of ``system`` below ``root``; the command line that compiles with it."""
+    here = platforms.here() or platforms.Platform.AMD64
+    libraries, program = f"usr/lib/{here.machine}-linux-gnu", f"usr/bin/python{python}"
+    linker, home = LINKERS[here.arch], f"usr/lib/python{python}"
+    needed = {program, f"{home}/os.py", *(f"{libraries}/{name}" for name in (linker, *LIBRARIES))}
+    try:
+        with tarfile.open(system) as members:
+            for member in members.getmembers():
+                name = member.name.removeprefix("./")
+                if name in needed or re.fullmatch(rf"{home}/encodings/\w+\.py", name):
+                    _write(members.extractfile(member), root / name)
+                    needed.discard(name)
+    except (OSError, KeyError, tarfile.TarError):
+        return None
+    if needed:
+        return None
+    run = [str(root / program), "-I", "-S", "-B", compile_server.__file__]
+    return [str(root / libraries / linker), "--library-path", str(root / libraries), *run]
+
+
+def _write(content: IO[bytes] | None, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        shutil.copyfileobj(content or io.BytesIO(), file)
+    target.chmod(0o755)
+
+
+def _serve(listener: socket.socket, argv: list[str], ended: threading.Event) -> None:
+    """Let one connection talk to a compiler until ``ended``; a second one is never answered."""
+    try:
+        connection, _ = listener.accept()
+    except OSError:
+        return
+    with connection:
+        process = shell.attach(argv, connection.fileno())
+    try:
+        for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS)):
+            with suppress(OSError):
+                resource.prlimit(process.pid, limit, (most, most))
+        while process.poll() is None and not ended.wait(POLL):
+            pass
+    finally:
+        processes.end(process)
