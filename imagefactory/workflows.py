@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from imagefactory.building.stack import stack
 from imagefactory.errors import InputError, fail
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
+from imagefactory.locking import bases, locking
+from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.matrix import Matrix
@@ -43,6 +46,41 @@ def check(workspace: Workspace, selection: Sequence[str]) -> tuple[CellPlan, ...
     inputs = opening.read(workspace)
     cells = select(inputs.matrix.cells, selection)
     return pipeline.plan_cells(cells, inputs, None).plans
+
+
+def lock(
+    workspace: Workspace,
+    declared: Matrix,
+    now: datetime,
+    *,
+    upgrade: bool = False,
+    upgrade_base: bool = False,
+    upgrade_packages: tuple[str, ...] = (),
+) -> tuple[Renewed, bool]:
+    """Lock all that ``declared`` needs, within its policies; also returns whether that was written.
+
+    What cannot be resolved is in the result, and everything else is written.
+    """
+    old = opening.read_lock(workspace)
+    settings = replace(workspace.settings, named=declared.indexes)
+    renewed = locking.renew(
+        old,
+        declared.cells,
+        settings,
+        toolchains=declared.toolchains,
+        upgrade=upgrade,
+        upgrade_packages=upgrade_packages,
+        policies=declared.policies,
+        now=now,
+    )
+    held = {n for n, hold in declared.policies.holds.items() if hold.is_in_force(now.date())}
+    renewed = bases.renew(
+        renewed, old, declared.cells, settings, upgrade=upgrade or upgrade_base, held=held
+    )
+    writes = renewed.lock != old and bool(old or renewed.lock.resolutions)
+    if writes:
+        opening.write_lock(workspace, renewed.lock)
+    return renewed, writes
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:

@@ -18,6 +18,7 @@ COMMANDS = (
     "promote",
     "rollback",
     "history",
+    "nightly",
     "inspect",
     "diff",
     "rebuild",

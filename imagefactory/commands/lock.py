@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import opening
+from imagefactory import workflows
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.locking import bases, changes, locking, store
@@ -65,33 +65,17 @@ def lock_command(
     if check:
         _check_lock(workspace, declared, json=json)
         return
-    old = opening.read_lock(workspace)
-    settings = replace(workspace.settings, named=declared.indexes)
     now = datetime.now(UTC)
     for problem in declared.policies.expired(now.date()):
         ui.warn(f"{problem.where}: {problem.what}")
-    renewed = locking.renew(
-        old,
-        declared.cells,
-        settings,
-        toolchains=declared.toolchains,
+    renewed, writes = workflows.lock(
+        workspace,
+        declared,
+        now,
         upgrade=upgrade,
+        upgrade_base=upgrade_base,
         upgrade_packages=packages,
-        policies=declared.policies,
-        now=now,
     )
-    held = {n for n, hold in declared.policies.holds.items() if hold.is_in_force(now.date())}
-    renewed = bases.renew(
-        renewed,
-        old,
-        declared.cells,
-        settings,
-        upgrade=upgrade or upgrade_base,
-        held=held,
-    )
-    writes = renewed.lock != old and bool(old or renewed.lock.resolutions)
-    if writes:
-        opening.write_lock(workspace, renewed.lock)
     summaries = changes.summarize(renewed.changes, renewed.lock, packages)
     if json:
         ui.emit_json(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from imagefactory.errors import SetupError, fail
+
 #: Seconds that are waited in silence.
 PATIENCE = 1.0
 
@@ -26,6 +28,24 @@ def held(path: Path, what: str, *, mode: int = 0o644) -> Iterator[None]:
 
         ui.say(f"waiting for {what}, which another process has locked ({path})")
         lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def claimed(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file ``path`` as ``held``, but never wait.
+
+    Raises SetupError if another process holds it; ``what`` is what that one does.
+    """
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        fix = "wait until it has ended"
+        raise fail(SetupError, "already-running", f"{what} ({path})", fix=fix) from None
     try:
         yield
     finally:

@@ -32,7 +32,8 @@ ORDER = (
         "planning",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
-    *("workspace", "opening", "results", "pipeline", "workflows", "commands", "cli", "__main__"),
+    *("workspace", "opening", "results", "pipeline", "workflows", "nightly"),
+    *("commands", "cli", "__main__"),
 )
 #: Packages without an entry module; every other one is a station, with a module of its own name.
 COLLECTIONS = ("system", "inbuild", "commands")
@@ -148,6 +149,7 @@ PURE = [
     "publishing.tags",
     "publishing.ledger",
     "inspecting.anatomy",
+    "nightly.report",
 ]
 
 

@@ -1,0 +1,110 @@
+"""The journal of a night: each finished step with its result, so that a killed night goes on.
+
+A step that was cut off is repeated; one that is in the journal is not. The journal is written as a
+whole after every step, and becomes the record of the last night when the night ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagefactory.system import files
+
+#: A night that was killed longer ago is not continued: what it found is old.
+OLDEST = timedelta(hours=20)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last:
+    """How the last night ended.
+
+    Attributes:
+        fingerprint: of what there was to act upon when it had ended; empty unless all was done.
+        broken: the cells that broke.
+    """
+
+    fingerprint: str = ""
+    broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    key: str
+    began: datetime
+    steps: dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """The journal in a folder.
+
+    Attributes:
+        folder: where it is.
+        key: what the night was asked to do, and from which commit.
+        began: when the night began, if it goes on after it was killed.
+        steps: the results of finished steps, as JSON values.
+    """
+
+    folder: Path
+    key: str
+    began: datetime
+    steps: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier run began this night."""
+        return bool(self.steps)
+
+    def step(self, name: str, kind: type[T], run: Callable[[], T]) -> T:
+        """The result of a step, which is run unless an earlier run finished it."""
+        adapter = TypeAdapter(kind)
+        if name in self.steps:
+            return adapter.validate_python(self.steps[name], strict=False)
+        result = run()
+        self.steps[name] = adapter.dump_python(result, mode="json")
+        self._write()
+        return result
+
+    def last(self) -> Last:
+        """How the last night ended; as if there was none if that cannot be read."""
+        return _read(self.folder / "last.json", Last) or Last()
+
+    def close(self, last: Last | None) -> None:
+        """End the night; ``last`` is kept, unless it is None."""
+        if last is not None:
+            _write(self.folder / "last.json", last)
+        (self.folder / "journal.json").unlink(missing_ok=True)
+        self.steps = {}
+
+    def _write(self) -> None:
+        kept = _Kept(key=self.key, began=self.began, steps=self.steps)
+        _write(self.folder / "journal.json", kept)
+
+
+def begin(folder: Path, key: Mapping[str, object], now: datetime) -> Journal:
+    """The journal of a killed night with the same ``key``, or an empty one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(key, sort_keys=True)
+    kept = _read(folder / "journal.json", _Kept)
+    if kept and kept.key == text and timedelta() <= now - kept.began < OLDEST:
+        return Journal(folder=folder, key=text, began=kept.began, steps=kept.steps)
+    return Journal(folder=folder, key=text, began=now.astimezone(UTC))
+
+
+def _write(path: Path, value: Last | _Kept) -> None:
+    files.write_text(path, TypeAdapter(type(value)).dump_json(value, indent=1).decode() + "\n")
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return TypeAdapter(kind).validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, ValidationError):
+        return None

@@ -1,0 +1,65 @@
+"""The report of a night, as Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from imagefactory.errors import Problem
+from imagefactory.nightly.values import Broken, Night
+
+#: Characters of a hunk or a log that are shown; the end of it is what matters.
+LONGEST = 6000
+
+
+def markdown(night: Night) -> str:
+    """The report: how the night ended, then what broke, then everything else."""
+    text = "\n".join(_lines(night))
+    # what is relative to the project can be opened in any checkout of it
+    return text.replace(f"{night.project}/", "") + "\n"
+
+
+def _lines(night: Night) -> Iterator[str]:
+    yield f"# Night of {night.began:%Y-%m-%d}: {night.state}"
+    for note in night.notes:
+        yield from ("", f"Note: {note}")
+    for one in night.broken:
+        yield from _broken(one)
+    yield from _section("What is new", night.news)
+    yield from _section("What was done", night.did)
+    if night.cells:
+        yield from ("", "## Cells", "", "| cell | state | |", "| --- | --- | --- |")
+        for row in night.cells:
+            yield f"| {_cell(row.cell)} | {row.state} | {_cell('; '.join(row.notes))} |"
+    yield from _section("Moving tags", night.tags)
+    yield from _section("Left for the next night", night.left)
+    yield from _section("Changed files", night.changed)
+    if night.kept:
+        yield from ("", night.kept)
+
+
+def _broken(one: Broken) -> Iterator[str]:
+    yield from ("", f"## Broken: {one.where} ({one.step})")
+    for problem in one.problems:
+        yield from _problem(problem)
+
+
+def _problem(problem: Problem) -> Iterator[str]:
+    where = f"{problem.where}: " if problem.where else ""
+    yield from ("", f"{where}{problem.what} [{problem.code}]")
+    if problem.fix:
+        yield from ("", f"Fix: {problem.fix}")
+    if problem.detail:
+        detail = problem.detail[-LONGEST:]
+        fence = "```"
+        while fence in detail:
+            fence += "`"
+        yield from ("", f"{fence}text", *detail.splitlines(), fence)
+
+
+def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield from ("", f"## {title}", "", *(f"- {line}" for line in lines))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
