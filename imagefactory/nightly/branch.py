@@ -134,9 +134,14 @@ def open_tree(
         raise fail(InputError, "nightly-branch", f"{branch!r} is not the name of a branch")
     _check_is_free(repository, folder, branch)
     base = started(lambda: _start(repository, folder, branch))
-    project = folder / workspace.project.relative_to(repository)
+    moved = _moved(workspace, folder / workspace.project.relative_to(repository))
+    for path in (moved.matrix, moved.lock):
+        if not path.exists():
+            what = f"{path.name} is in no commit of {repository}"
+            fix = f"git add {path.name}, and commit it"
+            raise fail(InputError, "nightly-uncommitted", what, fix=fix)
     return GitTree(
-        workspace=_moved(workspace, project),
+        workspace=moved,
         root=folder,
         repository=repository,
         branch=branch,
@@ -146,7 +151,7 @@ def open_tree(
 
 def remove(tree: GitTree) -> None:
     """Remove the work tree; what it had is on the branch."""
-    _git(tree.repository, "worktree", "remove", "--force", str(tree.root))
+    _said(tree.repository, "worktree", "remove", "--force", str(tree.root))
 
 
 def _start(repository: Path, folder: Path, branch: str) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,9 +66,9 @@ class Journal:
 
     def step(self, name: str, kind: type[T], run: Callable[[], T]) -> T:
         """The result of a step, which is run unless an earlier run finished it."""
-        adapter = TypeAdapter(kind)
+        adapter: TypeAdapter[T] = _adapter(kind)
         if name in self.steps:
-            return adapter.validate_python(self.steps[name], strict=False)
+            return adapter.validate_python(self.steps[name])
         result = run()
         self.steps[name] = adapter.dump_python(result, mode="json")
         self._write()
@@ -100,11 +101,16 @@ def begin(folder: Path, key: Mapping[str, object], now: datetime) -> Journal:
 
 
 def _write(path: Path, value: Last | _Kept) -> None:
-    files.write_text(path, TypeAdapter(type(value)).dump_json(value, indent=1).decode() + "\n")
+    files.write_text(path, _adapter(type(value)).dump_json(value, indent=1).decode() + "\n")
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return TypeAdapter(kind).validate_json(path.read_text(encoding="utf-8"))
+        return _adapter(kind).validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, ValidationError):
         return None
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
