@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from imagefactory.system import files
 #: A night that was killed longer ago is not continued: what it found is old.
 OLDEST = timedelta(hours=20)
 T = TypeVar("T")
+_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Journal:
 
     def step(self, name: str, kind: type[T], run: Callable[[], T]) -> T:
         """The result of a step, which is run unless an earlier run finished it."""
-        adapter: TypeAdapter[T] = _adapter(kind)
+        adapter = _adapter(kind)
         if name in self.steps:
             return adapter.validate_python(self.steps[name])
         result = run()
@@ -111,6 +111,8 @@ def _read(path: Path, kind: type[T]) -> T | None:
         return None
 
 
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    """The adapter of a type, which takes a while to make."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]

@@ -101,8 +101,8 @@ def _taken(
     new = matrix.load(workspace.matrix)
     first, _ = workflows.lock(workspace, new, now, upgrade=upgrade)
     added = [cell for cell in new.cells if cell.name not in before]
-    failed = {one: list(_failures(one, added, first.failures)) for one in wanted}
-    good = tuple(one for one in wanted if not failed[one])
+    failed = [(one, list(_failures(one, added, first.failures))) for one in wanted]
+    good = tuple(one for one, why in failed if not why)
     if len(good) == len(wanted):
         return _Taken(rows=good, refused=(), locked=(first,))
     files.write_text(workspace.matrix, text)
@@ -111,7 +111,7 @@ def _taken(
     second, _ = workflows.lock(workspace, matrix.load(workspace.matrix), now)
     refused_rows = tuple(
         replace(_unlocked(failure), where=f"row {_news(one)}")
-        for one, failures in failed.items()
+        for one, failures in failed
         for failure in failures
     )
     old = {name for one in first.failures for name in one.cells} & before

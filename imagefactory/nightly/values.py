@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from imagefactory.errors import FactoryError, Problem, SetupError
-from imagefactory.workspace import Workspace
+
+if TYPE_CHECKING:
+    from imagefactory.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

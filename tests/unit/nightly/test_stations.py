@@ -1,0 +1,197 @@
+"""The stations of a night: what they ask the others, and what they make of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.machine import settings
+from support.plans import all_planned
+from support.promoting import image, receipt_of, repository
+from support.registry import FakeRegistry, fake_registry
+from support.releases import DIFF, PROOF, using
+from support.watched import write
+
+from imagefactory import opening, pipeline, workflows
+from imagefactory.building.building import BuildResult
+from imagefactory.errors import CheckFailedError, Problem, SetupError
+from imagefactory.nightly import stations
+from imagefactory.nightly.values import Done
+from imagefactory.patching import catalog, sources
+from imagefactory.patching.check import Checked
+from imagefactory.patching.status import step_for
+from imagefactory.planning.decision import Action
+from imagefactory.publishing.moving import Repository
+from imagefactory.settings import Settings
+from imagefactory.verifying import receipt
+from imagefactory.verifying.receipt import Outcome
+from imagefactory.workspace import Workspace
+
+__all__ = ["using"]
+PATCH = """\
+summary: s
+purpose: p
+symptom: y
+evidence: []
+remove_when: r
+stage: installed
+variants:
+  - versions: ">=0.20,<0.21"
+    diff: 0.20.diff
+findings: f
+proof:
+  run: proof.py
+  kind: behaviour
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, using: Settings) -> Workspace:
+    folder = tmp_path / "patches/vllm/one"
+    folder.mkdir(parents=True)
+    for name, text in {"patch.yaml": PATCH, "0.20.diff": DIFF, "proof.py": PROOF}.items():
+        (folder / name).write_text(text)
+    return Workspace(matrix=tmp_path / "matrix.yaml", project=tmp_path, settings=using)
+
+
+def on_release(monkeypatch: pytest.MonkeyPatch, workspace: Workspace, version: str) -> None:
+    """Let the cells a, which is built, and b, which is unchanged, be of that release."""
+    decisions = [
+        SimpleNamespace(plan=SimpleNamespace(cell=SimpleNamespace(name=name)), action=action)
+        for name, action in (("a", Action.BUILD), ("b", Action.SKIP))
+    ]
+    monkeypatch.setattr(stations, "_planned", lambda _: (decisions, []))
+
+    def check(_: Workspace, names: list[str]) -> tuple[Checked, ...]:
+        assert names == ["a"]
+        patch = catalog.load(*workspace.patches)["vllm/one"]
+        tree = sources.fetch("vllm", version, workspace.settings)
+        rows = opening.bench(workspace, [patch]).series(tree, [step_for(patch, tree)])
+        stopping = [row for row in rows if row.state.stops_build]
+        problems = tuple(Problem(code=f"patch-{r.state}", what=r.reason) for r in stopping)
+        return (Checked(cell="a", rows=tuple(rows), problems=problems),)
+
+    monkeypatch.setattr(workflows, "check_patches", check)
+
+
+def test_a_patch_that_drifted_is_ported_and_one_that_works_is_left_alone(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_release(monkeypatch, workspace, "0.20.0")
+    assert stations.port_drifted(workspace) == Done()
+    on_release(monkeypatch, workspace, "0.22.0")
+    done = stations.port_drifted(workspace)
+    (line,) = done.lines
+    assert line == "vllm/one on 0.22.0: merged, added 0.22.diff to patches/vllm/one/patch.yaml"
+    assert (done.broken, done.stops) == ((), ())
+    assert stations.port_drifted(workspace) == Done()
+
+
+def test_a_conflict_stops_the_cell_with_the_hunk_in_every_night_until_it_is_resolved(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_release(monkeypatch, workspace, "0.24.0")
+    done = stations.port_drifted(workspace)
+    assert done.stops == ("a",)
+    (broken,) = done.broken
+    assert (broken.where, broken.step) == ("vllm/one on vllm 0.24.0", "port")
+    assert "conflict (made for 0.20.0, on 0.24.0)" in broken.problems[0].what
+    assert "pkg/x.py" in broken.problems[0].detail
+    assert "patched" in broken.problems[0].detail
+    again = stations.port_drifted(workspace)
+    assert again.stops == ("a",)
+    assert again.broken[0].problems[-1].code == "port-open"
+
+
+def test_without_sources_the_build_checks_the_patches(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_release(monkeypatch, workspace, "0.24.0")
+
+    def no_sources(*_: object) -> None:
+        raise SetupError(Problem(code="sources", what="no index has them"))
+
+    monkeypatch.setattr(workflows, "check_patches", no_sources)
+    done = stations.port_drifted(workspace)
+    assert done.lines == ("patches of a are checked by its build: no index has them",)
+    assert done.stops == ()
+
+
+def test_a_nightly_tag_is_for_the_newest_vllm_that_may_have_it(tmp_path: Path) -> None:
+    more = """
+moving_tags:
+  nightly: {when: {flavor: gb10}}
+  "nightly-{flavor}": {}
+  "latest-{flavor}": {}
+"""
+    declared = write(tmp_path, more=more)
+    newest = next(cell.name for cell in declared.cells if cell.vllm == "0.29.0")
+    cpu = next(cell.name for cell in declared.cells if cell.flavor.name == "cpu")
+    found = dict(stations.nightly_tags(declared))
+    assert found == {"nightly": newest, "nightly-gb10": newest, "nightly-cpu": cpu}
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as found:
+        yield found
+
+
+def published(registry: FakeRegistry, folder: Path, *names: str, passed: bool) -> bool:
+    """Whether a plan counts as published whose image has these tags besides its immutable one."""
+    plan = all_planned()[0]
+    digest = image(registry, plan.labels, *names)
+    outcome = Outcome.PASS if passed else Outcome.FAIL
+    receipt.save(folder / "receipts", receipt_of(digest, plan.labels, outcome))
+    found: Repository = repository(registry, folder)
+    return stations._is_published(plan, found)
+
+
+def test_a_cell_is_done_if_the_registry_has_it_verified_under_all_its_tags(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    own = [tag.rpartition(":")[2] for tag in all_planned()[0].cell.tags]
+    assert not stations._is_published(all_planned()[0], repository(registry, tmp_path))
+    assert not published(registry, tmp_path, passed=True)  # its own tags are missing
+    assert published(registry, tmp_path, *own, passed=True)
+    assert not published(registry, tmp_path, *own, passed=False)
+
+
+def test_a_failed_build_shows_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    result = BuildResult(cell="a", ok=False, seconds=1, log=log, error="exit 1", reproduce="again")
+    built = SimpleNamespace(error=CheckFailedError(result.problem), results={"a": result})
+    monkeypatch.setattr(pipeline, "build", lambda *_, **__: built)
+    with pytest.raises(CheckFailedError) as caught:
+        stations.build(_workspace(tmp_path), "a")
+    (problem,) = caught.value.problems
+    assert problem.detail.splitlines() == [f"line {number}" for number in range(80, 100)]
+
+
+def test_an_image_that_failed_or_vanished_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = all_planned()[0]
+    record = receipt_of("sha256:1", plan.labels, Outcome.FAIL)
+    actions: list[Action] = [Action.SKIP]
+    planned: Any = SimpleNamespace(decisions=[SimpleNamespace(action=actions[0])])
+    monkeypatch.setattr(pipeline, "plan", lambda *_, **__: planned)
+    monkeypatch.setattr(pipeline, "verify_new", lambda *_: (record,))
+    with pytest.raises(CheckFailedError):
+        stations.verify(_workspace(tmp_path), "a")
+    monkeypatch.setattr(pipeline, "verify_new", lambda *_: ())
+    assert stations.verify(_workspace(tmp_path), "a") == "verified before"
+    planned.decisions[0].action = Action.BUILD
+    with pytest.raises(SetupError):
+        stations.verify(_workspace(tmp_path), "a")
+
+
+def _workspace(folder: Path) -> Workspace:
+    using = settings(folder, "http://127.0.0.1:1/simple")
+    return Workspace(matrix=folder / "matrix.yaml", project=folder, settings=using)
