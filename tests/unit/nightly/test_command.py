@@ -1,0 +1,84 @@
+"""The command line of a night: exit codes, report, JSON, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.nights import World
+
+from imagefactory import cli
+from imagefactory.errors import Problem, SetupError
+from imagefactory.nightly import stations
+from imagefactory.system import shell
+from imagefactory.system.commandline import CommandLog
+
+
+class Ended(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(folder=tmp_path).start()
+
+
+@pytest.fixture
+def run(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("XDG_STATE_HOME", str(world.folder / "state"))
+    monkeypatch.setattr(stations, "real", lambda _: world.stations)
+    monkeypatch.chdir(world.project)
+
+    def run(*argv: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["imagefactory", "nightly", *argv])
+        monkeypatch.setattr(shell, "LOG", CommandLog())
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_report_is_printed_written_and_kept(world: World, run: Run) -> None:
+    done = run("--report", "report.md")
+    assert done.code == 0
+    assert done.out.startswith("# Night of ")
+    assert (world.project / "report.md").read_text() == done.out
+    (kept,) = (world.folder / "state").rglob("report.md")
+    assert kept.read_text() == done.out
+
+
+def test_json_has_the_state_the_cells_and_what_broke(world: World, run: Run) -> None:
+    problem = Problem(code="registry-failed", what="cut off")
+    world.fails["push", "gb10-0.34.0"] = SetupError(problem)
+    done = run("--json")
+    found = json.loads(done.out)
+    assert (done.code, found["exit_code"], found["state"]) == (3, 3, "broken")
+    assert [row["state"] for row in found["cells"]] == ["pushed", "push failed"]
+    assert found["broken"][0]["problems"][0]["code"] == "registry-failed"
+
+
+def test_a_dry_run_shows_what_is_new_and_changes_nothing(world: World, run: Run) -> None:
+    assert run("--dry-run").out == "vllm 0.33.0 -> 0.34.0\n"
+    assert json.loads(run("--dry-run", "--json").out)["news"] == ["vllm 0.33.0 -> 0.34.0"]
+    assert {*world.calls} == {"detect"}
+    assert not (world.folder / "state/imagefactory/nightly").exists()
+
+
+@pytest.mark.parametrize(
+    "argv", [("--to", "no repository"), ("--max-cells", "-1"), ("--max-minutes", "soon")]
+)
+def test_wrong_options_are_refused_before_anything_is_done(
+    argv: tuple[str, ...], world: World, run: Run
+) -> None:
+    assert run(*argv).code == 2
+    assert world.calls == []
