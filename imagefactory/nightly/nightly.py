@@ -111,10 +111,8 @@ class Walk:
     def run(self) -> Night:
         """Walk through the night, from where an earlier run was killed."""
         workspace, stations = self.tree.workspace, self.stations
-        last = self.journal.last()
-        night = Night(
-            began=self.journal.began, project=self.tree.workspace.project, notes=self.notes
-        )
+        last, began = self.journal.last(), self.clock()
+        night = Night(began=self.journal.began, project=workspace.project, notes=self.notes)
         found = self.journal.step("detect", Found, partial(stations.detect, workspace))
         if found.fingerprint == last.fingerprint and not found.broken:
             self.publish(quiet := replace(night, quiet=True))
@@ -127,7 +125,7 @@ class Walk:
         stopped = {*taken.stops, *ported.stops}
         ready = [one for one in targets.cells if one.cell not in stopped]
         ready.sort(key=lambda one: one.cell in last.broken)  # what broke before does not go first
-        walked = self._cells(ready)
+        walked = self._cells(ready, began)
         tags = self._promote(targets, {one.cell for one, done in walked if not done.broken})
 
         unplanned = [one for one in targets.broken if one.where not in stopped]
@@ -166,10 +164,9 @@ class Walk:
         except (FactoryError, OSError) as error:
             return Targets(cells=(), broken=(broken("all cells", "plan", error),))
 
-    def _cells(self, ready: Sequence[Target]) -> list[tuple[Target, Done]]:
+    def _cells(self, ready: Sequence[Target], began: float) -> list[tuple[Target, Done]]:
         """What was done for each cell, without those that the budget does not allow."""
-        job, began = self.job, self.clock()
-        built, walked = 0, list[tuple[Target, Done]]()
+        job, built, walked = self.job, 0, list[tuple[Target, Done]]()
         for target in ready:
             builds = target.need is Need.BUILD
             begun = f"build {target.cell}" in self.journal.steps

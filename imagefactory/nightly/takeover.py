@@ -52,7 +52,11 @@ def detect(workspace: Workspace, asked: str, now: datetime) -> Found:
     for path in own:
         content.update(hashlib.sha256(path.read_bytes()).digest())
     return Found(
-        news=(*map(_news, report.candidates), *dict.fromkeys(map(_moved, moving))),
+        news=(
+            *map(_news, report.candidates),
+            *dict.fromkeys(map(_moved, moving)),
+            *(f"{Path(one.where or '').name}: {one.what}" for one in report.warnings),
+        ),
         fingerprint=content.hexdigest(),
         broken=(broken("upstream", "detect", report.outage),) if report.outage else (),
     )

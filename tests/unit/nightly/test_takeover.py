@@ -66,6 +66,13 @@ def test_the_news_are_the_candidate_rows_and_what_an_upgrade_would_move(
     assert found.broken == ()
 
 
+def test_a_hold_that_has_ended_is_among_the_news(workspace: Workspace) -> None:
+    hold = "hold: {vllm: {to: '<0.20', reason: broken, until: 2026-01-31}}\n"
+    workspace.matrix.write_text(workspace.matrix.read_text() + hold)
+    (line,) = [one for one in takeover.detect(workspace, "", NOW).news if "hold" in one]
+    assert line.startswith("matrix.yaml:")
+
+
 def test_the_fingerprint_changes_with_whatever_a_night_would_act_upon(workspace: Workspace) -> None:
     seen = {takeover.detect(workspace, "", NOW).fingerprint}
     assert takeover.detect(workspace, "", NOW).fingerprint in seen
