@@ -13,8 +13,14 @@ from imagefactory.system.files import write_text
 _HERE = Path(__file__).parent
 MATRIX = "matrix.yaml"
 _NIGHTLY = ".github/workflows/nightly.yml"
+_UNITS = "imagefactory-nightly.service", "imagefactory-nightly.timer"
 #: Further files of a project, and what they are copied from.
-_FILES = {"patches/README.md": "patches.md", ".gitignore": "gitignore", _NIGHTLY: "nightly.yml"}
+_FILES = {
+    "patches/README.md": "patches.md",
+    ".gitignore": "gitignore",
+    _NIGHTLY: "nightly.yml",
+    **{f"systemd/{name}": name for name in _UNITS},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +62,7 @@ def start(folder: Path, example: Example) -> Started:
     # the matrix last: with it the project is there, and is not started again
     for path in sorted(written, key=lambda path: path.name == MATRIX):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, texts[path])
+        write_text(path, texts[path].replace("{folder}", str(folder.resolve())))
     return Started(written=written, kept=kept)
 
 

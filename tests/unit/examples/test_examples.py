@@ -40,6 +40,16 @@ def test_a_nightly_workflow_runs_on_the_platform_of_its_images(
     assert runner.endswith("-arm") == (platform == "linux/arm64")
 
 
+def test_a_systemd_timer_runs_the_night_of_the_project_with_options_that_exist(
+    tmp_path: Path,
+) -> None:
+    examples.start(tmp_path / "my images", Example.CPU)
+    units = {path.suffix: path.read_text() for path in (tmp_path / "my images/systemd").iterdir()}
+    assert f"\nWorkingDirectory={tmp_path}/my images\n" in units[".service"]
+    assert "\nExecStart=/usr/bin/env imagefactory nightly --max-minutes 300\n" in units[".service"]
+    assert "\nOnCalendar=" in units[".timer"]
+
+
 def test_nothing_is_written_if_there_is_a_matrix_already(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text("mine")
     with pytest.raises(InputError) as caught:

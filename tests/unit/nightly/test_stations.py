@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.machine import settings
+from support.nights import JOB
 from support.plans import all_planned
 from support.promoting import image, receipt_of, repository
 from support.registry import FakeRegistry, fake_registry
@@ -19,12 +21,13 @@ from imagefactory import opening, pipeline, workflows
 from imagefactory.building.building import BuildResult
 from imagefactory.errors import CheckFailedError, Problem, SetupError
 from imagefactory.nightly import stations
-from imagefactory.nightly.values import Done
+from imagefactory.nightly.values import Done, Need
 from imagefactory.patching import catalog, sources
 from imagefactory.patching.check import Checked
 from imagefactory.patching.status import step_for
-from imagefactory.planning.decision import Action
+from imagefactory.planning.decision import Action, Decision
 from imagefactory.publishing.moving import Repository
+from imagefactory.publishing.publishing import Delivery
 from imagefactory.settings import Settings
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import Outcome
@@ -132,6 +135,34 @@ moving_tags:
     cpu = next(cell.name for cell in declared.cells if cell.flavor.name == "cpu")
     found = dict(stations.nightly_tags(declared))
     assert found == {"nightly": newest, "nightly-gb10": newest, "nightly-cpu": cpu}
+
+
+def test_a_cell_needs_what_neither_the_engine_nor_the_registry_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    plans = all_planned()[:3]
+    actions = (Action.BUILD, Action.SKIP, Action.BUILD)
+    decisions = [
+        Decision(plan=plan, action=action, reason="")
+        for plan, action in zip(plans, actions, strict=True)
+    ]
+    monkeypatch.setattr(stations, "_planned", lambda _: (decisions, []))
+    monkeypatch.setattr(stations, "_is_published", lambda plan, _: plan is plans[2])
+    monkeypatch.setattr(workflows, "repository_of", lambda *_: "a repository")
+    found = stations.targets(_workspace(tmp_path), job=JOB)
+    assert [one.need for one in found.cells] == [Need.BUILD, Need.VERIFY, Need.NOTHING]
+    offline = stations.targets(_workspace(tmp_path), job=replace(JOB, push=False))
+    assert [one.need for one in offline.cells] == [Need.BUILD, Need.VERIFY, Need.BUILD]
+
+
+def test_a_push_that_ended_early_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = SetupError(Problem(code="registry-failed", what="cut off"))
+    monkeypatch.setattr(pipeline, "push", lambda *_: Delivery(pushed=(), error=error))
+    with pytest.raises(SetupError):
+        stations.push(_workspace(tmp_path), "a", to=None)
 
 
 @pytest.fixture
