@@ -98,7 +98,6 @@ def test_every_target_writes_a_cache_of_its_own(
         tags = json.load(answer)["tags"]
     assert sorted(tags) == sorted(
         [
-            "cache-base-bookworm-amd64",
             "cache-builder-bookworm-amd64",
             "cache-cpu-vllm0-32-0-torch2-13-0-cpu-py311-amd64",
         ]

@@ -198,9 +198,9 @@ def test_a_server_that_is_up_and_answers_nonsense_fails(
 ) -> None:
     tag = derive(engine, tmp_path, cpu_image, "imagefactory/test:garbage", GARBAGE)
     _kill_a_verification_of(tag, engine)
-    assert len(engine.orphans()) == 1
+    assert engine.orphans() != []
     done = factory("verify", tag, "--json")
-    assert "1 containers" in done.err
+    assert "removed what an earlier run left behind" in done.err
     assert engine.orphans() == []
     seen = outcomes(done.out)
     assert done.code == 1

@@ -75,5 +75,5 @@ def test_the_plan_is_shown_first_and_only_superseded_images_of_ours_go(
 
 def test_the_build_cache_is_listed_record_by_record(engine: Engine, cpu_image: str) -> None:
     records = engine.cache_records()
-    assert any("imagefactory-archives" in record.description for record in records)
+    assert any("python3 -m factory.patched" in record.description for record in records)
     assert all(record.id and record.size >= 0 for record in records)

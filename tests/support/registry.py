@@ -113,7 +113,7 @@ class FakeRegistry:
     ) -> str:
         """Store an index of images of ``platforms``, all of which set ``env``; its digest.
 
-        ``layers`` are tar archives, compressed or not, bottom first.
+        ``layers`` are tar archives, bottom first.
         """
         rows = []
         kind = f"{OCI}.layer.v1.tar"
@@ -121,7 +121,12 @@ class FakeRegistry:
         for platform in platforms:
             os, arch = platform.split("/")
             pairs = [f"{name}={value}" for name, value in (env or {}).items()]
-            config = {"os": os, "architecture": arch, "config": {"Env": pairs}}
+            config = {
+                "os": os,
+                "architecture": arch,
+                "config": {"Env": pairs},
+                "rootfs": {"type": "layers", "diff_ids": [part["digest"] for part in parts]},
+            }
             blob = self.put_blob(repository, json.dumps(config).encode())
             config_row = {**blob, "mediaType": f"{OCI}.config.v1+json"}
             image = {
