@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from imagefactory import redaction
 from imagefactory.system import files
 
 #: A night that was killed longer ago is not continued: what it found is old.
@@ -70,7 +71,7 @@ class Journal:
         if name in self.steps:
             return adapter.validate_python(self.steps[name])
         result = run()
-        self.steps[name] = adapter.dump_python(result, mode="json")
+        self.steps[name] = redaction.hide_in(adapter.dump_python(result, mode="json"))
         self._write()
         return result
 

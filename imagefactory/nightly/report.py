@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from imagefactory import redaction
 from imagefactory.errors import Problem
 from imagefactory.nightly.values import Broken, Night
 
@@ -15,7 +16,7 @@ def markdown(night: Night) -> str:
     """The report: how the night ended, then what broke, then everything else."""
     text = "\n".join(_lines(night))
     # what is relative to the project can be opened in any checkout of it
-    return text.replace(f"{night.project}/", "") + "\n"
+    return redaction.hide(text.replace(f"{night.project}/", "")) + "\n"
 
 
 def _lines(night: Night) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.nights import JOB, NOW, Killed, World
 
+from imagefactory import redaction
 from imagefactory.errors import CheckFailedError, Problem, SetupError, fail
 from imagefactory.nightly import branch, nightly
 from imagefactory.nightly.report import markdown
@@ -128,6 +129,21 @@ def test_what_broke_last_night_does_not_use_up_the_budget_of_others(world: World
 def test_no_build_begins_once_the_time_is_up(world: World) -> None:
     assert world.night(replace(JOB, max_minutes=0)).left == ("gb10-0.33.0", "gb10-0.34.0")
     assert world.built == {}
+
+
+def test_no_secret_is_in_the_report_or_the_journal(world: World) -> None:
+    redaction.remember("hunter2-token")
+    what = "https://me:hunter2-token@host/simple does not answer"
+    world.fails["build", "gb10-0.33.0"] = failure("build-failed", "gb10-0.33.0", what, what)
+    text = markdown(world.night())
+    # the next night is like this one, and is killed at its last event
+    world.kill_at, world.upstream = 2 * world.events, "0.35.0"
+    with pytest.raises(Killed):
+        world.night()
+    kept = (nightly.folder_of(world.workspace) / "journal.json").read_text()
+    for one in (text, kept):
+        assert "does not answer" in one
+        assert "hunter2-token" not in one
 
 
 def test_without_a_push_no_tag_moves(world: World) -> None:
