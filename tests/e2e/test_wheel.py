@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from support.e2e import copy_project, factory
 
-from imagefactory import opening, workspace
+from imagefactory import opening, workflows, workspace
+from imagefactory.building import contexts
 from imagefactory.inbuild import overlay
 from imagefactory.locking import store, wheelhouse
 from imagefactory.planning import planning
@@ -150,13 +151,10 @@ def test_made_again_without_any_cache_by_another_builder_it_is_the_same_bytes(
 def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(
     project: Path, tmp_path: Path
 ) -> None:
-    assert factory("plan", "--select", f"flavor={FLAVOR}", cwd=project).code == 0
-    out = tmp_path / "out"
-    assert (
-        factory("render", "--select", f"flavor={FLAVOR}", "--out", str(out), cwd=project).code == 0
-    )
-    (context,) = (path for path in out.iterdir() if path.name.startswith(FLAVOR))
-    (wheel,) = (context / "wheels").glob("vllm-*.whl")
+    wheel, context = Path(made(project)["wheel"]), tmp_path / "context"
+    found = workspace.find(project / "matrix.yaml", os.environ)
+    (plan,) = workflows.check(found, [f"flavor={FLAVOR}"])
+    contexts.write_files(context, plan.files)
     shutil.unpack_archive(wheel, tmp_path / "tree", "zip")
     assert overlay.main(tmp_path / "tree", context / "patches", tmp_path / "changed") == 0
     assert list((tmp_path / "changed").iterdir()) == []
@@ -164,7 +162,7 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(
     assert {row["name"]: row["state"] for row in rows} == dict.fromkeys(PATCHES, "in the wheel")
     assert all(row["files"] for row in rows)
     pristine = store.read(project / "wheels.lock").built[0].replaces
-    (official,) = (Path(made(project)["wheel"]).parents[1] / pristine).glob("*.whl")
+    (official,) = (wheel.parents[1] / pristine).glob("*.whl")
     shutil.unpack_archive(official, tmp_path / "pristine", "zip")
     assert overlay.main(tmp_path / "pristine", context / "patches", tmp_path / "none") == 1
 
