@@ -21,7 +21,7 @@ _INBUILD = Path(inbuild.__file__).parent
 _BUILDING = _INBUILD.parent / "building"
 _ASSEMBLER, _STACK = _BUILDING / "debian", _BUILDING / "stack"
 #: What both use to write layers.
-_TREES = (_BUILDING / "tree.py", _BUILDING / "tarball.py")
+_TREES = (_BUILDING / "tree.py", _BUILDING / "tarball.py", _BUILDING / "blob.py")
 #: All programs that go into the build context, by what is built: a cell's image, or a wheel of vLLM
 #: with the official binaries or with compiled ones.
 PROGRAMS = {

@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from imagefactory.building import tarball
+from imagefactory.building import blob, tarball
+from imagefactory.building.blob import Blob
 from imagefactory.building.tree import Tree
+from imagefactory.system import zstd
 from imagefactory.system.platforms import Platform
 
 _TYPE = "application/vnd.oci.image"
@@ -25,21 +27,20 @@ def write(
 ) -> tuple[str, str, int]:
     """Write an image with one layer to ``folder``, which must not exist yet.
 
-    The layer is not compressed: it is read from the same disk, and what a compressor writes depends
-    on its version. Every date is ``epoch``, in seconds. Returns the digests of the manifest and of
-    the layer, and the layer's size in bytes.
+    Every date is ``epoch``, in seconds. Returns the digests of the manifest and of the compressed
+    layer, and that layer's size in bytes.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    layer, size = _write_layer(tree, blobs, epoch)
-    config = _blob(blobs, _config(platform, layer, epoch, history))
+    layer = _write_layer(tree, blobs, epoch)
+    config = _blob(blobs, _config(platform, layer.diff_id, epoch, history))
     manifest = _blob(
         blobs,
         {
             "schemaVersion": 2,
             "mediaType": f"{_TYPE}.manifest.v1+json",
             "config": {"mediaType": f"{_TYPE}.config.v1+json", **config},
-            "layers": [{"mediaType": f"{_TYPE}.layer.v1.tar", "digest": layer, "size": size}],
+            "layers": [layer.descriptor],
         },
     )
     entry = {
@@ -51,7 +52,7 @@ def write(
     index = {"schemaVersion": 2, "mediaType": f"{_TYPE}.index.v1+json", "manifests": [entry]}
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', encoding="utf-8")
-    return str(manifest["digest"]), layer, size
+    return str(manifest["digest"]), layer.digest, layer.size
 
 
 def rewrap(folder: Path) -> str:
@@ -70,7 +71,7 @@ def rewrap(folder: Path) -> str:
             times = int.from_bytes(file.read(8)[4:], "little")
     half = blobs / "layer"
     with (
-        gzip.open(path) if wrapped else path.open("rb") as old,
+        gzip.open(path) if wrapped else zstd.reader(path) as old,
         half.open("wb") as out,
         gzip.GzipFile("", "wb", compresslevel=0, fileobj=out, mtime=times + 1) as new,
     ):
@@ -123,13 +124,9 @@ def _blob(blobs: Path, value: Mapping[str, Any]) -> dict[str, str | int]:
     return {"digest": f"sha256:{name}", "size": len(data)}
 
 
-def _write_layer(tree: Tree, blobs: Path, epoch: int) -> tuple[str, int]:
-    sha256, size = hashlib.sha256(), 0
+def _write_layer(tree: Tree, blobs: Path, epoch: int) -> Blob:
     path = blobs / "layer"
     with path.open("wb") as out:
-        for block in tarball.blocks(tree, epoch):
-            out.write(block)
-            sha256.update(block)
-            size += len(block)
-    path.rename(blobs / sha256.hexdigest())
-    return f"sha256:{sha256.hexdigest()}", size
+        made = blob.write(tarball.blocks(tree, epoch), out)
+    target = path.rename(blobs / made["digest"].removeprefix("sha256:"))
+    return Blob(**made, path=target)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from imagefactory.building import bases
-from imagefactory.building.stack import blob
-from imagefactory.building.stack.blob import Blob
+from imagefactory.building import bases, blob
+from imagefactory.building.blob import Blob
 from imagefactory.building.tree import CHUNK
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import registry_bases
@@ -51,21 +51,23 @@ def make(image: BaseImage, folder: Path, settings: Settings) -> Bottom:
 
 
 def _assembled(layout: Path, folder: Path) -> Bottom:
-    """The only layer of an assembled system, compressed."""
+    """The only layer of an assembled system."""
     (entry,) = _read(layout / "index.json")["manifests"]
     manifest = _read(_blob(layout, entry["digest"]))
     config = _read(_blob(layout, manifest["config"]["digest"]))
-    (diff_id,) = config["rootfs"]["diff_ids"]
-    target = folder / f"base-{diff_id.removeprefix('sha256:')}"
-    with locks.held(folder / f"{target.name}.lock", "the base's layer"):
-        found = blob.find(target)
-        if found:
-            return Bottom(layers=(found[0],), config=config)
-        (layer,) = manifest["layers"]
-        path = _blob(layout, layer["digest"])
-        wrapped = layer["mediaType"].endswith("+gzip")
-        with gzip.open(path) if wrapped else path.open("rb") as archive:
-            made = blob.store(target, _chunks(archive), {})  # type: ignore[arg-type]
+    (diff_id,), (layer,) = config["rootfs"]["diff_ids"], manifest["layers"]
+    path = _blob(layout, layer["digest"])
+    made = Blob(
+        digest=layer["digest"],
+        size=layer["size"],
+        media_type=layer["mediaType"],
+        diff_id=diff_id,
+        path=path,
+    )
+    if layer["mediaType"].endswith("+gzip"):  # it was sent again; see debian/layout.py
+        target = folder / f"base-{diff_id.removeprefix('sha256:')}"
+        with gzip.open(path) as archive:
+            made = blob.store(target, iter(partial(archive.read, CHUNK), b""), {})
     return Bottom(layers=(made,), config=config)
 
 
@@ -97,11 +99,6 @@ def _downloaded(image: BaseImage, folder: Path) -> Bottom:
             )
         )
     return Bottom(layers=tuple(layers), config=found.config)
-
-
-def _chunks(archive: IO[bytes]) -> Iterator[bytes]:
-    while chunk := archive.read(CHUNK):
-        yield chunk
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imagefactory.building.stack.blob import Blob
+from imagefactory.building.blob import Blob
 
 _TYPE = "application/vnd.oci.image"
 

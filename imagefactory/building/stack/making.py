@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagefactory.building import tarball
-from imagefactory.building.stack import belt, blob, compilers, trim, wheels
+from imagefactory.building import blob, tarball
+from imagefactory.building.blob import Blob
+from imagefactory.building.stack import belt, compilers, trim, wheels
 from imagefactory.building.stack.belt import Layer
-from imagefactory.building.stack.blob import Blob
 from imagefactory.building.tree import Tree
 from imagefactory.inbuild.layer import SITE
 from imagefactory.locking.lock import LockedToolchain, Wheel

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import posixpath
+import struct
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from installer.records import RecordEntry, parse_record_file
 from installer.scripts import Script
 from installer.sources import WheelFile
 from installer.utils import construct_record_file, fix_shebang
+from isal import igzip_lib, isal_zlib
 from packaging.utils import canonicalize_name
 
 from imagefactory.building.tree import CHUNK, Entry, Kind, Tree
@@ -55,9 +57,35 @@ class Member:
 
     def chunks(self) -> Iterator[bytes]:
         """Its content, in pieces. Raises zipfile.BadZipFile if it is damaged."""
-        with self.archive.open(self.info) as stream:
-            while chunk := stream.read(CHUNK):
-                yield chunk
+        if self.info.compress_type != zipfile.ZIP_DEFLATED:
+            with self.archive.open(self.info) as stream:
+                while chunk := stream.read(CHUNK):
+                    yield chunk
+            return
+        crc, size = 0, 0
+        for piece in self._inflated():
+            crc, size = isal_zlib.crc32(piece, crc), size + len(piece)
+            yield piece
+        if (crc, size) != (self.info.CRC, self.info.file_size):
+            raise zipfile.BadZipFile(f"{self.info.filename} is damaged")
+
+    def _inflated(self) -> Iterator[bytes]:
+        """The content, by ISA-L: zlib would take longer than everything else together."""
+        inflate = isal_zlib.decompressobj(-15)
+        # another file object, because the archive may be read by several threads
+        with open(self.key[0], "rb", buffering=0) as file:  # noqa: PTH123 - a tenth of the time
+            file.seek(self.info.header_offset)
+            name, extra = struct.unpack("<26xHH", file.read(30))
+            file.seek(name + extra, os.SEEK_CUR)
+            left = self.info.compress_size
+            try:
+                while left:
+                    data = file.read(min(left, CHUNK))
+                    left -= len(data) or left  # what is cut off fails the check of the size
+                    yield inflate.decompress(data)
+                yield inflate.flush()
+            except igzip_lib.IsalError as error:  # type: ignore[misc] # it has no types
+                raise zipfile.BadZipFile(f"{self.info.filename}: {error}") from None
 
 
 class _Stream(io.BytesIO):
@@ -78,6 +106,13 @@ class _Source(WheelFile):
         super().__init__(archive)
         self.archive = archive
         self.compiled: dict[str, Member] = {}
+
+    @property
+    def dist_info_filenames(self) -> list[str]:
+        """Names of the files in ``.dist-info``."""
+        start = f"{self.dist_info_dir}/"
+        names = self.archive.namelist()
+        return [name[len(start) :] for name in names if name.startswith(start) and name != start]
 
     def get_contents(self) -> Iterator[WheelContentElement]:
         rows = parse_record_file(self.read_dist_info("RECORD").splitlines())

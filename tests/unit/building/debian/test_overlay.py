@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from imagefactory.building.debian import debian, overlay
 from imagefactory.building.debian.debian import Assembled
 from imagefactory.errors import InputError
 from imagefactory.locking.debian.skeleton import Node, Skeleton
+from imagefactory.system import zstd
 from imagefactory.system.platforms import Platform
 
 EPOCH = 315532800
@@ -66,7 +68,8 @@ def add(files: list[Path], image: Skeleton, to: Path) -> Assembled:
 
 def content(made: Assembled) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
     path = made.folder / "blobs" / "sha256" / made.layer.removeprefix("sha256:")
-    with tarfile.open(path) as archive:
+    data = zstd.decompress(path.read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         rows = {}
         for member in archive:
             stream = archive.extractfile(member) if member.isreg() else None

@@ -9,7 +9,9 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +22,9 @@ from imagefactory.errors import SetupError, fail
 LIBRARY, ZSTD = "zstandard==0.25.0", (1, 5, 7)
 #: Level 1 costs little more than storing.
 LEVEL = 1
-#: The compressor always gets pieces of this size, however the archive comes.
+#: Pieces that are read before they are compressed.
+AHEAD = 8
+#: Small chunks of an archive are joined up to this size; what is written does not depend on it.
 PIECE = 1 << 20
 TYPE = "application/vnd.oci.image.layer.v1.tar"
 
@@ -67,9 +71,17 @@ def write(archive: Iterable[bytes], out: IO[bytes]) -> dict[str, Any]:
         stored.update(data)
         return out.write(data)
 
-    for piece in _pieces(archive):
+    def add(piece: bytes) -> int:
         unpacked.update(piece)
-        size += put(compressor.compress(piece))
+        return put(compressor.compress(piece))
+
+    with ThreadPoolExecutor(1) as behind:  # compresses while the next piece is read
+        waiting: deque[Future[int]] = deque()
+        for piece in _pieces(archive):
+            waiting.append(behind.submit(add, piece))
+            if len(waiting) > AHEAD:
+                size += waiting.popleft().result()
+        size += sum(one.result() for one in waiting)
     size += put(compressor.flush())
     return {
         "digest": f"sha256:{stored.hexdigest()}",
@@ -80,15 +92,17 @@ def write(archive: Iterable[bytes], out: IO[bytes]) -> dict[str, Any]:
 
 
 def _pieces(archive: Iterable[bytes]) -> Iterator[bytes]:
-    """The archive in pieces of ``PIECE`` bytes, but for the last."""
-    waiting = bytearray()
+    """The archive in pieces of at least ``PIECE`` bytes, but for the last."""
+    waiting: list[bytes] = []
+    size = 0
     for chunk in archive:
-        waiting += chunk
-        while len(waiting) >= PIECE:
-            yield bytes(waiting[:PIECE])
-            del waiting[:PIECE]
+        waiting.append(chunk)
+        size += len(chunk)
+        if size >= PIECE:
+            yield b"".join(waiting)
+            waiting, size = [], 0
     if waiting:
-        yield bytes(waiting)
+        yield b"".join(waiting)
 
 
 def store(folder: Path, archive: Iterable[bytes], record: Any) -> Blob:

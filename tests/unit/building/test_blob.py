@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.building.stack import blob
+from imagefactory.building import blob
 from imagefactory.errors import SetupError
 
 
@@ -48,7 +48,7 @@ def test_another_release_of_the_compressor_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_the_compressor_is_pinned_where_the_program_expects_it() -> None:
-    pyproject = Path(__file__).parents[4] / "pyproject.toml"
+    pyproject = Path(__file__).parents[3] / "pyproject.toml"
     assert f'"{blob.LIBRARY}",' in pyproject.read_text()
 
 
