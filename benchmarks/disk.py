@@ -44,6 +44,7 @@ from report import WIDTH, Goal, amount
 
 from imagefactory.building import disk
 from imagefactory.building.stack import stack
+from imagefactory.errors import SetupError, fail
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.tags import uv_platform
 from imagefactory.matrix import matrix
@@ -188,7 +189,12 @@ def run(options: argparse.Namespace, opened: ExitStack) -> None:
     engine = Engine.connect(os.environ, settings.state)
     run_exclusively(opened, settings.state / "bench.lock")
     facts = machine(engine)
-    (cell, *_) = select(matrix.load(ROOT / "matrix.yaml").cells, [options.select])
+    declared = matrix.load(ROOT / "matrix.yaml")
+    present = engine.names(declared.repository)
+    if present:  # they have the layers that are to be measured
+        fix = f"remove them: docker image rm {' '.join(sorted(present))}"
+        raise fail(SetupError, "bench-images", "the engine has images of the project", fix=fix)
+    (cell, *_) = select(declared.cells, [options.select])
     folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="imagefactory-bench-")))
     project = scratch.copy(folder, [cell.flavor.name])
     (plan,), _ = project.plan(select(project.inputs.matrix.cells, [cell.name]), engine)
