@@ -129,12 +129,22 @@ class Collection:
         return self._found[wheel.sha256].result()
 
     def _here(self, wheel: Wheel) -> Path | None:
+        """The file on this machine; a kept one that is damaged is removed, to be fetched again."""
         kept = path_of(wheel.sha256, wheel.filename, self._settings)
-        return kept if kept.is_file() else indexes.local(wheel, self._settings.find_links)
+        found = indexes.local(wheel, [kept.parent, *self._settings.find_links])
+        if found is None and not _is_own(wheel):
+            kept.unlink(missing_ok=True)
+        return found
 
     def _file(self, wheel: Wheel, here: Path | None, url: str | None) -> Path:
-        if here or url is None:
-            return here or file_of(wheel, self._settings)
+        if here:
+            return here
+        if url is None:
+            path = file_of(wheel, self._settings)
+            if sha_of(path) != wheel.sha256:
+                what, fix = f"{path} is damaged", "remove it; it is fetched or built again"
+                raise fail(SetupError, "wheel-damaged", what, fix=fix)
+            return path
         return fetch(url, wheel.sha256, wheel.filename, self._settings, shown=False)
 
 

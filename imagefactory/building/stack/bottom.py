@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagefactory.building import bases, blob
+from imagefactory.building import bases
 from imagefactory.building.blob import Blob
-from imagefactory.building.tree import CHUNK
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import registry_bases
 from imagefactory.planning.cell_plan import ROOT, BaseImage
@@ -42,7 +39,7 @@ def make(image: BaseImage, folder: Path, settings: Settings) -> Bottom:
     if ROOT not in named:
         return below
     layout = Path(named[ROOT].removeprefix(bases.LAYOUT).rpartition("@")[0])
-    own = _assembled(layout, folder)
+    own = _assembled(layout)
     if image.locked.suite:
         return own
     history = [*below.config.get("history", ()), *own.config.get("history", ())]
@@ -50,24 +47,19 @@ def make(image: BaseImage, folder: Path, settings: Settings) -> Bottom:
     return Bottom(layers=(*below.layers, *own.layers), config=config)
 
 
-def _assembled(layout: Path, folder: Path) -> Bottom:
+def _assembled(layout: Path) -> Bottom:
     """The only layer of an assembled system."""
     (entry,) = _read(layout / "index.json")["manifests"]
     manifest = _read(_blob(layout, entry["digest"]))
     config = _read(_blob(layout, manifest["config"]["digest"]))
     (diff_id,), (layer,) = config["rootfs"]["diff_ids"], manifest["layers"]
-    path = _blob(layout, layer["digest"])
     made = Blob(
         digest=layer["digest"],
         size=layer["size"],
         media_type=layer["mediaType"],
         diff_id=diff_id,
-        path=path,
+        path=_blob(layout, layer["digest"]),
     )
-    if layer["mediaType"].endswith("+gzip"):  # it was sent again; see debian/layout.py
-        target = folder / f"base-{diff_id.removeprefix('sha256:')}"
-        with gzip.open(path) as archive:
-            made = blob.store(target, iter(partial(archive.read, CHUNK), b""), {})
     return Bottom(layers=(made,), config=config)
 
 

@@ -10,6 +10,7 @@ bytes on any machine. Layers are kept by what decides their content.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 from imagefactory.building.bases import LAYOUT
 from imagefactory.building.stack import bottom, layout
 from imagefactory.building.stack.making import Keys, Maker
+from imagefactory.errors import SetupError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.layers import MADE_BY
@@ -55,7 +57,11 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
     kept.mkdir(parents=True, exist_ok=True)
     below = bottom.make(plan.base, kept, settings)
     with ExitStack() as opened, wheelhouse.Collection(settings) as files:
-        above = Maker(plan, kept, files, opened).make()
+        try:
+            above = Maker(plan, kept, files, opened).make()
+        except zipfile.BadZipFile as error:
+            what, fix = f"a locked wheel cannot be unpacked: {error}", "lock another version"
+            raise fail(SetupError, "wheel-broken", what, where=plan.cell.name, fix=fix) from None
     config = _with_history(below.config, [purpose for purpose, _ in above.layers])
     layers = [*below.layers, *(one for _, one in above.layers)]
     image, sources = layouts / plan.cell.name, layouts / f"{plan.cell.name}-sources"

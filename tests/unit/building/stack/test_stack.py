@@ -213,6 +213,29 @@ def test_a_wheel_that_is_nowhere_is_named(using: Settings, tmp_path: Path) -> No
     assert len(caught.value.problems) == 2
 
 
+def test_a_kept_wheel_that_is_damaged_is_fetched_again(using: Settings, tmp_path: Path) -> None:
+    plan = plan_of(using)
+    first = stack.make(plan, tmp_path / "layouts", using)
+    (leaf,) = (using.cache / "wheelhouse").glob("*/leaf-*.whl")
+    good = leaf.read_bytes()
+    leaf.write_bytes(good.replace(b"LEAF = 1", b"LEAF = 9"))
+    shutil.rmtree(using.cache / stack.LAYERS)
+    assert stack.make(plan, tmp_path / "layouts", using) == first
+    assert leaf.read_bytes() == good
+
+
+def test_a_locked_wheel_that_cannot_be_unpacked_is_one_clear_error(
+    using: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / "files" / "leaf-1-py3-none-any.whl"
+    file.write_bytes(file.read_bytes().replace(b"LEAF = 1", b"LEAF = 9"))
+    shutil.rmtree(tmp_path / "www")
+    index.write_pages(tmp_path / "files", tmp_path / "www")
+    with pytest.raises(SetupError) as caught:
+        stack.make(plan_of(using), tmp_path / "layouts", using)
+    assert caught.value.problems[0].code == "wheel-broken"
+
+
 def test_a_wheel_that_brings_another_torch_stops_the_build(using: Settings, tmp_path: Path) -> None:
     index.wheel(tmp_path / "files", "leaf", "1", files={"torch/version.py": "__version__ = '1'\n"})
     shutil.rmtree(tmp_path / "www")
