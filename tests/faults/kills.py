@@ -116,9 +116,12 @@ def _killed_after(work: Work, folder: Path, steps: int | None) -> int:
 
 
 def _content(folder: Path) -> dict[str, bytes]:
-    """The files below ``folder``; no lock files, and no part of an estimate, which is temporary."""
+    """The files below ``folder``, whose own name is left out of them.
+
+    No lock files, and no part of an estimate, which is temporary.
+    """
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): path.read_bytes().replace(bytes(folder), b"")
         for path in folder.rglob("*")
         if path.is_file() and path.suffix != ".lock" and not path.name.startswith(".timings.json.")
     }
