@@ -73,6 +73,21 @@ def test_a_hold_that_has_ended_is_among_the_news(workspace: Workspace) -> None:
     assert line.startswith("matrix.yaml:")
 
 
+def test_a_release_that_is_held_back_is_among_the_news_with_the_reason(
+    workspace: Workspace,
+) -> None:
+    def held() -> list[str]:
+        news = takeover.detect(workspace, "", NOW).news
+        return [
+            one.partition(" is held back: ")[2] for one in news if one.startswith("vllm 0.33.0 is")
+        ]
+
+    assert held() == []
+    hold = "hold: {vllm: {to: '<0.30', reason: broken, until: 2027-01-31}}\n"
+    workspace.matrix.write_text(workspace.matrix.read_text() + hold)
+    assert [line.startswith("hold") for line in held()] == [True]
+
+
 def test_the_fingerprint_changes_with_whatever_a_night_would_act_upon(workspace: Workspace) -> None:
     seen = {takeover.detect(workspace, "", NOW).fingerprint}
     assert takeover.detect(workspace, "", NOW).fingerprint in seen
