@@ -33,8 +33,16 @@ from imagefactory.watching.rows import WATCHED
 
 PYPI, HOST = "https://pypi.org/simple", "https://files.pythonhosted.org/"
 #: What a resolver reads of METADATA.
-FIELDS = ("metadata-version", "name", "version", "requires-python", "requires-dist")
-FIELDS = (*FIELDS, "provides-extra")
+FIELDS = frozenset(
+    {
+        "metadata-version",
+        "name",
+        "version",
+        "requires-python",
+        "requires-dist",
+        "provides-extra",
+    }
+)
 #: The projects whose sources are read, too.
 WITH_SOURCES = ("vllm",)
 File = dict[str, Any]
@@ -121,6 +129,18 @@ def load(path: Path) -> Record:
     return Record(pages=data["pages"], members=data["members"])
 
 
+def releases(
+    upstream: Upstream, project: str, after: datetime, until: datetime
+) -> dict[str, datetime]:
+    """The final releases of a project within a period, with their dates."""
+    found: dict[str, datetime] = {}
+    for file in upstream.files(project) or ():
+        version = file["filename"].split("-")[1]
+        if file["filename"].endswith(".whl") and not Version(version).is_prerelease:
+            found[version] = min(_moment(file), found.get(version, until))
+    return {version: moment for version, moment in found.items() if after < moment < until}
+
+
 def record(pypi: Pypi, until: datetime) -> Record:
     """What was asked of ``pypi``: the files whose metadata was read, and all of the projects' own.
 
@@ -140,7 +160,7 @@ def record(pypi: Pypi, until: datetime) -> Record:
 
 
 #: Projects of which a record has every release.
-LEADS = ("vllm", "uv")
+LEADS = ("vllm", "uv", "nvidia-cudnn-frontend")
 
 
 class PastIndex(ThreadingHTTPServer):
@@ -151,7 +171,7 @@ class PastIndex(ThreadingHTTPServer):
         now: the moment.
         sent: bytes.
         down: whether it answers 503.
-        yanked: file names that were withdrawn, for a test.
+        yanked: projects and versions that were withdrawn, for a test.
         asked: the projects whose pages were read.
     """
 
@@ -161,7 +181,7 @@ class PastIndex(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.upstream, self.now = upstream, now
         self.sent, self.down = 0, False
-        self.yanked: set[str] = set()
+        self.yanked: set[tuple[str, str]] = set()
         self.asked: set[str] = set()
 
     def page(self, project: str) -> bytes | None:
@@ -170,7 +190,7 @@ class PastIndex(ThreadingHTTPServer):
         files = self.upstream.files(project)
         if files is None:
             return None
-        shown = [self._shown(one) for one in files if _moment(one) <= self.now]
+        shown = [self._shown(project, one) for one in files if _moment(one) <= self.now]
         page = {"meta": {"api-version": "1.1"}, "name": project, "files": shown}
         return json.dumps(page).encode()
 
@@ -183,9 +203,9 @@ class PastIndex(ThreadingHTTPServer):
             for one in self.upstream.files(project) or ()
         )
 
-    def _shown(self, file: File) -> File:
+    def _shown(self, project: str, file: File) -> File:
         local = {**file, "url": f"/files/{file['url'].removeprefix(HOST)}", "yanked": False}
-        if file["filename"] in self.yanked:
+        if (project, file["filename"].split("-")[1]) in self.yanked:
             local["yanked"] = "planted"
         return {**local, "core-metadata": True} if file["filename"].endswith(".whl") else local
 

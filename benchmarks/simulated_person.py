@@ -154,8 +154,9 @@ def start(folder: Path, index: str, row: dict[str, str], target: dict[str, str])
         here, state=folder / "state", cache=cache, indexes=(index,), find_links=(), accounts={}
     )
     stock = yaml.safe_load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
+    base = yaml.safe_dump(stock["bases"]["trixie"], default_flow_style=True, width=9999)
     text = MATRIX.format(
-        trixie=yaml.safe_dump(stock["bases"]["trixie"], default_flow_style=True, width=9999).strip(),
+        trixie=base.strip(),
         patches=f"[{', '.join(stock['flavors'][FLAVOR]['patches'])}]",
         **target,
         **row,
@@ -181,7 +182,9 @@ def _copy(patch: Patch, folder: Path, release: str) -> None:
     shutil.copytree(patch.folder, folder, ignore=shutil.ignore_patterns("__pycache__", "*.diff"))
     data = _read(folder)
     data.pop("kinds", None)
-    data["not_applicable"] = [_entry(one) for one in patch.exemptions if one.versions.contains(release)]
+    data["not_applicable"] = [
+        _entry(one) for one in patch.exemptions if one.versions.contains(release)
+    ]
     line = Version(release).release[:2]
     own = [one for one in patch.variants if one.versions.contains(release)]
     data["variants"] = [

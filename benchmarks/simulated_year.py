@@ -15,11 +15,10 @@ import argparse
 import json
 import os
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -27,15 +26,15 @@ from unittest import mock
 
 import past_index
 import simulated_person
-from packaging.version import Version
+import simulated_report
 from past_index import PastIndex
-from simulated_person import AFTER, BEFORE, ROOT, Person
+from simulated_person import BEFORE, ROOT, Person
 
 from imagefactory import opening, pipeline
-from imagefactory.locking import bases, metadata, store
+from imagefactory.locking import bases
 from imagefactory.matrix import matrix
 from imagefactory.nightly import nightly, stations
-from imagefactory.nightly.values import Job, Need, Night, State, Stations, Target, Targets
+from imagefactory.nightly.values import Job, Need, Night, Stations, Target, Targets
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.patch import State as PatchState
 from imagefactory.patching.status import wrapped
@@ -43,6 +42,19 @@ from imagefactory.system import ui
 from imagefactory.watching import others, watching
 from imagefactory.workspace import Workspace
 
+ABOUT = """\
+Each night saw PyPI as it was at 02:17 UTC that day, and ran the real stations up to the plan: what
+is new, candidate rows, lock by uv, patches checked on upstream's sources and ported. Nights ran
+after each release of vLLM and until nothing was left to do. **Nothing was built**: images, their
+verification, registry, and what Debian had then are stand-ins that always work, so a release that
+does not run on a GB10 would not show here.
+
+The project starts with the row of vLLM 0.16.0, the patches of the flavor `gb10`, and of them only
+the diffs for 0.16. In the morning a person merges the branch, keeps the newest row, and does what
+broke: takes the diff from today's catalogue, for instance. Proofs are those of today. PyPI's torch
+for arm64 is a CPU build up to 2.10.0; until 0.19.1 the project therefore is for amd64.
+
+The states of all patches after each night are compared with those that today's catalogue gives."""
 FIRST, LAST = date(2026, 2, 27), date(2026, 11, 22)
 
 
@@ -91,19 +103,21 @@ class Year:
         person: the person and the project.
         images: build key of the image that each cell has in the registry.
         wheels: hashes of wheels that some lock had.
+        fails: station -> the error that it ends with.
+        tag: the cell that has the tag `nightly`.
     """
 
     index: PastIndex
     person: Person
     images: dict[str, str] = field(default_factory=dict)
     wheels: set[str] = field(default_factory=set)
+    fails: dict[str, Exception] = field(default_factory=dict)
+    tag: str = ""
 
     def night(self, now: datetime) -> Seen:
         """A night, and the morning after it."""
         self.index.now = now
-        job = Job(
-            to=None, push=True, branch="nightly", max_cells=None, max_minutes=None, now=now
-        )
+        job = Job(to=None, push=True, branch="nightly", max_cells=None, max_minutes=None, now=now)
         began, cpu, sent = time.monotonic(), _cpu(), self.index.sent
         night = nightly.run(self.person.workspace, job, self._stations(job), lambda _: None)
         took, used = time.monotonic() - began, _cpu() - cpu
@@ -120,8 +134,11 @@ class Year:
             hands=hands,
             newest=self.person.newest,
             patches=mine,
-            wrong=[f"{name}: {mine[name]}, not {now}" for name, now in todays.items()
-                   if mine[name] != now],
+            wrong=[
+                f"{name}: {mine[name]}, not {now}"
+                for name, now in todays.items()
+                if mine[name] != now
+            ],
             cpu=used,
             seconds=took,
             index=self.index.sent - sent,
@@ -130,14 +147,23 @@ class Year:
 
     def _stations(self, job: Job) -> Stations:
         def build(_: Workspace, cell: str) -> str:
+            self._fail("build")
             return f"{cell} was not built"
 
+        def promote(_: Workspace, cell: str, tag: str) -> str:
+            self.tag = cell
+            return f"{tag} is now {cell}"
+
         def push(workspace: Workspace, cell: str) -> str:
+            self._fail("push")
             self.images |= {name: key for name, key in _keys(workspace) if name == cell}
             return "pushed"
 
         def targets(workspace: Workspace) -> Targets:
-            found, keys = stations.targets(workspace, job=replace(job, push=False)), _keys(workspace)
+            found, keys = (
+                stations.targets(workspace, job=replace(job, push=False)),
+                _keys(workspace),
+            )
             done = {name for name, key in keys if self.images.get(name) == key}
             cells = (replace(c, need=Need.NOTHING) if c.cell in done else c for c in found.cells)
             return replace(found, cells=tuple[Target, ...](cells))
@@ -148,8 +174,12 @@ class Year:
             build=build,
             verify=build,
             push=push,
-            promote=lambda _, cell, tag: f"{tag} is now {cell}",
+            promote=promote,
         )
+
+    def _fail(self, station: str) -> None:
+        if station in self.fails:
+            raise self.fails[station]
 
     def _held(self, now: datetime) -> str:
         """Why the newest release of vLLM is not in the matrix; empty if it is."""
@@ -212,12 +242,13 @@ def nights(
     """
     before: datetime | None = None
     for number in range((last - first).days + 1):
-        now = _night(first + timedelta(days=number))
+        now = moment(first + timedelta(days=number))
         yield now, before is None or index.changed(before, now, every=every)
         before = now
 
 
-def _night(day: date) -> datetime:
+def moment(day: date) -> datetime:
+    """When the night of a day begins."""
     return datetime.combine(day, datetime.min.time(), UTC) + timedelta(hours=2, minutes=17)
 
 
@@ -234,19 +265,23 @@ class Begin:
     target: dict[str, str]
 
 
-#: By the first night.
-BEGINS = {
-    FIRST: Begin(
-        row={"vllm": "0.16.0", "torch": "2.9.1", "flashinfer": "0.6.3", "uv": "0.10.6"},
-        target=BEFORE,
-    ),
-}
+BEGIN = Begin(
+    row={"vllm": "0.16.0", "torch": "2.9.1", "flashinfer": "0.6.3", "uv": "0.10.6"},
+    target=BEFORE,
+)
 
 
-def replay(
-    upstream: past_index.Upstream, folder: Path, first: date, last: date, begin: Begin, *, every: bool
-) -> Iterator[Seen]:
-    """The nights that may find something new, with the mornings after them."""
+@contextmanager
+def opened(
+    upstream: past_index.Upstream, folder: Path, first: date, begin: Begin
+) -> Iterator[Year]:
+    """The project on the day before its first night."""
+    environ = {
+        "UV_CACHE_DIR": str(folder / "uv"),
+        "UV_CONCURRENT_DOWNLOADS": "8",
+        "UV_HTTP_CONNECT_TIMEOUT": "120",
+        "UV_HTTP_TIMEOUT": "600",
+    }
     with ExitStack() as stack:
         for target, name, stub in (
             (opening, "connect_if_any", lambda _: None),  # there is no engine
@@ -254,48 +289,78 @@ def replay(
             (bases, "renew", lambda renewed, *_, **__: renewed),
         ):
             stack.enter_context(mock.patch.object(target, name, stub))
-        environ = {"UV_CACHE_DIR": str(folder / "uv"), "UV_HTTP_TIMEOUT": "600"}
-        environ |= {"UV_HTTP_CONNECT_TIMEOUT": "120", "UV_CONCURRENT_DOWNLOADS": "8"}
         stack.enter_context(mock.patch.dict(os.environ, environ))
-        index, url = stack.enter_context(past_index.serve(upstream, _night(first)))
-        person = simulated_person.start(folder, url, begin.row, begin.target)
-        year = Year(index=index, person=person)
-        again = True
-        for now, changed in nights(index, first, last, every=every):
-            if changed or again:
-                seen = year.night(now)
-                ui.say(f"{seen.day} {seen.state} {seen.newest} {seen.did or seen.news} {seen.broken} "
-                       f"{seen.held} {seen.hands} {seen.wrong} {seen.cpu:.0f} s")
-                again = changed or bool(seen.hands)
-                yield seen
+        index, url = stack.enter_context(past_index.serve(upstream, moment(first)))
+        yield Year(index=index, person=simulated_person.start(folder, url, begin.row, begin.target))
+
+
+def replay(year: Year, first: date, last: date, *, every: bool) -> Iterator[Seen]:
+    """The nights that may find something new, with the mornings after them."""
+    again = True
+    for now, changed in nights(year.index, first, last, every=every):
+        if changed or again:
+            seen = year.night(now)
+            ui.say(f"{seen.day} {seen.state}: vllm {seen.newest}, {seen.cpu:.0f} s")
+            for line in (*seen.did, *seen.broken, *seen.hands):
+                ui.say(f"  {line}")
+            again = bool(seen.hands or seen.broken)
+            yield seen
+
+
+def page(upstream: past_index.Upstream, seen: Sequence[simulated_report.Night]) -> str:
+    """The result as a page."""
+    releases = past_index.releases(upstream, "vllm", moment(FIRST), moment(LAST))
+    rows = simulated_report.taken(releases, seen)
+    alarms = simulated_report.false_alarms(seen)
+    took = sum(one["cpu"] for one in seen)
+    sizes = [ui.size(sum(one[name] for one in seen)) for name in ("index", "wheels")]
+    summary = (
+        f"**{simulated_report.share(rows)}.** {len(seen)} nights ran, {len(alarms)} of them broke "
+        f"without a reason. They took {took / 60:.0f} CPU minutes and {sizes[0]} of index pages; "
+        f"builds would have downloaded {sizes[1]} of new wheels."
+    )
+    others = {
+        name: len(past_index.releases(upstream, name, moment(FIRST), moment(LAST)))
+        for name in ("flashinfer-python", "torch")
+    }
+    beside = (
+        f"In the same time FlashInfer had {others['flashinfer-python']} releases and torch "
+        f"{others['torch']}. vLLM pins both, so they were taken over with the vLLM that asks for "
+        "them, and never alone."
+    )
+    lines = ["<!-- generated by `make simulated-year`; do not edit -->", "# A simulated year", ""]
+    lines += [*wrapped(summary), "", *wrapped(beside), "", *ABOUT.splitlines(), "", "## Releases"]
+    lines += ["", *simulated_report.table(rows, seen), "", "## What needed a person", ""]
+    wrong = [f"- {one['day']}: {text}" for one in seen for text in one["wrong"]]
+    lines += [*simulated_report.reasons(rows), *(["## Wrong states", "", *wrong] if wrong else [])]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def main() -> None:
     """Replay, then print the share, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--since", type=date.fromisoformat, default=FIRST, choices=BEGINS)
     parser.add_argument("--until", type=date.fromisoformat, default=LAST)
-    parser.add_argument("--every", action="store_true")
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--replay", type=Path)
-    parser.add_argument("--record", type=Path)
-    parser.add_argument("--nights", type=Path)
+    parser.add_argument("--every", action="store_true", help="also nights without a new vLLM")
+    parser.add_argument("--folder", type=Path, help="keeps what was read of PyPI")
+    parser.add_argument("--nights", type=Path, help="JSON file; one that is there is not replayed")
+    parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = options.folder or Path(name)
-        pypi = past_index.Pypi(folder / "pypi")
-        upstream = past_index.load(options.replay) if options.replay else pypi
-        seen = []
-        begin = BEGINS[options.since]
-        for one in replay(
-            upstream, folder, options.since, options.until, begin, every=options.every
-        ):
-            seen.append(one)
+        upstream = past_index.Pypi(folder / "pypi")
+        seen: list[simulated_report.Night] = []
+        if options.nights and options.nights.exists():
+            seen = json.loads(options.nights.read_text(encoding="utf-8"))
+        else:
+            year = stack.enter_context(opened(upstream, folder, FIRST, BEGIN))
+            for one in replay(year, FIRST, options.until, every=options.every):
+                seen.append(asdict(one))
             if options.nights:
-                text = json.dumps([asdict(night) for night in seen], indent=1)
-                options.nights.write_text(f"{text}\n", encoding="utf-8")
-        if options.record:
-            past_index.record(pypi, _night(options.until)).save(options.record)
+                options.nights.write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
+        text = page(upstream, seen)
+        if options.markdown:
+            options.markdown.write_text(text, encoding="utf-8")
+        ui.line(next(line for line in text.splitlines() if line.startswith("**")))
 
 
 if __name__ == "__main__":
