@@ -248,7 +248,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _page(self, project: str) -> None:
-        body = self.server.page(project)
+        try:
+            body = self.server.page(project)
+        except SetupError:
+            self._send(503)
+            return
         if body is None:
             self._send(404)
             return
@@ -261,8 +265,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _member(self, path: str, kind: str) -> None:
         try:
             text = self.server.upstream.member(HOST + path, kind)
-        except KeyError:
-            self._send(404)
+        except (KeyError, SetupError) as error:
+            self._send(404 if isinstance(error, KeyError) else 503)
             return
         if kind == "metadata":
             self._send(200, text.encode())

@@ -25,7 +25,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple
 
 
 def _release(cell: str) -> str:
-    return cell.split("-torch")[0].removeprefix("gb10-vllm").replace("-", ".")
+    return cell.split("-torch", maxsplit=1)[0].removeprefix("gb10-vllm").replace("-", ".")
 
 
 def test_each_night_ends_as_it_should_and_the_next_one_repairs_it(
