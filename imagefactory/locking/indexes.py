@@ -94,13 +94,18 @@ def _page(client: PyPISimple, name: str) -> Page:
         return Page(error=index_errors.of_request(client.get_project_url(name), error))
 
 
-def _find(index: str, wheels: Iterable[Wheel], settings: Settings) -> list[Found]:
-    """Which of ``wheels`` an index has, and where.
+def _find(
+    index: str,
+    wheels: Sequence[Wheel],
+    settings: Settings,
+    found: Callable[[str, str], object] = lambda *_: None,
+) -> list[Found]:
+    """Which of ``wheels`` an index has, and where; ``found`` is called with each hash and URL.
 
     A page lists thousands of files: of JSON, only those that are wanted are looked at.
     """
     wanted = {wheel.sha256 for wheel in wheels}
-    names = sorted({wheel.name for wheel in wheels})
+    names = dict.fromkeys(wheel.name for wheel in wheels)
 
     def read(client: PyPISimple, name: str) -> Found:
         import requests  # noqa: PLC0415 - as above
@@ -109,9 +114,12 @@ def _find(index: str, wheels: Iterable[Wheel], settings: Settings) -> list[Found
         try:
             with web.waiting(client.endpoint):
                 answer = web.with_retries(lambda: _get(client, url))
-            return Found(urls=_urls(answer, name, wanted))
+            here = _urls(answer, name, wanted)
         except (requests.RequestException, ValueError) as error:
             return Found(urls={}, error=index_errors.of_request(url, error))
+        for sha, address in here.items():
+            found(sha, address.partition("#")[0])
+        return Found(urls=here)
 
     return [*_each(index, names, settings, read).values()]
 
@@ -169,21 +177,21 @@ def local(wheel: Wheel, folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def urls(wheels: Iterable[Wheel], settings: Settings) -> dict[str, str]:
-    """Where the files of ``wheels`` are, by their SHA-256: the first index that has a hash counts.
+def urls(wheels: Iterable[Wheel], settings: Settings, found: Callable[[str, str], object]) -> None:
+    """Call ``found`` with the SHA-256 and the URL of each of ``wheels``, as pages are read.
 
-    Raises SetupError for those that no index has.
+    The first index that has a hash counts; pages are read in the order of ``wheels``. Raises
+    SetupError for those that no index has.
     """
-    left, found = {wheel.sha256: wheel for wheel in wheels}, dict[str, str]()
+    left = {wheel.sha256: wheel for wheel in wheels}
     for index in settings.indexes:
         if not left:
             break
-        for one in _find(index, left.values(), settings):
-            found |= {sha: url.partition("#")[0] for sha, url in one.urls.items()}
-        left = {sha: wheel for sha, wheel in left.items() if sha not in found}
+        for one in _find(index, list(left.values()), settings, found):
+            for sha in one.urls:
+                left.pop(sha, None)
     if left:
         raise SetupError(missing(left.values(), settings))
-    return found
 
 
 def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
@@ -211,7 +219,7 @@ def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
     for index in settings.indexes:
         if not left:
             break
-        found = _find(index, left.values(), settings)
+        found = _find(index, list(left.values()), settings)
         problems = [one.error.what for one in found if one.error]
         if problems:
             down[index] = problems[0]

@@ -19,9 +19,10 @@ WHEEL = Wheel(name="demo", version="1.0", filename=NAME, sha256=SHA, size=1, ind
 
 
 def test_a_relative_url_is_one_of_the_index_that_has_the_hash(tmp_path: Path) -> None:
+    found = []
     with serve({}) as (_, first), serve(RECORD) as (_, second):
-        found = indexes.urls([WHEEL], settings(tmp_path, first, second))
-    assert found == {SHA: f"{second.removesuffix('/simple')}/files/demo/1.0/{NAME}"}
+        indexes.urls([WHEEL], settings(tmp_path, first, second), lambda *one: found.append(one))
+    assert found == [(SHA, f"{second.removesuffix('/simple')}/files/demo/1.0/{NAME}")]
 
 
 @pytest.mark.parametrize(
@@ -40,14 +41,14 @@ def test_a_page_that_is_none_is_an_error_of_the_index(
 ) -> None:
     monkeypatch.setattr("support.json_index._page", lambda *_: json.dumps(page).encode())
     with serve(RECORD) as (_, url), pytest.raises(SetupError) as caught:
-        indexes.urls([WHEEL], settings(tmp_path, url))
+        indexes.urls([WHEEL], settings(tmp_path, url), print)
     (problem,) = caught.value.problems
     assert problem.code == "wheel-unreachable"
 
 
 def test_a_wheel_that_no_index_has_is_gone(tmp_path: Path) -> None:
     with serve({"demo": {}}) as (_, url), pytest.raises(SetupError) as caught:
-        indexes.urls([WHEEL], settings(tmp_path, url))
+        indexes.urls([WHEEL], settings(tmp_path, url), print)
     (problem,) = caught.value.problems
     assert problem.code == "wheel-gone"
     assert problem.where == NAME
