@@ -3,7 +3,7 @@
     python benchmarks/simulated_weeks.py [--record FILE]
 
 From 25 July 2026 on a project has vLLM 0.26.0. On 10 and 11 August 0.27.0 and 0.27.1 are released,
-which need another torch and a patch that was not needed before. `--record` asks PyPI instead of
+which need another torch, and move what a patch changes. `--record` asks PyPI instead of
 the record, and writes a new one.
 """
 
@@ -78,15 +78,14 @@ def nights(upstream: Upstream, folder: Path) -> Iterator[tuple[str, Seen, Year]]
         torch.version = "2.13.0"
         yield night(date(2026, 8, 11), "bad torch")
         torch.version = ""
-        yield night(date(2026, 8, 12), "drift")
         year.fails["build"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        yield night(date(2026, 8, 13), "full disk")
+        yield night(date(2026, 8, 12), "drift, full disk")
         del year.fails["build"]
         what = "the connection was cut off in a layer"
         year.fails["push"] = fail(SetupError, "registry-failed", what, fix="try again later")
-        yield night(date(2026, 8, 14), "registry dies")
+        yield night(date(2026, 8, 13), "registry dies")
         del year.fails["push"]
-        yield night(date(2026, 8, 15))
+        yield night(date(2026, 8, 14))
 
 
 def main() -> None:
