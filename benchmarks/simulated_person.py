@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
-from imagefactory.locking import store
+from imagefactory.locking import metadata, store
 from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix
 from imagefactory.nightly.values import Broken, Night
@@ -90,7 +90,7 @@ class Person:
         did = [text for one in night.broken for text in self._repair(one)]
         other = re.search(r"is built for cu130, not cu128", held)
         if other and not night.broken:
-            did.append(self._change_target())
+            did.append(self._change_target(held.partition(":")[0]))
         text = self.workspace.matrix.read_text(encoding="utf-8")
         for axis in AXES:
             text = re.sub(rf'({axis}:\s+\[)"[^]]*, ("[^"]+"\])', r"\1\2", text)
@@ -100,6 +100,11 @@ class Person:
         return did
 
     def _repair(self, one: Broken) -> list[str]:
+        lacks = re.search(
+            r"Because (\S+?)[<>=]\S* has no wheels with a match", one.problems[0].what
+        )
+        if one.step == "lock" and lacks:
+            return [self._drop(lacks[1])]
         ported = re.fullmatch(r"(vllm/\S+) on vllm (\S+)", one.where)
         if one.step != "port" or not ported:
             return []
@@ -121,12 +126,23 @@ class Person:
         authoring.add_variant(mine, version, text, found.moved)
         return [f"wrote a diff of {name} for {version}"]
 
-    def _change_target(self) -> str:
+    def _drop(self, package: str) -> str:
         text = self.workspace.matrix.read_text(encoding="utf-8")
+        row = f"{{drop: {package}, when: {{flavor: {FLAVOR}}}, reason: no wheel for the platform}}"
+        text = re.sub(r"(?m)^overrides: \[(.*)\]$", rf"overrides: [\1{row}, ]", text)
+        self.workspace.matrix.write_text(text, encoding="utf-8")
+        return f"dropped {package}, which has no wheel for the platform"
+
+    def _change_target(self, release: str) -> str:
+        text = self.workspace.matrix.read_text(encoding="utf-8")
+        lines = metadata.requires("vllm", release, self.workspace.settings) or []
+        pins = dict(re.findall(r"(?m)^(torch|flashinfer)(?:-python)?==([^;\s]+)", "\n".join(lines)))
+        for axis, value in {"vllm": release, **pins}.items():
+            text = re.sub(rf'({axis}:\s+\[)"[^]]*\]', rf'\1"{value}"]', text)
         for key, value in BEFORE.items():
             text = text.replace(value, AFTER[key])
         self.workspace.matrix.write_text(text, encoding="utf-8")
-        return f"changed {BEFORE['platform']}, {BEFORE['channel']} to those of a GB10"
+        return f"changed {BEFORE['platform']}, {BEFORE['channel']} to a GB10's, with {release}"
 
     def _merge(self) -> None:
         if git(self.workspace.project, "branch", "--list", "nightly"):

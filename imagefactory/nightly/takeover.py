@@ -123,8 +123,10 @@ def _taken(
         for failure in failures
     )
     old = {name for one in first.failures for name in one.cells} & before
-    kept = tuple(one for one in first.failures if not one.cells or {*one.cells} & old)
-    second = replace(second, failures=tuple(dict.fromkeys((*second.failures, *kept))))
+    known = {one.name for one in second.failures}
+    kept = [one for one in first.failures if not one.cells or {*one.cells} & old]
+    kept = [one for one in kept if one.name not in known]
+    second = replace(second, failures=(*second.failures, *kept))
     return _Taken(rows=good, refused=refused_rows, locked=(first, second))
 
 

@@ -136,6 +136,14 @@ def test_a_cell_that_was_there_and_cannot_be_locked_stops_alone(
     assert [one.where for one in done.broken] == list(done.stops)
 
 
+def test_a_cell_that_fails_with_and_without_a_refused_row_is_reported_once(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows, "lock", unlockable("0.29.0", "0.33.0"))
+    done = takeover.take(workspace, NOW)
+    assert [one.where.split()[0] for one in done.broken] == ["row", *done.stops]
+
+
 def test_rows_that_the_file_cannot_take_are_reported_and_the_lock_still_moves(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
