@@ -371,7 +371,7 @@ def _present(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def digest(part: Resolution | LockedToolchain) -> str:
     """SHA-256 of what is installed: names, versions, file names and hashes, but not indexes."""
     lines = sorted(f"{w.name} {w.version} {w.filename} {w.sha256}" for w in part.wheels)

@@ -57,7 +57,7 @@ def program_files(kind: str) -> dict[str, bytes]:
     return {f"factory/{name}": _bytes(_INBUILD / name) for name in PROGRAMS[kind]}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def layers_of(resolution: Resolution) -> list[InstallLayer]:
     """Install layers, computed once for all cells that share a resolution."""
     return split(resolution)
@@ -71,7 +71,7 @@ def wheel_lists(resolution: Resolution, toolchain: LockedToolchain | None) -> di
     return files
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def _lists_of(resolution: Resolution) -> dict[str, bytes]:
     files = {f"layers/{layer.name}": _list(layer.wheels) for layer in layers_of(resolution)}
     torch = resolution.wheel("torch")
@@ -119,7 +119,7 @@ def patch_files(series: Sequence[Step], build: SourceBuild | None = None) -> dic
     return files
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def _rows(resolution: Resolution) -> list[dict[str, str]]:
     rows = [
         {"name": w.name, "version": w.version, "sha256": w.sha256, "group": layer.name}
