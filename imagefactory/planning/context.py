@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from imagefactory import inbuild
@@ -47,6 +47,7 @@ def stacker() -> str:
     return _programs(_STACK)
 
 
+@cache
 def _programs(folder: Path) -> str:
     found = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
     return key_of({path.name: sha(_bytes(path)) for path in (*found, *_TREES)})
@@ -120,13 +121,14 @@ def patch_files(series: Sequence[Step], build: SourceBuild | None = None) -> dic
 
 
 @lru_cache(maxsize=4096)
-def _rows(resolution: Resolution) -> list[dict[str, str]]:
+def _rows(resolution: Resolution) -> str:
+    """The wheels as JSON, written once for all cells that share a resolution."""
     rows = [
         {"name": w.name, "version": w.version, "sha256": w.sha256, "group": layer.name}
         for layer in layers_of(resolution)
         for w in layer.wheels
     ]
-    return sorted(rows, key=lambda row: row["name"])
+    return json.dumps(sorted(rows, key=lambda row: row["name"]))
 
 
 def manifest(
@@ -146,13 +148,14 @@ def manifest(
         "build_key": key,
         "axes": dict(cell.axes),
         "torch": {"version": resolution.torch.version, "cuda": resolution.torch.cuda},
-        "wheels": _rows(resolution),
+        "wheels": None,
         "toolchain": {w.name: w.version for w in toolchain.wheels} if toolchain else None,
         "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
     }
     if cuda_home and not toolchain:
         planned["cuda_home"] = cuda_home
-    return json.dumps(planned).encode()
+    text = json.dumps(planned)
+    return text.replace('"wheels": null', f'"wheels": {_rows(resolution)}', 1).encode()
 
 
 def _bytes(path: Path) -> bytes:
