@@ -12,7 +12,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from imagefactory.errors import SetupError
@@ -98,8 +98,9 @@ def spread(
     """
     with ThreadPoolExecutor(len(queue.alive)) as pool:
         try:
-            for working in [pool.submit(_work, queue, n, bake, answers) for n in (*queue.alive,)]:
-                working.result()
+            working = [pool.submit(_work, queue, n, bake, answers) for n in (*queue.alive,)]
+            for done in wait(working, return_when=FIRST_EXCEPTION).done:
+                done.result()
         except BaseException:
             interrupted.set()
             queue.waiting.clear()
