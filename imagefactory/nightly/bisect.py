@@ -230,7 +230,8 @@ def _try(workspace: Workspace, cell: Cell, version: Version, view: View, now: da
         step = step if checked.problems else ""
         return Trial(version=version, outcome=outcome, step=step, problems=checked.problems)
     except FactoryError as error:
-        outcome = Outcome.UNKNOWN if isinstance(error, SetupError) else Outcome.BAD
+        ours = isinstance(error, SetupError) or step == "row"
+        outcome = Outcome.UNKNOWN if ours else Outcome.BAD
         if error.problems[0].code == NO_SOURCES:  # as of most nightly wheels
             outcome = Outcome.GOOD
         return Trial(version=version, outcome=outcome, step=step, problems=error.problems)
@@ -239,11 +240,13 @@ def _try(workspace: Workspace, cell: Cell, version: Version, view: View, now: da
 def _take(workspace: Workspace, cell: Cell, version: Version, view: View) -> Mapping[str, str]:
     """Write ``version`` and what it requires into the matrix; returns the axes of the cell then.
 
-    Raises CheckFailedError if the cell cannot have it.
+    Raises CheckFailedError if that cannot be written.
     """
     declared = matrix.load(workspace.matrix)
-    if version == Version(cell.vllm):
-        return cell.axes
+    alike = {axis: value for axis, value in cell.axes.items() if axis not in pins(cell)}
+    for one in declared.cells:  # it may have the row already
+        if one.vllm == str(version) and alike.items() <= one.axes.items():
+            return one.axes
     rows = candidates.rows(declared.cells, declared.policies)
     row = next(r for r in rows if r.lead == LEAD and cell.name in [one.name for one in r.cells])
     verdict = candidates.judge(cell, LEAD, version, view, replaces=True)

@@ -70,8 +70,8 @@ class Location:
 class Positions:
     """The line, and the text as written, of every value in a file.
 
-    ``inherited`` has the values that the file does not repeat, with where each is written.
-    ``lines`` is changed by ``put`` alone.
+    ``inherited`` has the values that the file does not repeat, with where each is written. Only
+    ``put`` changes ``lines``.
     """
 
     file: str
@@ -92,10 +92,6 @@ class Positions:
             if loc[:end] in self.lines:
                 return self.lines[loc[:end]]
         return 1
-
-    def rename(self, loc: Loc, key: str) -> None:
-        """Make the positions at and below ``loc`` available under ``key`` as well."""
-        self.move(loc, (*loc[:-1], key))
 
     def move(self, loc: Loc, target: Loc) -> None:
         """Make the positions at and below ``loc`` available at ``target`` as well."""
@@ -205,18 +201,14 @@ def _repair(data: Any, loc: Loc, kind: str, positions: Positions, known: set[str
         value, key = data.pop(loc[-1]), _closest_key(loc, known)
         if key and key not in data:
             data[key] = value
-            positions.rename(loc, key)
+            positions.move(loc, (*loc[:-1], key))
     elif kind == "string_type" and loc in positions.raw:
         data[loc[-1]] = positions.raw[loc]
 
 
 def in_file_order(problems: list[Problem]) -> list[Problem]:
     """Sort problems by their line."""
-
-    def line(problem: Problem) -> int:
-        return int((problem.where or ":0").rpartition(":")[2])
-
-    return sorted(problems, key=line)
+    return sorted(problems, key=lambda one: int((one.where or ":0").rpartition(":")[2]))
 
 
 def _parse(text: str) -> yaml.Node | None:

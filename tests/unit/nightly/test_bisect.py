@@ -20,6 +20,7 @@ from imagefactory.locking.failures import Failure
 from imagefactory.locking.locking import Renewed
 from imagefactory.nightly import bisect
 from imagefactory.nightly.bisect import Found, Outcome, Trial, search
+from imagefactory.system import ui
 from imagefactory.watching.releases import Listing, Recorded, Release, wheel_file
 from imagefactory.workspace import Workspace
 
@@ -124,6 +125,21 @@ def test_nightly_wheels_are_tried_too_and_name_their_commits(workspace: Workspac
     assert (str(found.good), found.commits) == ("0.30.0rc1.dev3+gccccccc", "ccccccc...v0.30.0")
 
 
+def test_a_release_that_has_a_row_is_tried_with_the_values_of_that_row(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def check(_: Workspace, names: list[str]) -> tuple[Checked]:
+        tried.extend(names)
+        return (Checked(),)
+
+    monkeypatch.setattr(workflows, "check_patches", check)
+    found = bisect.run(workspace, "*vllm0-22-0*", (None, "0.30.0"), NOW, most=99, upstream=record())
+    assert (str(found.good), str(found.bad)) == ("0.29.0", "0.30.0")
+    assert "gb10-vllm0-29-0-torch2-13-0-cu130-fi0-6-18-py313-arm64" in tried
+
+
 @pytest.mark.parametrize(
     ("name", "end"),
     [("lock", "0.33.0 is unknown, not bad"), ("check_patches", "0.29.0 is unknown")],
@@ -180,6 +196,7 @@ def test_the_command_shows_the_version_the_reason_and_the_commits(
     assert "lock: vllm 0.30.0: torch==9 is nowhere" in out
     assert "compare/v0.29.0...v0.30.0" in out
     show(json=True)
+    ui.finish()
     found = json.loads(capsys.readouterr().out)
     assert (found["bad"], found["between"]) == ("0.30.0", [])
     assert found["trials"][0]["outcome"] == "bad"
