@@ -108,7 +108,7 @@ def search(
     for one, wanted in zip(trials, (Outcome.BAD, Outcome.GOOD), strict=True):
         if one.outcome is not wanted:
             what = f"{one.version} is {one.outcome}, not {wanted}"
-            said = "\n".join(problem.what for problem in one.problems) or None
+            said = "\n".join(problem.what for problem in one.problems)
             fix = "name a version of which it is known, with --good and --bad"
             raise InputError(Problem(code="bisect-end", what=what, fix=fix, detail=said))
     low, high, unknown = 0, len(versions) - 1, set[int]()
