@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from imagefactory import inbuild
@@ -47,7 +47,6 @@ def stacker() -> str:
     return _programs(_STACK)
 
 
-@cache
 def _programs(folder: Path) -> str:
     found = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
     return key_of({path.name: sha(_bytes(path)) for path in (*found, *_TREES)})
