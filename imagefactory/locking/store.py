@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import tomli
 import tomli_w
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -92,7 +92,7 @@ def read(path: Path) -> Lock:
 @lru_cache(maxsize=4)
 def _loads(text: str, path: Path) -> Lock:
     """The lock with this text; parsing takes 0.1 s, and commands read the file more than once."""
-    data = tomllib.loads(text)
+    data = tomli.loads(text)
     if found := IN_URL.search(text):
         where = f"{path}:{text.count(chr(10), 0, found.start()) + 1}"
         fix = "remove them, and write them into ~/.netrc"
@@ -371,7 +371,7 @@ def _present(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def digest(part: Resolution | LockedToolchain) -> str:
     """SHA-256 of what is installed: names, versions, file names and hashes, but not indexes."""
     lines = sorted(f"{w.name} {w.version} {w.filename} {w.sha256}" for w in part.wheels)
