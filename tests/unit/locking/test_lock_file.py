@@ -68,11 +68,11 @@ def test_every_value_of_a_lock_is_in_its_text(lock: Lock) -> None:
     for path, other in variants(lock):
         if path in ("tools[]-", "bases[].env[]-"):  # half a pair
             continue
-        changed = store.dumps(other)
-        assert changed != text, path
         try:
+            changed = store.dumps(other)
+            assert changed != text, path
             again = read(changed)
-        except InputError:  # a hash with another length, for one
+        except (InputError, AttributeError):  # a hash with another length, a text for a package
             continue
         assert again == other, path
 
@@ -134,10 +134,12 @@ def test_the_line_of_every_wrong_value_is_found(lock: Lock) -> None:
 
 def test_a_value_that_is_missing_is_reported_or_makes_another_lock(lock: Lock) -> None:
     text = store.dumps(lock)
-    lines = text.splitlines()
+    lines, seen = text.splitlines(), set()
     for number, key in scalars(text):
-        if key == "tags":  # for people
+        header = next((x for x in lines[number - 1 :: -1] if x.startswith("[")), "")
+        if key == "tags" or (header, key) in seen:  # the tags are for people
             continue
+        seen.add((header, key))
         try:
             found = read("\n".join([*lines[: number - 1], *lines[number:]]))
         except InputError:
