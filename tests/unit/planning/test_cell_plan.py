@@ -111,6 +111,9 @@ def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
     assert devel["TRITON_PTXAS_PATH"] == "/usr/local/cuda/bin/ptxas"
     runtime = env(flavor.base, PATH=path)
     assert ("CUDA_HOME" in runtime, runtime["PATH"]) == (False, f"/opt/venv/bin:{path}")
+    plain = env(flavor.base, PATH="/usr/bin:/bin", LIBRARY_PATH="/usr/lib")
+    assert "CUDA_HOME" not in plain  # another library's path
+    assert env(flavor.base, CUDA_PATH="/opt/other")["CUDA_HOME"] == "/opt/other"
     assert env(cuda, PATH=path)["PATH"] == f"/opt/venv/bin:{path}"
     assert env(cuda, PATH="/usr/bin")["PATH"] == "/opt/venv/bin:/usr/local/cuda/bin:/usr/bin"
     assert env(flavor.base, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/other"

@@ -125,6 +125,27 @@ def test_whatever_is_wrong_in_a_template_is_one_error_with_its_line(
     assert "own t" in problem.fix
 
 
+def test_lines_of_a_template_that_only_decide_leave_nothing_in_the_text(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(
+        "{% if a %}\nA\n  {% for _ in range(2) %}\n B\n  {% endfor %}\n{% endif %}\n"
+    )
+    assert render.render((tmp_path,), "t", {"a": 1}) == "A\n B\n B\n"
+
+
+def test_a_template_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    own, stock = tmp_path / "own", tmp_path / "stock"
+    for folder, text in ((own, ""), (stock, "stock")):
+        folder.mkdir()
+        (folder / "t").write_text(text)
+    (own / "t").unlink()
+    assert render.render((own, stock), "t", {}) == "stock"
+    (stock / "t").write_text("newer")
+    os.utime(stock / "t", (1, 1))
+    assert render.render((own, stock), "t", {}) == "newer"
+    (own / "t").write_text("own")
+    assert render.render((own, stock), "t", {}) == "own"
+
+
 def test_a_template_that_is_no_file_is_not_passed_over_for_the_stock_one(tmp_path: Path) -> None:
     own, stock = tmp_path / "own", tmp_path / "stock"
     own.mkdir()
