@@ -150,6 +150,23 @@ def test_an_unproven_patch_is_in_the_labels_the_key_and_the_decision(
     assert f"unproven patch {name}: nothing shows what it does" in capsys.readouterr().err
 
 
+def test_a_label_for_each_patch_says_what_of_it_is_in_the_image() -> None:
+    made = planned()
+    first, *_ = made.series
+    draft = replace(first, patch=replace(first.patch, proof=None))
+    assert first.variant
+    diff = first.variant.diff.name
+    label = f"io.imagefactory.patch.{first.patch.name.replace('/', '.')}"
+    for step, text in (
+        (first, diff),
+        (draft, f"{diff} (unproven)"),
+        (replace(first, variant=None), "proof only"),
+        (replace(first, variant=None, exempt="why"), "n/a"),
+        (replace(draft, variant=None, exempt="why"), "n/a"),
+    ):
+        assert planned(series=[step]).labels[label] == text
+
+
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:
     made = planned()
     same, other = image(made), image(made, **{"io.imagefactory.build-key": "old"})
