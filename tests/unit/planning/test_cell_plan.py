@@ -121,6 +121,36 @@ def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
     assert env(flavor.base, locked, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/cuda"
 
 
+def test_the_manifest_is_what_was_planned_with_the_compilers_of_the_base_if_it_has_no_others() -> (
+    None
+):
+    made, locked = planned(), project_lock().toolchain("cuda13.0", Platform.ARM64)
+    assert locked
+
+    def manifest(toolchain: LockedToolchain | None, home: str | None) -> dict[str, object]:
+        text = context.manifest(made.cell, made.resolution, toolchain, key="a key", cuda_home=home)
+        found: dict[str, object] = json.loads(text)
+        return found
+
+    plain = manifest(None, None)
+    assert [row["name"] for row in plain.pop("wheels")] == sorted(  # type: ignore[attr-defined]
+        wheel.name for wheel in made.resolution.wheels
+    )
+    torch = made.resolution.torch
+    assert plain == {
+        "cell": made.cell.name,
+        "build_key": "a key",
+        "axes": made.cell.axes,
+        "torch": {"version": torch.version, "cuda": torch.cuda},
+        "toolchain": None,
+        "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
+    }
+    assert manifest(None, "/usr/cuda")["cuda_home"] == "/usr/cuda"
+    both = manifest(locked, "/opt/cuda")
+    assert "cuda_home" not in both
+    assert both["toolchain"] == {wheel.name: wheel.version for wheel in locked.wheels}
+
+
 def test_an_unproven_patch_is_in_the_labels_the_key_and_the_decision(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
