@@ -20,7 +20,7 @@ from support.projects import wheel
 from support.variants import variants
 
 from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError
-from imagefactory.locking import named_indexes, resolve
+from imagefactory.locking import cures, indexes, named_indexes, resolve
 from imagefactory.locking.indexes import Page
 from imagefactory.locking.lock import FIND_LINKS, Wheel
 from imagefactory.matrix.cell import NamedIndex, Override, Request
@@ -96,9 +96,7 @@ def resolved(using: Settings, monkeypatch: pytest.MonkeyPatch) -> Resolve:
         fake: FakeUv, request: Request = REQUEST, **options: Any
     ) -> tuple[list[Asked], dict[Wheel, str]]:
         monkeypatch.setattr(shell, "run", fake)
-        monkeypatch.setattr(
-            resolve.indexes, "pages", lambda _, names, __: dict.fromkeys(names, Page())
-        )
+        monkeypatch.setattr(indexes, "pages", lambda _, names, __: dict.fromkeys(names, Page()))
         monkeypatch.setattr(
             named_indexes,
             "urls",
@@ -270,7 +268,7 @@ def test_an_index_that_does_not_work_is_reported_instead_of_asking_uv(
 
     fake = FakeUv()
     monkeypatch.setattr(shell, "run", fake)
-    monkeypatch.setattr(resolve.indexes, "pages", pages)
+    monkeypatch.setattr(indexes, "pages", pages)
     monkeypatch.setattr(named_indexes, "urls", lambda *_: {"zoo-torch": PINNED})
     refused = pytest.raises(SetupError, match=f"index-{fault}")
     with nullcontext() if is_asked else refused:
@@ -283,10 +281,8 @@ def test_an_index_that_does_not_work_is_reported_instead_of_asking_uv(
 def failure(
     resolved: Resolve, monkeypatch: pytest.MonkeyPatch, err: str, request: Request = REQUEST
 ) -> FactoryError:
-    monkeypatch.setattr(resolve.indexes, "faults", lambda *_: [])
-    monkeypatch.setattr(
-        resolve.cures, "of_missing_wheel", lambda text, *_: text[:5] * ("cure" in text)
-    )
+    monkeypatch.setattr(indexes, "faults", lambda *_: [])
+    monkeypatch.setattr(cures, "of_missing_wheel", lambda text, *_: text[:5] * ("cure" in text))
     with pytest.raises(FactoryError) as caught:
         resolved(FakeUv(err=err), request)
     return caught.value

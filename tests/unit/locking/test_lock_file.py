@@ -197,7 +197,7 @@ def test_a_part_without_wheels_or_with_one_twice_is_refused(lock: Lock) -> None:
     for name in ("resolutions", "toolchains"):
         first, *more = getattr(lock, name)
         for wheels, says in (((), "has no wheels"), (first.wheels[:1] * 2, "two wheels of")):
-            broken = replace(lock, **{name: (replace(first, wheels=wheels), *more)})
+            broken = replace(lock, **{name: (replace(first, wheels=wheels), *more)})  # type: ignore[arg-type]
             text = store.dumps(broken).replace("wheel = []\n", "")
             with pytest.raises((InputError, KeyError)) as caught:
                 read(text)

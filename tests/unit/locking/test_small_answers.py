@@ -185,16 +185,20 @@ def test_failures_are_one_error_of_the_most_specific_kind(
     assert codes == (["same", *(one.__name__ for one in kinds)] if kinds else [])
 
 
+def throw(error: Exception) -> None:
+    raise error
+
+
 def test_a_failure_has_its_cells_and_their_line_and_other_errors_are_not_caught() -> None:
     found, cell = Failures(), planned().cell
     with found.of("r", [cell], kept=True):
-        raise CheckFailedError([problem("a"), problem("b", "elsewhere")])
+        throw(CheckFailedError([problem("a"), problem("b", "elsewhere")]))
     with found.of("tools", kept=False):
-        raise SetupError(problem("c"))
+        throw(SetupError(problem("c")))
     with found.of("fine", kept=False):
         pass
     with pytest.raises(KeyError), found.of("bug", kept=False):
-        raise KeyError
+        throw(KeyError())
     first, second = found.rows
     assert [one.where for one in first.error.problems] == [
         str(cell.locations["vllm"]),

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagefactory.errors import InputError
@@ -35,6 +35,7 @@ def unquote(text: str) -> str:
     return "".join(out)
 
 
+@example('a\\b"c$d`e')
 @given(
     HOSTILE_PRINTABLE | st.text(alphabet=st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")))
 )
@@ -155,7 +156,10 @@ def test_a_template_that_is_no_file_is_not_passed_over_for_the_stock_one(tmp_pat
     os.mkfifo(own / "pipe")
     (own / "folder").mkdir()
     (own / "circle").symlink_to("circle")
-    for name in ("pipe", "folder", "circle"):
+    (own / "dangling").symlink_to("nowhere")
+    (stock / "dangling").write_text("stock")
+    for name in ("pipe", "folder", "circle", "dangling"):
+        assert render.find((own, stock), name) == own / name
         with pytest.raises(InputError, match="cannot be read"):
             render.render((own, stock), name, {})
 
