@@ -180,7 +180,8 @@ def _tags(lock: Lock, data: Mapping[str, Any]) -> Iterator[tuple[str, Loc]]:
         for number, one in enumerate(ones):
             tags = data[key][number]["wheel"].get("tags", one.wheel.tags)
             if tags != one.wheel.tags:
-                yield f"{one.wheel.filename} has other tags than {tags!r}", (_TABLES[key], number)
+                loc = (_TABLES[key], number, "wheel", "tags")
+                yield f"{one.wheel.filename} has other tags than {tags!r}", loc
 
 
 def _is_named(wheel: Wheel) -> bool:
@@ -197,7 +198,7 @@ def _is_named(wheel: Wheel) -> bool:
 
 def _line(text: str, loc: Sequence[str | int]) -> int:
     """The line of the value at ``loc``, as in a Lock, or of the innermost table around it."""
-    names = {plural: single for single, plural in _TABLES.items()}
+    names = {plural: single for single, plural in _TABLES.items()} | {"wheel": "wheel"}
     header, line, lines = "", 1, text.split("\n")
     end, parts = len(lines), list(loc)
     while parts and (key := names.get(str(parts[0]))):
