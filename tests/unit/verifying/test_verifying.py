@@ -488,6 +488,24 @@ SOME = Receipt(
 )
 
 
+@pytest.mark.parametrize("free", [None, verifying.SCRATCH - 1, verifying.SCRATCH])
+@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize(
+    "said", ["OSError: No space left on device", "Disk quota exceeded", "another fault"]
+)
+def test_only_a_failure_for_want_of_room_on_a_full_disk_is_the_machine_s(
+    monkeypatch: pytest.MonkeyPatch, free: int | None, outcome: Outcome, said: str
+) -> None:
+    monkeypatch.setattr(disk, "free", lambda _: free)
+    engine, checks = engine_for(CUDA), [result("one", outcome, said)]
+    is_full = free is None or free < verifying.SCRATCH
+    if is_full and outcome is Outcome.FAIL and said != "another fault":
+        with pytest.raises(SetupError, match=r"the disk was full .*one"):
+            verifying._mind_the_machine(engine, image_info(), checks)
+    else:
+        verifying._mind_the_machine(engine, image_info(), checks)
+
+
 def test_junit_has_a_test_case_for_every_check(tmp_path: Path) -> None:
     junit.write(tmp_path / "deep" / "junit.xml", SOME)
     root = ET.fromstring((tmp_path / "deep" / "junit.xml").read_text(encoding="utf-8"))  # noqa: S314
