@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -271,3 +272,23 @@ def test_the_container_is_always_removed(engine: FakeEngine, tmp_path: Path, ali
     engine.behaviour.health = 200 if alive else 503
     observe(engine, tmp_path)
     assert engine.container.removed
+
+
+def test_a_connection_is_closed_once_and_the_next_question_opens_another() -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def dial() -> Iterator[socket.socket]:
+        events.append("opened")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            yield ours
+        events.append("closed")
+
+    asking = client.Client(dial, model="m", seconds=1)
+    asking.close()
+    for number in (1, 2):
+        assert asking._connection() is asking._connection()
+        asking.close()
+        asking.close()
+        assert events == ["opened", "closed"] * number

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.verify_fakes import CONTENT, CUDA, expectation, resolution
+from support.verify_fakes import CONTENT, CUDA, expectation, image_info, resolution
 from support.verify_station import StationEngine, of_probe, of_probes, outcomes, verify
 
 from imagefactory.building import disk
@@ -16,9 +16,9 @@ from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.settings import Settings
 from imagefactory.system import platforms
-from imagefactory.verifying import probe
+from imagefactory.verifying import probe, verifying
 from imagefactory.verifying.outside.judged import Finding, Judged
-from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.receipt import CheckResult, Outcome
 
 BRIEF: dict[str, Any] = {"files_judged": True, "proofs": ()}
 REST = tuple(theme for theme in probe.sources() if theme != "compilers")
@@ -325,3 +325,25 @@ def test_the_model_is_gone_from_the_machine_afterwards(
 ) -> None:
     verify(cpu, settings)
     assert list(settings.cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("free", [None, verifying.SCRATCH - 1, verifying.SCRATCH])
+@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize(
+    "said", ["OSError: No space left on device", "Disk quota exceeded", "another fault"]
+)
+def test_only_a_failure_for_want_of_room_on_a_full_disk_is_the_machine_s(
+    cuda: StationEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int | None,
+    outcome: Outcome,
+    said: str,
+) -> None:
+    monkeypatch.setattr(disk, "free", lambda _: free)
+    failed = CheckResult(name="one", outcome=outcome, required=True, detail=said, seconds=1)
+    is_full = free is None or free < verifying.SCRATCH
+    if is_full and outcome is Outcome.FAIL and said != "another fault":
+        with pytest.raises(SetupError, match=r"the disk was full .*one"):
+            verifying._mind_the_machine(cuda, image_info(), [failed])
+    else:
+        verifying._mind_the_machine(cuda, image_info(), [failed])
