@@ -19,6 +19,7 @@ COMMANDS = (
     "rollback",
     "history",
     "nightly",
+    "bisect",
     "inspect",
     "diff",
     "rebuild",
