@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import simulated_report
 from simulated_report import BY_HAND, NEVER, UNAIDED, Night
+from support import ROOT
 
 RELEASES = {
     f"0.{minor}.0": datetime(2026, 3, day, 9, tzinfo=UTC)
@@ -38,6 +40,13 @@ def test_a_release_that_needed_hands_or_was_never_green_does_not_count() -> None
     assert rows[1].why == ("vllm/one (port): conflict", "wrote a diff")
     assert rows[2].why == ("0.19.0: built for cu130", "changed it")
     assert simulated_report.share(rows).startswith("1 of 4 releases were taken over unaided")
+
+
+def test_the_readme_has_the_share_of_the_page() -> None:
+    page = (ROOT / "docs/simulated-year.md").read_text(encoding="utf-8")
+    share = re.search(r"\*\*(\d+ of \d+ releases)", page)
+    assert share
+    assert share[1] in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_night_that_broke_and_repaired_itself_is_a_false_alarm() -> None:
