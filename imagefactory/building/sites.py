@@ -32,7 +32,7 @@ class Site:
 
         Raises SetupError if no node of the builder has it, for nothing is cross-compiled.
         """
-        build, builder = cell.flavor.build, self.builder
+        build, builder = cell.build, self.builder
         if build is None or not build.compiles:
             return self.platform
         if cell.platform in (builder.platforms if builder else (self.engine.platform,)):

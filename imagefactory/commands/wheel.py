@@ -62,7 +62,7 @@ def wheel_command(
     """Build vLLM wheels from patched sources, for flavors with `build`."""
     workspace = workspace_of(file)
     cells = select_cells(matrix.load(workspace.matrix).cells, select or [])
-    cells = tuple(cell for cell in cells if cell.flavor.build)
+    cells = tuple(cell for cell in cells if cell.build)
     if units:
         trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
         tried = workflows.try_units(workspace, _only(cells), trial, builder)

@@ -83,7 +83,7 @@ def wanted_sources(cells: Sequence[Cell]) -> dict[WantedSource, Cell]:
     """The sources of wheels that ``cells`` build, each with the first cell that needs it."""
     found: dict[WantedSource, Cell] = {}
     for cell in cells:
-        build = cell.flavor.build
+        build = cell.build
         if build is None:
             continue
         where = str(build.location)

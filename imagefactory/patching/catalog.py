@@ -131,7 +131,7 @@ def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
 
 
 def _is_compiled(patch: Patch, cell: Cell) -> bool:
-    return patch.project == BUILT and cell.flavor.build is not None and cell.flavor.build.compiles
+    return patch.project == BUILT and cell.build is not None and cell.build.compiles
 
 
 def _step(patch: Patch, version: str) -> Step:

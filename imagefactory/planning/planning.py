@@ -146,7 +146,7 @@ def plan_wheel(cell: Cell, inputs: Inputs, trial: Trial | None = None) -> WheelP
 
     Raises InputError if the lock lacks its resolution, sources or build tools.
     """
-    if cell.flavor.build is None:
+    if cell.build is None:
         return None
     series = catalog.series(inputs.patches, cell)
     return _plan_wheel(cell, _resolution(cell, inputs), series, inputs, trial)

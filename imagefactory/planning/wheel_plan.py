@@ -102,7 +102,7 @@ class WheelPlan:
 def steps_in(cell: Cell, series: Sequence[Step]) -> tuple[Step, ...]:
     """The patches that are in the cell's own wheel of vLLM: all of vLLM's, where it has one."""
     return (
-        tuple(step for step in series if step.patch.project == BUILT) if cell.flavor.build else ()
+        tuple(step for step in series if step.patch.project == BUILT) if cell.build else ()
     )
 
 
@@ -121,7 +121,7 @@ def compose(
 
     Raises InputError if the lock lacks the sources or the tools, or a folder is not there.
     """
-    build = cell.flavor.build
+    build = cell.build
     if build is None:
         return None
     tools = lock.toolchain(build.tools, cell.platform if build.compiles else TOOLS_PLATFORM)

@@ -91,7 +91,7 @@ def _sources(cells: Sequence[Cell], lock: Lock) -> Iterator[Lookup]:
     wanted = {
         text: str(build.location)
         for cell in cells
-        if (build := cell.flavor.build)
+        if (build := cell.build)
         for text in [*([build.ref] if build.ref else []), *build.sources.values()]
     }
     for source in lock.sources:
