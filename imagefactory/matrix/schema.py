@@ -115,7 +115,9 @@ class RefEntry(Strict):
     ] = []
     repository: Annotated[
         Text,
-        Field(description="URL of the git repository", pattern=r"^(?:https?|ssh|file)://[^\s#-]\S*$"),
+        Field(
+            description="URL of the git repository", pattern=r"^(?:https?|ssh|file)://[^\s#-]\S*$"
+        ),
     ] = "https://github.com/vllm-project/vllm"
     tools: Annotated[
         Text | None,

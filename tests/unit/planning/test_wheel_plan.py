@@ -14,7 +14,8 @@ from support.project import project_lock, project_matrix, stock_patches
 from imagefactory import opening, workspace
 from imagefactory.errors import InputError
 from imagefactory.locking import store
-from imagefactory.locking.lock import BuiltWheel, Lock, LockedSource, LockedToolchain, Resolution
+from imagefactory.locking.lock import BuiltWheel, Lock, LockedToolchain, Resolution
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog

@@ -13,7 +13,8 @@ from support.watched import NOW, SETTINGS, locked, record, write
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import gitref
 from imagefactory.locking.debian import archive
-from imagefactory.locking.lock import Deb, LockedSource
+from imagefactory.locking.lock import Deb
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix.policies import Policies
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
