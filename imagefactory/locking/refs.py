@@ -141,11 +141,12 @@ def _requirements(
             beside = str(PurePosixPath(path).parent / other[1])
             found |= _requirements(own, commit, wanted, beside)
         elif line and not line.startswith(("#", "-")):
-            found.add(_normal(line))
+            found.add(normal(line))
     return frozenset(found)
 
 
-def _normal(line: str) -> str:
+def normal(line: str) -> str:
+    """A requirement as two files can be compared by it."""
     try:
         return str(Requirement(line))
     except InvalidRequirement:

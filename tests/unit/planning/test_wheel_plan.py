@@ -198,7 +198,6 @@ def test_a_trial_adds_its_units_to_the_same_plan(lock: Lock) -> None:
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "git+https://host/other@v1"}),
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "wheel:no-such-wheel/x"}),
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "./no-such-folder"}),
-        cell(ref="git+https://host/vllm@main"),
     ],
 )
 def test_missing_sources_are_reported_with_the_line_of_the_build(lock: Lock, wanted: Cell) -> None:
