@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,8 @@ def opened(repository: str, settings: Settings) -> Iterator[Clone]:
     name = hashlib.sha256(repository.encode()).hexdigest()[:16]
     with locks.held(folder / f"{name}.lock", repository):
         clone = Clone(folder / f"{name}.git")
+        for left in (*clone.path.glob("*.lock"), *(clone.path / "refs").rglob("*.lock")):
+            left.unlink()  # of a git that was killed, as nobody else is here
         gitref.git("init", "--quiet", "--bare", str(clone.path), quiet=True)
         for key, value in {
             "remote.origin.url": repository,
@@ -99,14 +101,29 @@ class Clone:
         done = gitref.tried("-C", str(self.path), "show", f"{commit}:{path}")
         return None if _NO_FILE.search(done.err) else gitref.output(done)
 
-    def merged(self, commit: str, heads: Sequence[tuple[str, str]]) -> str:
-        """``commit`` with ``heads`` merged into it, one after the other; always the same commit.
+    def fork(self, head: str, others: Iterable[str]) -> str | None:
+        """The commit after which ``head`` has commits of its own, which none of ``others`` has.
 
-        A head is a name for people and a commit. Raises CheckFailedError for one that conflicts.
+        None if it has none.
         """
-        for name, head in heads:
+        bases = [self.git("merge-base", head, other).strip() for other in others]
+        count = {base: int(self.git("rev-list", "--count", f"{base}..{head}")) for base in bases}
+        nearest = min(count, key=lambda base: count[base])
+        return nearest if count[nearest] else None
+
+    def merged(self, commit: str, changes: Sequence[tuple[str, str]]) -> str:
+        """``commit`` with ``changes`` merged into it, one after the other; always the same commit.
+
+        A change is a name for people, and a range of commits (``BASE..HEAD``): what is older is not
+        merged, so that a pull request fits on an older release, too. Raises CheckFailedError for
+        one that conflicts.
+        """
+        for name, (base, head) in ((name, words.split("..")) for name, words in changes):
+            # `merge-tree --merge-base` is newer than Debian 12's git: make it the only parent
+            root = self._committed(f"{base}^{{tree}}")
+            ours, theirs = (self._committed(f"{one}^{{tree}}", root) for one in (commit, head))
             options = "--write-tree", "--name-only", "--no-messages", "-z"
-            done = gitref.tried("-C", str(self.path), "merge-tree", *options, commit, head)
+            done = gitref.tried("-C", str(self.path), "merge-tree", *options, ours, theirs)
             tree, *files = done.out.strip("\0").split("\0")
             if not done.ok and not files:
                 raise fail(CheckFailedError, "pr-failed", f"{name}: {done.err.strip()}", fix=_GIT)
@@ -114,9 +131,14 @@ class Clone:
                 what = f"{name} conflicts with what it is merged into: {', '.join(files[:5])}"
                 fix = "remove it, or name a ref that it is based on"
                 raise fail(CheckFailedError, "pr-conflict", what, fix=fix)
-            words = "commit-tree", tree, "-p", commit, "-p", head, "-m", f"Merge {name}"
-            commit = self.git(*words, env=_WHO).strip()
+            commit = self._committed(tree, commit)
         return commit
+
+    def _committed(self, tree: str, *parents: str) -> str:
+        """A commit of ``tree``; the same arguments give the same commit."""
+        own = self.git("rev-parse", "--verify", tree).strip()
+        words = [word for parent in parents for word in ("-p", parent)]
+        return self.git("commit-tree", own, *words, "-m", "merged", env=_WHO).strip()
 
     def pack(self, commit: str, target: Path) -> None:
         """Write the tree of ``commit`` to the tar file ``target``, as ``gitref.pack`` does.
@@ -139,9 +161,9 @@ _GIT = "it needs git 2.38 or newer: git --version"
 
 
 def pack_merged(
-    repository: str, commit: str, heads: Sequence[str], target: Path, settings: Settings
+    repository: str, commit: str, ranges: Sequence[str], target: Path, settings: Settings
 ) -> None:
-    """Write the tree of ``commit`` with ``heads`` merged into it to the tar file ``target``."""
+    """Write the tree of ``commit`` with ``ranges`` merged into it to the tar file ``target``."""
     with opened(repository, settings) as clone:
-        clone.fetch([commit, *heads])
-        clone.pack(clone.merged(commit, [(head, head) for head in heads]), target)
+        clone.fetch([commit, *(end for one in ranges for end in one.split(".."))])
+        clone.pack(clone.merged(commit, [(one, one) for one in ranges]), target)

@@ -28,6 +28,18 @@ def commit_of(repository: str, ref: str) -> str:
     raise fail(SetupError, "no-such-ref", f"{repository} has no tag or branch {ref}", fix=fix)
 
 
+def default_of(repository: str) -> str:
+    """The commit of the default branch, as 40 hex digits.
+
+    Raises SetupError if the repository has none.
+    """
+    found = _first(repository, "HEAD")
+    if found:
+        return found
+    what, fix = f"{repository} has no default branch", "name another repository"
+    raise fail(SetupError, "no-such-ref", what, fix=fix)
+
+
 def head_of(repository: str, number: int) -> str:
     """The last commit of a pull request, as 40 hex digits.
 

@@ -18,7 +18,7 @@ class LockedSource:
 
     A release's sdist has the project's name and version. The tree of a git repository has the text
     from the matrix (``git+URL@ref``) as its name, the commit as its version, and
-    ``git+URL@COMMIT`` as its URL; with ``+COMMIT`` for everything that is merged into it.
+    ``git+URL@COMMIT`` as its URL; with ``+BASE..COMMIT`` for each pull request that is merged.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][!-~]*$")]
@@ -32,10 +32,19 @@ class LockedSource:
 @STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedPull:
-    """A pull request that is merged into a ref: its number, and the commit that it ended with."""
+    """A pull request that is merged into a ref.
+
+    Its commits are those after ``base``, up to ``commit``.
+    """
 
     number: Annotated[int, Field(strict=True, ge=1)]
+    base: Commit
     commit: Commit
+
+    @property
+    def range(self) -> str:
+        """Its commits as git writes them."""
+        return f"{self.base}..{self.commit}"
 
 
 @STRICT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -42,16 +42,18 @@ def lock_ref(wanted: VllmRef, settings: Settings) -> LockedRef:
     repository, numbers = wanted.repository, wanted.prs
     with ui.step(f"fetching {wanted}"), clone.opened(repository, settings) as own:
         commit = gitref.commit_of(repository, wanted.ref)
-        pulls = [LockedPull(number=n, commit=gitref.head_of(repository, n)) for n in numbers]
-        own.fetch([commit, *(pull.commit for pull in pulls)])
+        main = gitref.default_of(repository) if numbers else commit
+        tips = {number: gitref.head_of(repository, number) for number in numbers}
+        own.fetch(list(dict.fromkeys([commit, main, *tips.values()])))
+        pulls = [_pull(own, n, tip, (commit, main), wanted) for n, tip in tips.items()]
         base = _base(own, wanted)
         if commit == base and not pulls:
             what, fix = f"{wanted} is {wanted.base} itself", f'write vllm: "{wanted.base}"'
             raise fail(InputError, "ref-is-base", what, where=str(wanted.location), fix=fix)
         version = _version(own, wanted, commit)
-        heads = [(f"pull request {pull.number}", pull.commit) for pull in pulls]
-        merged = own.merged(commit, heads)
-        if heads and not own.differing(commit, merged):
+        ranges = [pull.range for pull in pulls]
+        merged = own.merged(commit, [(f"pull request {p.number}", p.range) for p in pulls])
+        if pulls and not own.differing(commit, merged):
             ui.warn(f"{wanted.location}: the pull requests change nothing in {wanted.ref}")
         new = _requirements(own, merged, wanted)
         return LockedRef(
@@ -65,9 +67,18 @@ def lock_ref(wanted: VllmRef, settings: Settings) -> LockedRef:
             differs=tuple(own.differing(base, merged, COMPILED)[:RECORDED]),
             requires=tuple(sorted(new - _requirements(own, base, wanted))),
             source=_source(
-                own, wanted, version, merged, [commit, *(p.commit for p in pulls)], settings
+                own, wanted, version, merged, [commit, *(p.range for p in pulls)], settings
             ),
         )
+
+
+def _pull(own: Clone, number: int, tip: str, others: Iterable[str], wanted: VllmRef) -> LockedPull:
+    base = own.fork(tip, others)
+    if base is None:
+        what = f"pull request {number} has no commits that {wanted.ref} or the main branch lacks"
+        fix = f"remove it from `prs`, or name a ref that has it: {tip}"
+        raise fail(CheckFailedError, "pr-merged", what, where=str(wanted.location), fix=fix)
+    return LockedPull(number=number, base=base, commit=tip)
 
 
 def _source(
@@ -79,7 +90,7 @@ def _source(
     settings: Settings,
 ) -> LockedSource:
     with tempfile.TemporaryDirectory(prefix="imagefactory-") as name:
-        part = Path(name) / f"{PurePosixPath(wanted.repository).stem}-{merged[:12]}.tar"
+        part = Path(name) / f"{BUILT}-{merged[:12]}.tar"
         if len(commits) > 1:
             own.pack(merged, part)
         else:
@@ -240,11 +251,15 @@ def bound(cell: Cell, lock: Lock | None) -> Cell:
 
 
 def uncovered(lock: Lock, cells: Sequence[Cell]) -> Iterator[Problem]:
-    """A problem for each ref that is not locked, or that is locked but not in the matrix."""
+    """A problem for each ref that is not locked, or refused, or locked but not in the matrix."""
     wanted = [cell.ref for cell in cells if cell.ref]
     for ref in dict.fromkeys(wanted):
         if lock.ref(ref) is None:
             yield not_locked(ref)
+    for cell in cells:
+        found, resolution = cell.ref and lock.ref(cell.ref), lock.find(request_of(cell))
+        if found and resolution:
+            yield from problems(cell, found, resolution)
     for locked in lock.refs:
         if not any(locked.answers(ref) for ref in wanted):
             what = f"the ref {locked.name} is no longer used by any cell"

@@ -52,12 +52,12 @@ def _download(url: str, sha256: str, target: Path, settings: Settings) -> None:
 def _pack(url: str, path: Path, settings: Settings) -> str:
     """Pack what ``url`` names into ``path``; returns its SHA-256.
 
-    It is ``git+REPOSITORY@COMMIT``, with ``+COMMIT`` for each one that is merged into it.
+    It is ``git+REPOSITORY@COMMIT``, with ``+BASE..HEAD`` for each range that is merged into it.
     """
     repository, _, commits = url.removeprefix("git+").rpartition("@")
-    commit, *heads = commits.split("+")
-    if heads:
-        clone.pack_merged(repository, commit, heads, path, settings)
+    commit, *ranges = commits.split("+")
+    if ranges:
+        clone.pack_merged(repository, commit, ranges, path, settings)
     else:
         gitref.pack(repository, commit, path)
     return sha_of(path)

@@ -102,7 +102,7 @@ class RefEntry(Strict):
         Text,
         Field(
             description="branch, tag, or commit with all of its 40 digits",
-            pattern=r"^[A-Za-z0-9_](?:\.?[A-Za-z0-9_/-])*$",
+            pattern=r"^[A-Za-z0-9](?:\.?[A-Za-z0-9_/-])*$",
         ),
     ]
     base: Annotated[
@@ -116,7 +116,8 @@ class RefEntry(Strict):
     repository: Annotated[
         Text,
         Field(
-            description="URL of the git repository", pattern=r"^(?:https?|ssh|file)://[^\s#-]\S*$"
+            description="URL of the git repository",
+            pattern=r"^(?:https?|ssh|file)://[^\s#-][!-~]*$",
         ),
     ] = "https://github.com/vllm-project/vllm"
     tools: Annotated[

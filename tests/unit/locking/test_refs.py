@@ -93,12 +93,13 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Upstream:
     made.pull(7, {"vllm/envs.py": LINES.replace("line 2\n", "two\n")})
     made.pull(8, {"vllm/envs.py": LINES.replace("line 2\n", "zwei\n")})
     made.pull(9, {"csrc/a.cu": "three\n"})
+    made.git("update-ref", "refs/pull/5/head", "main~1")
     return made
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return settings_of(tmp_path)
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return settings_of(tmp_path_factory.mktemp("machine"))
 
 
 def wanted(upstream: Upstream, ref: str = "main", *prs: int, base: str = "0.33.0") -> VllmRef:
@@ -137,6 +138,8 @@ def test_a_branch_is_locked_as_its_commit_with_the_version_that_it_leads_to(
     assert found.base_commit == upstream.git("rev-parse", "v0.33.0^{commit}")
     assert found.answers(ref)
     assert not found.answers(replace(ref, base="0.22.1"))
+    (left,) = (settings.cache / "git").glob("*.git")
+    (left / "config.lock").touch()  # by a git that was killed
     nightly = refs.lock_ref(
         replace(ref, base=f"0.33.1.dev1+g{commit[:8]}.cu130", prs=(7,)), settings
     )
@@ -147,8 +150,9 @@ def test_pull_requests_are_merged_in_order_to_the_same_bytes_anywhere(
     upstream: Upstream, settings: Settings, tmp_path: Path
 ) -> None:
     found = refs.lock_ref(wanted(upstream, "main", 7), settings)
-    head = upstream.git("rev-parse", "pull7")
-    assert [(pull.number, pull.commit) for pull in found.pulls] == [(7, head)]
+    (pull,) = found.pulls
+    assert (pull.number, pull.commit) == (7, upstream.git("rev-parse", "pull7"))
+    assert pull.base == found.commit
     assert found.version.endswith(".pr7")
     elsewhere = replace(settings, cache=tmp_path / "elsewhere")
     source = found.source
@@ -163,11 +167,23 @@ def test_pull_requests_are_merged_in_order_to_the_same_bytes_anywhere(
     assert (tree.version, tree.released) == (found.version, False)
 
 
+def test_a_pull_request_on_a_release_brings_only_its_own_changes(
+    upstream: Upstream, settings: Settings, tmp_path: Path
+) -> None:
+    ref = wanted(upstream, "v0.33.0", 7)
+    found = refs.lock_ref(ref, settings)
+    assert found.version == f"0.33.0+g{found.commit[:9]}.pr7"
+    tree = sources.of_cell("vllm", cell_of(tmp_path, ref), locked_with(found), settings)
+    assert "two\n" in (tree.root / "vllm/envs.py").read_text()
+    assert not (tree.root / "vllm/new.py").exists()
+
+
 @pytest.mark.parametrize(
     ("ref", "prs", "base", "kind", "says"),
     [
         ("main", (7, 8), "0.33.0", CheckFailedError, "pull request 8 conflicts with what it is merged into: vllm/envs.py"),
         ("gone", (), "0.33.0", SetupError, "has no tag or branch gone"),
+        ("main", (5,), "0.33.0", CheckFailedError, "pull request 5 has no commits that main"),
         ("main", (6,), "0.33.0", SetupError, "has no pull request 6"),
         ("main", (), "0.34.0", InputError, "has no tag v0.34.0"),
         ("main", (), "0.34.0.dev1+gabcdef1", InputError, "has no commit abcdef1"),
@@ -263,8 +279,8 @@ def test_a_branch_moves_only_with_an_upgrade_and_stays_where_it_was_if_it_cannot
 
 
 @pytest.fixture(scope="module")
-def locked(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> LockedRef:
-    return refs.lock_ref(wanted(upstream, "main", 7), settings_of(tmp_path_factory.mktemp("cache")))
+def locked(upstream: Upstream, settings: Settings) -> LockedRef:
+    return refs.lock_ref(wanted(upstream, "main", 7), settings)
 
 
 def test_a_lock_with_refs_is_read_as_it_was_written(
