@@ -66,9 +66,7 @@ def lock_ref(wanted: VllmRef, settings: Settings) -> LockedRef:
             base_commit=base,
             differs=tuple(own.differing(base, merged, COMPILED)[:RECORDED]),
             requires=tuple(sorted(new - _requirements(own, base, wanted))),
-            source=_source(
-                own, wanted, version, merged, [commit, *(p.range for p in pulls)], settings
-            ),
+            source=_source(own, wanted, version, merged, [commit, *ranges], settings),
         )
 
 
