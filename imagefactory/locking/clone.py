@@ -44,14 +44,7 @@ def opened(repository: str, settings: Settings) -> Iterator[Clone]:
         clone = Clone(folder / f"{name}.git")
         for left in (*clone.path.glob("*.lock"), *(clone.path / "refs").rglob("*.lock")):
             left.unlink()  # of a git that was killed, as nobody else is here
-        gitref.git("init", "--quiet", "--bare", str(clone.path), quiet=True)
-        for key, value in {
-            "remote.origin.url": repository,
-            "remote.origin.promisor": "true",
-            "remote.origin.partialclonefilter": "tree:0",
-            "gc.auto": "0",  # a locked commit may be on no branch any more
-        }.items():
-            clone.git("config", key, value)
+        clone.set_up(repository)
         yield clone
 
 
@@ -64,6 +57,21 @@ class Clone:
     def git(self, *arguments: str, env: Mapping[str, str] | None = None) -> str:
         """What git prints. Raises SetupError if it fails."""
         return gitref.git("-C", str(self.path), *arguments, env=env, quiet=True)
+
+    def set_up(self, repository: str) -> None:
+        """Make it a partial clone of ``repository``, if it is not one yet."""
+        done = self.path / "imagefactory"
+        if done.is_file():
+            return
+        gitref.git("init", "--quiet", "--bare", str(self.path), quiet=True)
+        for key, value in {
+            "remote.origin.url": repository,
+            "remote.origin.promisor": "true",
+            "remote.origin.partialclonefilter": "tree:0",
+            "gc.auto": "0",  # a locked commit may be on no branch any more
+        }.items():
+            self.git("config", key, value)
+        done.touch()
 
     def fetch(self, commits: Sequence[str]) -> None:
         """Fetch ``commits`` with their history, and all tags of releases.
