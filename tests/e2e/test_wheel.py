@@ -210,6 +210,8 @@ def repository_of(project: Path, folder: Path) -> tuple[Path, str]:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init", "--quiet", "--initial-branch=main")
+    git("config", "uploadpack.allowFilter", "true")
+    git("config", "pack.window", "0")  # nothing is sent over a network, so compressing is a waste
     git("add", "--force", ".")
     git("commit", "--quiet", "--message", "as released")
     git("tag", "v0.22.1")
