@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
+.PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
 .PHONY: faults test-faults mutants test-mutants
 
@@ -37,7 +38,9 @@ demo: engine ## build and verify the demo cell, and show the results
 
 test: check test-unit test-faults test-mutants test-proofs test-e2e ## run all tests except the large ones
 
-check: $(BIN)/imagefactory ## run ruff and mypy
+check: $(BIN)/imagefactory ## run ruff, mypy, and linters of the workflows
+	@PATH="$$PWD/$(BIN):$$PATH" actionlint
+	@$(BIN)/zizmor --offline --quiet --no-progress .github action.yml
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -106,7 +109,37 @@ fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-# the steps of the nightly build; SELECT selects cells, TO is the repository to push to
+# VERSION is that of a release, which the wheel must have
+wheel: $(BIN)/imagefactory ## build the wheel into dist/
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	  $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/imagefactory-$(or $(VERSION),*)-py3-none-any.whl
+
+plan-check: $(BIN)/imagefactory ## check that matrix, lock and patches agree
+	@$(BIN)/imagefactory plan --check
+
+lock-check: $(BIN)/imagefactory ## check that everything in the lock is still available
+	@$(BIN)/imagefactory lock --check
+
+# the patches of every cell are tried if anything did that they depend on
+BASE ?= origin/main
+patch-check: $(BIN)/imagefactory compiler ## measure the patches that changed since BASE
+	@git diff --quiet '$(BASE)...' -- matrix.yaml wheels.lock patches || \
+	  $(BIN)/imagefactory patch check '*'
+	@git diff --name-only '$(BASE)...' -- 'patches/*/*/*' | cut -d/ -f2-3 | sort -u | \
+	  while read -r name; do test ! -d "patches/$$name" || echo "$$name"; done | \
+	  xargs --no-run-if-empty $(BIN)/imagefactory patch status
+
+# TO is the repository to push to; MAX_CELLS and MAX_MINUTES are the budget
+nightly: engine ## take over what is new, build, verify, push, and move the nightly tags
+	@$(BIN)/imagefactory nightly $(if $(TO),--to '$(TO)') \
+	  $(if $(MAX_CELLS),--max-cells $(MAX_CELLS)) $(if $(MAX_MINUTES),--max-minutes $(MAX_MINUTES))
+
+dashboard: $(BIN)/imagefactory ## write the site that shows the nights to dashboard/
+	@$(BIN)/imagefactory dashboard -o dashboard
+
+# the steps of a night by hand; SELECT selects cells, TO is the repository to push to
 lock: $(BIN)/imagefactory ## resolve all cells again
 	@$(BIN)/imagefactory lock --upgrade
 
