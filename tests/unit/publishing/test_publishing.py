@@ -224,10 +224,12 @@ def cell(*tags: str) -> CellPlan:
     return replace(made, cell=own, build_key=key, labels=labels)
 
 
-def push(pushing: Pushing, ready: list[tuple[CellPlan, ImageInfo]], *more: Path) -> Delivery:
-    """Push to the fake registry; ``more`` is the folder of receipts."""
+def push(
+    pushing: Pushing, ready: list[tuple[CellPlan, ImageInfo]], receipts: Path = Path("none")
+) -> Delivery:
+    """Push to the fake registry."""
     repository = f"{pushing.registry.address}/me/vllm"
-    return publishing.push(pushing, ready, repository, *(more or (Path("none"),)), pushing.loans)
+    return publishing.push(pushing, ready, repository, receipts, pushing.loans)
 
 
 def test_a_blob_is_sent_once_to_a_repository(pushing: Pushing) -> None:
