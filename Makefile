@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
-.PHONY: faults test-faults mutants test-mutants
+.PHONY: faults kills test-faults mutants test-mutants
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,6 +68,9 @@ test-faults: $(BIN)/imagefactory ## attack the factory, in short
 
 faults: $(BIN)/imagefactory ## attack the factory with COUNT faults of each kind, made from SEED
 	@$(FAULTS) --seed $(or $(SEED),0) --count $(or $(COUNT),1000) $(NAMES)
+
+kills: engine ## kill nights and pushes at COUNT points, drawn from SEED, by SIGKILL
+	@KILLS=$(or $(COUNT),20) SEED=$(or $(SEED),0) $(BIN)/pytest -m e2e tests/e2e/test_nightly.py -k killed
 
 # COUNT mutants of each of the factory's ROOMS are drawn with SEED. The short form does not find out
 # which tests call what: a mutant may survive it for lack of time

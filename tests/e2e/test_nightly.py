@@ -1,6 +1,6 @@
 """`imagefactory nightly` as a process, with a real engine and a real registry, killed by SIGKILL.
 
-KILLS=20 kills it at more points, and SEED=1 at others.
+`make kills` kills it at more points.
 """
 
 from __future__ import annotations
