@@ -35,25 +35,19 @@ class Night:
 
     Attributes:
         record: what the night itself recorded.
+        id: what links to it name.
+        day: on which it began, UTC.
         cells: by name; of a night without anything new, those of the night before.
         patches: the states that were measured in it, or before.
         changes: since the night before.
     """
 
     record: Record
+    id: str
+    day: date
     cells: Mapping[str, CellRecord]
     patches: Patches
     changes: tuple[Change, ...] = ()
-
-    @property
-    def id(self) -> str:
-        """What links to it name."""
-        return f"n{self.record.name.partition('.')[0]}"
-
-    @property
-    def day(self) -> date:
-        """The day on which it began, UTC."""
-        return self.record.began.astimezone(UTC).date()
 
     @property
     def minutes(self) -> float:
@@ -89,7 +83,16 @@ def of(records: Iterable[Record]) -> History:
         measured = {(one.patch, one.version): one.state for one in record.patches}
         new = patches | measured if measured else patches
         changes = between(before, cells, patches, new) if nights else ()
-        nights.append(Night(record=record, cells=cells, patches=new, changes=changes))
+        nights.append(
+            Night(
+                record=record,
+                id=f"n{record.name.partition('.')[0]}",
+                day=record.began.astimezone(UTC).date(),
+                cells=cells,
+                patches=new,
+                changes=changes,
+            )
+        )
         patches = new
     names = dict.fromkeys(name for night in reversed(nights) for name in night.cells)
     return History(nights=tuple(nights), cells=tuple(names))

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from packaging.version import InvalidVersion, Version
 
 from imagefactory.dashboard import comparing, plots
@@ -126,10 +126,10 @@ def _environment() -> jinja2.Environment:
         "size": size,
         "minutes": minutes,
         "state": state_of,
-        "month": month_of,
+        "page": page_of,
         "short": short,
     }
-    env.globals |= {"grid_cell": grid_cell, "months_of": months_of, "plots": plots}
+    env.globals |= {"grid_row": grid_row, "months_of": months_of, "plots": plots}
     return env
 
 
@@ -159,8 +159,13 @@ def minutes(cell: CellRecord) -> str:
 
 
 def month_of(night: Night) -> str:
-    """The month of a night, which has a page."""
+    """The month of a night."""
     return f"{night.day:%Y-%m}"
+
+
+def page_of(night: Night) -> str:
+    """The page that has the night."""
+    return f"nights-{month_of(night)}.html"
 
 
 def months_of(nights: Sequence[Night]) -> list[tuple[str, int]]:
@@ -168,23 +173,28 @@ def months_of(nights: Sequence[Night]) -> list[tuple[str, int]]:
     return [(month, len(own)) for month, own in _by_month(nights)]
 
 
-def grid_cell(cell: CellRecord | None, link: str, *, full: bool) -> Markup:
-    """A cell of a grid: its state; ``full`` with size and minutes. What broke is a link."""
-    if cell is None:
-        return Markup("<td></td>")
-    href = "" if cell.state.green else link
-    more = (size(cell), minutes(cell)) if full else ()
-    return _grid_cell(cell.state, state_of(cell), href, *more)
+def grid_row(name: str, nights: Sequence[Night], page: str, *, full: bool) -> Markup:
+    """The cells of a row of a grid; ``page`` has the nights, else those of their months do."""
+    row = []
+    for night in nights:
+        cell = night.cells.get(name)
+        if cell is None:
+            row.append("<td></td>")
+            continue
+        # what broke is a link to why
+        link = "" if cell.state.green else f"{page or page_of(night)}#{night.id}"
+        more = (size(cell), minutes(cell)) if full else ()
+        row.append(_grid_cell(cell.state, state_of(cell), link, *more))
+    return Markup("".join(row))  # noqa: S704 - escaped below
 
 
 @cache
-def _grid_cell(state: CellState, text: str, href: str, *more: str) -> Markup:
-    inner = Markup("<i>{}</i>").format(text)  # the style sheet shows its symbol instead
-    if href:
-        inner = Markup('<a href="{}" title="{}">{}</a>').format(href, text, inner)
-    for one in more:
-        inner += Markup("<b>{}</b>").format(one)
-    return Markup('<td class="{}">{}</td>').format(state, inner)
+def _grid_cell(state: CellState, text: str, link: str, *more: str) -> str:
+    inner = f"<i>{escape(text)}</i>"  # the style sheet shows its symbol instead
+    if link:
+        inner = f'<a href="{escape(link)}" title="{escape(text)}">{inner}</a>'
+    lines = "".join(f"<b>{escape(one)}</b>" for one in more)
+    return f'<td class="{state}">{inner}{lines}</td>'
 
 
 def _is_in(name: str, nights: Iterable[Night]) -> bool:

@@ -72,7 +72,9 @@ def year(nights: int = 365, cells: int = 50, seed: int = 0) -> Iterator[Record]:
         patches = tuple(
             PatchRecord(
                 patch=name,
-                version=release(day) if name.startswith("vllm") else f"0.{6 + day // 200}.{day // 40}",
+                version=release(day)
+                if name.startswith("vllm")
+                else f"0.{6 + day // 200}.{day // 40}",
                 state=drawn.choice(("needed", "needed", "obsolete", "n/a", "conflict")),
             )
             for name in (PATCHES if day % 20 == 0 and not quiet else ())
@@ -103,7 +105,11 @@ class _Cell:
     """A made-up cell, whose image changes now and then."""
 
     def __init__(self, number: int, drawn: random.Random) -> None:
-        self.name, self.number, self.drawn = f"gb10-{number:02d}-vllm-cu13{number % 3}", number, drawn
+        self.name, self.number, self.drawn = (
+            f"gb10-{number:02d}-vllm-cu13{number % 3}",
+            number,
+            drawn,
+        )
         self.key, self.size, self.left = "", 11e9 + number * 1e8, 0
 
     @property
@@ -131,7 +137,10 @@ class _Cell:
             )
         builds = drawn.random() < 0.15 or not self.key
         if builds:
-            self.key, self.size = f"{drawn.getrandbits(256):064x}", self.size * drawn.uniform(0.99, 1.012)
+            self.key, self.size = (
+                f"{drawn.getrandbits(256):064x}",
+                self.size * drawn.uniform(0.99, 1.012),
+            )
         return cell(
             self.name,
             "pushed" if builds else "unchanged",
