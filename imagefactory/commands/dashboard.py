@@ -35,9 +35,9 @@ def dashboard_command(
     done = dashboard.write(
         out,
         nightly.folder_of(workspace) / record.FOLDER,
-        workspace.settings.receipts,
         workspace.project.name,
         datetime.now(UTC),
+        settings=workspace.settings,
     )
     if json:
         rows = [problem.as_dict() for problem in done.problems]

@@ -159,7 +159,7 @@ def between(
 
 def _of_cell(before: CellRecord | None, after: CellRecord | None) -> Sequence[tuple[str, str, str]]:
     """Kind, what, and the cell as it is shown there."""
-    if before is after:
+    if before is after or _is_equal(before, after):
         return ()
     if after is None:
         return (("cells", "removed", before.name if before else ""),)
@@ -176,6 +176,19 @@ def _of_cell(before: CellRecord | None, after: CellRecord | None) -> Sequence[tu
     if has_other_image(before, after):
         found.append(("images", "new image", name))
     return found
+
+
+def _is_equal(before: CellRecord | None, after: CellRecord | None) -> bool:
+    """Whether two green cells are the same; most are, so this is asked first."""
+    return (
+        before is not None
+        and after is not None
+        and before.build_key == after.build_key
+        and before.digest == after.digest
+        and before.versions == after.versions
+        and before.state.green
+        and after.state.green
+    )
 
 
 def _health(cell: CellRecord) -> str:

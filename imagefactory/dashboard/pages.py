@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache as cached
 from itertools import groupby
 from pathlib import Path
 
@@ -63,9 +63,9 @@ class Site:
     written: datetime
 
 
-def render(site: Site) -> Iterator[tuple[str, str]]:
-    """The name and the text of each page."""
-    history, env = site.history, _environment()
+def render(site: Site, cache: Path) -> Iterator[tuple[str, str]]:
+    """The name and the text of each page; ``cache`` is a folder for compiled templates."""
+    history, env = site.history, _environment(cache)
     common = {
         "site": site,
         "history": history,
@@ -111,11 +111,13 @@ def render(site: Site) -> Iterator[tuple[str, str]]:
     )
 
 
-@cache
-def _environment() -> jinja2.Environment:
+@cached
+def _environment(folder: Path) -> jinja2.Environment:
+    folder.mkdir(parents=True, exist_ok=True)
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
+        bytecode_cache=jinja2.FileSystemBytecodeCache(str(folder)),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -188,7 +190,7 @@ def grid_row(name: str, nights: Sequence[Night], page: str, *, full: bool) -> Ma
     return Markup("".join(row))  # noqa: S704 - escaped below
 
 
-@cache
+@cached
 def _grid_cell(state: CellState, text: str, link: str, *more: str) -> str:
     inner = f"<i>{escape(text)}</i>"  # the style sheet shows its symbol instead
     if link:

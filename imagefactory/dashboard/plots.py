@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import TypeVar
 
 #: Units of a plot; the page stretches it.
 WIDTH, HEIGHT = 360, 60
+T = TypeVar("T")
+Scale = Callable[[T], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,6 @@ class Plot:
         first: day at the left edge.
         last: day at the right edge.
         latest: the last known value.
-        marks: where single values stand that have no neighbour to draw a line to.
     """
 
     path: str
@@ -33,7 +35,6 @@ class Plot:
     first: date
     last: date
     latest: float = 0
-    marks: tuple[tuple[float, float], ...] = ()
 
 
 def line(days: Sequence[date], values: Sequence[float | None]) -> Plot:
@@ -41,14 +42,13 @@ def line(days: Sequence[date], values: Sequence[float | None]) -> Plot:
     known = [value for value in values if value is not None]
     least, most = (min(known), max(known)) if known else (0, None)
     x, y = _x(days), _y(least, most if most is not None else 0)
-    parts, marks = list[str](), list[tuple[float, float]]()
-    run = list[tuple[float, float]]()
+    parts = list[str]()
+    run = list[tuple[date, float]]()
     for day, value in [*zip(days, values, strict=True), (days[-1], None)]:
         if value is not None:
-            run.append((x(day), y(value)))
+            run.append((day, value))
         elif run:
-            parts.append(_steps(run))
-            marks += run if len(run) == 1 else []
+            parts.append(_steps(run, x, y))
             run = []
     return Plot(
         path="".join(parts),
@@ -57,7 +57,6 @@ def line(days: Sequence[date], values: Sequence[float | None]) -> Plot:
         first=days[0],
         last=days[-1],
         latest=known[-1] if known else 0,
-        marks=tuple(marks),
     )
 
 
@@ -81,22 +80,23 @@ def bars(days: Sequence[date], values: Sequence[float | None], most: float = 0) 
     )
 
 
-def _steps(run: Sequence[tuple[float, float]]) -> str:
-    """A path; points between equal neighbours are left out."""
-    (x, y), text = run[0], f"M{run[0][0]:.1f} {run[0][1]:.1f}"
-    for x, new in run[1:]:
-        if new != y:
-            text += f"H{x:.1f}V{new:.1f}"
-            y = new
-    return f"{text}H{x:.1f}"
+def _steps(run: Sequence[tuple[date, float]], x: Scale[date], y: Scale[float]) -> str:
+    """A path; points between equal neighbours are left out. A single value is a short line."""
+    (day, value), *others = run
+    parts = [f"M{x(day) - 1:.1f} {y(value):.1f}"]
+    for day, new in others:
+        if new != value:
+            parts.append(f"H{x(day):.1f}V{y(new):.1f}")
+            value = new
+    return "".join([*parts, f"H{x(day) + 1:.1f}"])
 
 
-def _x(days: Sequence[date]) -> Callable[[date], float]:
+def _x(days: Sequence[date]) -> Scale[date]:
     length = max((days[-1] - days[0]).days, 1)
     return lambda day: 2 + (day - days[0]).days * (WIDTH - 4) / length
 
 
-def _y(least: float, most: float) -> Callable[[float], float]:
+def _y(least: float, most: float) -> Scale[float]:
     span = most - least
     # equal values are a line in the middle
     return lambda value: HEIGHT - 3 - (HEIGHT - 6) * ((value - least) / span if span else 0.5)

@@ -47,7 +47,10 @@ class CellState(StrEnum):
     @property
     def green(self) -> bool:
         """Whether its image is as it should be."""
-        return self in (CellState.PUSHED, CellState.VERIFIED, CellState.UNCHANGED)
+        return self in _GREEN
+
+
+_GREEN = frozenset({CellState.PUSHED, CellState.VERIFIED, CellState.UNCHANGED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
