@@ -54,6 +54,11 @@ function element(tag, ...children) {
   return made;
 }
 
+function shown(what, cells) {
+  const count = cells.length > 6 ? ` (${cells.length} cells)` : "";
+  return cells.length ? `${what}${count}: ${cells.join(", ")}` : what;
+}
+
 function show() {
   const [a, b] = location.hash.slice(1).split("..");
   if (ids.includes(a)) from.value = a;
@@ -64,7 +69,7 @@ function show() {
   result.replaceChildren(found.length === 0 ? element("p", "Nothing changed.") : element("ul",
     ...kinds.map((kind) => element("li", element("strong", kind), element("ul",
       ...found.filter(([own]) => own === kind).map(([, what, cells]) =>
-        element("li", cells.length ? `${what}: ${cells.join(", ")}` : what)))))));
+        element("li", shown(what, cells))))))));
 }
 
 from.value = ids[Math.max(ids.length - 2, 0)];
