@@ -216,15 +216,19 @@ def _image_of(name: str, site: Site) -> Mapping[str, object]:
     """The digest and receipt of a cell's image, and the night that made it."""
     cell = site.history.last.cells[name]
     receipt = f"{cell.digest.replace(':', '-')}.json" if cell.digest else ""
-    night: Night | None = None
-    for one in reversed(site.history.nights):
-        found = one.cells.get(name)
-        if found is None or not found.state.green:
-            break
-        if found.state is not CellState.UNCHANGED:
-            night = one
-            break
-    return {"receipt": receipt if receipt in site.receipts else "", "night": night}
+    made = (CellState.PUSHED, CellState.VERIFIED)
+    nights = (
+        night
+        for night in reversed(site.history.nights)
+        if (one := night.cells.get(name)) and one.state in made
+    )
+    night = next(nights, None) if cell.state.green else None
+    # another image would have been made by something else than a night
+    is_same = night is not None and night.cells[name].build_key == cell.build_key
+    return {
+        "receipt": receipt if receipt in site.receipts else "",
+        "night": night if is_same else None,
+    }
 
 
 def _trend(name: str, nights: Sequence[Night]) -> Mapping[str, plots.Plot]:

@@ -215,7 +215,7 @@ def test_damaged_records_are_each_one_error_and_the_other_nights_are_shown(run: 
     assert "Traceback" not in done.err
     text = Page(Path("site/index.html")).text
     assert text.count("A night is missing here:") == 2
-    assert "1 nights are recorded" in text
+    assert "the first night that is recorded" in text
 
 
 @pytest.mark.parametrize(
