@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
-.PHONY: faults kills test-faults mutants test-mutants
+.PHONY: bench-dashboard browser faults kills test-faults mutants test-mutants
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,6 +53,13 @@ compiler:
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends cmake g++ >/dev/null; } \
 	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
 
+# tests of the dashboard look at it in a browser
+browser:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } \
+	  >/dev/null || { echo "installing Chromium for the tests"; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
+	  || { echo "the tests need Chromium: install it" >&2; exit 3; }
+
 # one process more than there are cores, for some tests wait
 PARALLEL = $(BIN)/pytest -n $$(($$(nproc) + 1))
 test-unit: $(BIN)/imagefactory compiler ## run the unit tests, which need no engine
@@ -86,7 +93,7 @@ test-mutants: $(BIN)/imagefactory compiler ## mutate the factory's code, in shor
 E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
-test-e2e: engine compiler ## a real engine, a real registry, real servers
+test-e2e: engine compiler browser ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	  $(E2E) $(SOURCES) >"$$logs/sources" 2>&1 & sources=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \
@@ -167,6 +174,9 @@ bench: engine ## compare a cell with other ways to build it; write docs/benchmar
 bench-disk: engine ## measure the disk space and time of a cold build of CELL; write PAGE
 	@$(BIN)/python benchmarks/disk.py --select '$(or $(CELL),$(DEMO))' \
 	  --markdown $(or $(PAGE),docs/benchmarks-disk.md)
+
+bench-dashboard: $(BIN)/imagefactory ## measure the dashboard of a year of 50 cells
+	@PYTHONPATH=tests $(BIN)/python benchmarks/dashboard.py
 
 down: ## stop the private engine
 	@scripts/engine down

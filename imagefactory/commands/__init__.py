@@ -19,6 +19,7 @@ COMMANDS = (
     "rollback",
     "history",
     "nightly",
+    "dashboard",
     "inspect",
     "diff",
     "rebuild",
