@@ -103,9 +103,14 @@ class Site:
         return plan
 
     def digests(self, engine: Engine) -> dict[str, str]:
-        """The digest of each tag in the registry; records of moves without their time."""
+        """The digest of each tag in the registry; records of moves without their time.
+
+        Lists of what is attached to an image, which are tags in this registry, are left out.
+        """
         registries, found = engine.registries, {}
         for name in registries.tags(self.repository):
+            if name.startswith("sha256-"):
+                continue
             document = registries.document(f"{self.repository}:{name}")
             assert document is not None
             record = tags.parse_record(name)
