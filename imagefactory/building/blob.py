@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections import deque
@@ -64,7 +65,10 @@ def write(archive: Iterable[bytes], out: IO[bytes]) -> dict[str, Any]:
         found = ".".join(map(str, zstandard.ZSTD_VERSION))
         what = f"zstd {found} is installed, and would compress layers to other bytes"
         raise fail(SetupError, "zstd-version", what, fix=f"install {LIBRARY}")
-    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
+    # with threads the result is another one than without, but the same for any number of them
+    threads = os.cpu_count() or 1
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, threads=threads)
+    stream = compressor.compressobj()
     stored, unpacked, size = hashlib.sha256(), hashlib.sha256(), 0
 
     def put(data: bytes) -> int:
@@ -73,7 +77,7 @@ def write(archive: Iterable[bytes], out: IO[bytes]) -> dict[str, Any]:
 
     def add(piece: bytes) -> int:
         unpacked.update(piece)
-        return put(compressor.compress(piece))
+        return put(stream.compress(piece))
 
     with ThreadPoolExecutor(1) as behind:  # compresses while the next piece is read
         waiting: deque[Future[int]] = deque()
@@ -82,7 +86,7 @@ def write(archive: Iterable[bytes], out: IO[bytes]) -> dict[str, Any]:
             if len(waiting) > AHEAD:
                 size += waiting.popleft().result()
         size += sum(one.result() for one in waiting)
-    size += put(compressor.flush())
+    size += put(stream.flush())
     return {
         "digest": f"sha256:{stored.hexdigest()}",
         "size": size,

@@ -6,12 +6,15 @@ A wheel is identified by its hash; it does not matter which of them serves it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urljoin
 
 from imagefactory import __version__
 from imagefactory.errors import Problem, SetupError
@@ -21,7 +24,9 @@ from imagefactory.system import index_errors, web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
+    from requests import Response
 
+Read = TypeVar("Read")
 THREADS = 16
 
 
@@ -38,12 +43,30 @@ class Page:
         return self.error.what if self.error else ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Where wanted files of one project are, by SHA-256; ``error`` as in ``Page``."""
+
+    urls: Mapping[str, str]
+    error: Problem | None = None
+
+
 def pages(index: str, projects: Iterable[str], settings: Settings) -> dict[str, Page]:
     """The pages of ``projects`` on a simple index, fetched in parallel.
 
     A page that has not changed since the last time is not sent again (ETag). An index that is down
     is reported in the pages, not raised.
     """
+    return _each(index, projects, settings, _page)
+
+
+def _each(
+    index: str,
+    projects: Iterable[str],
+    settings: Settings,
+    read: Callable[[PyPISimple, str], Read],
+) -> dict[str, Read]:
+    """What ``read`` makes of the page of each project."""
     from pypi_simple import PyPISimple  # noqa: PLC0415 - takes 100 ms
 
     from imagefactory.system.kept_answers import Keeping  # noqa: PLC0415 - as above
@@ -54,7 +77,7 @@ def pages(index: str, projects: Iterable[str], settings: Settings) -> dict[str, 
         ThreadPoolExecutor(THREADS) as pool,
     ):
         names = list(dict.fromkeys(projects))
-        return dict(zip(names, pool.map(lambda name: _page(client, name), names), strict=True))
+        return dict(zip(names, pool.map(lambda name: read(client, name), names), strict=True))
 
 
 def _page(client: PyPISimple, name: str) -> Page:
@@ -69,6 +92,59 @@ def _page(client: PyPISimple, name: str) -> Page:
         return Page()
     except (requests.RequestException, ValueError) as error:
         return Page(error=index_errors.of_request(client.get_project_url(name), error))
+
+
+def _find(
+    index: str,
+    wheels: Sequence[Wheel],
+    settings: Settings,
+    found: Callable[[str, str], object] = lambda *_: None,
+) -> list[Found]:
+    """Which of ``wheels`` an index has, and where; ``found`` is called with each hash and URL.
+
+    A page lists thousands of files: of JSON, only those that are wanted are looked at.
+    """
+    wanted = {wheel.sha256 for wheel in wheels}
+    names = dict.fromkeys(wheel.name for wheel in wheels)
+
+    def read(client: PyPISimple, name: str) -> Found:
+        import requests  # noqa: PLC0415 - as above
+
+        url = client.get_project_url(name)
+        try:
+            with web.waiting(client.endpoint):
+                answer = web.with_retries(lambda: _get(client, url))
+            here = _urls(answer, name, wanted)
+        except (requests.RequestException, ValueError) as error:
+            return Found(urls={}, error=index_errors.of_request(url, error))
+        for sha, address in here.items():
+            found(sha, address.partition("#")[0])
+        return Found(urls=here)
+
+    return [*_each(index, names, settings, read).values()]
+
+
+def _get(client: PyPISimple, url: str) -> Response:
+    accept = {"Accept": client.accept}
+    answer = client.s.get(url, headers=accept, timeout=web.timeout())
+    if answer.status_code != HTTPStatus.NOT_FOUND:
+        answer.raise_for_status()
+    return answer
+
+
+def _urls(answer: Response, name: str, wanted: set[str]) -> dict[str, str]:
+    """Where a page says the ``wanted`` hashes are. Raises ValueError for what is no such page."""
+    from pypi_simple import ProjectPage  # noqa: PLC0415 - as above
+
+    if answer.status_code == HTTPStatus.NOT_FOUND:
+        return {}
+    if "json" in answer.headers.get("content-type", ""):
+        with suppress(KeyError, TypeError, AttributeError):
+            rows = ((row["hashes"].get("sha256"), row["url"]) for row in answer.json()["files"])
+            return {sha: urljoin(answer.url, url) for sha, url in rows if sha in wanted}
+    files = ProjectPage.from_response(answer, name).packages
+    found = {file.digests.get("sha256", ""): file.url for file in files}
+    return {sha: url for sha, url in found.items() if sha in wanted}
 
 
 def faults(names: Sequence[str], settings: Settings) -> list[Problem]:
@@ -101,24 +177,21 @@ def local(wheel: Wheel, folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def urls(wheels: Iterable[Wheel], settings: Settings) -> dict[str, str]:
-    """Where the files of ``wheels`` are, by their SHA-256: the first index that has a hash counts.
+def urls(wheels: Iterable[Wheel], settings: Settings, found: Callable[[str, str], object]) -> None:
+    """Call ``found`` with the SHA-256 and the URL of each of ``wheels``, as pages are read.
 
-    Raises SetupError for those that no index has.
+    The first index that has a hash counts; pages are read in the order of ``wheels``. Raises
+    SetupError for those that no index has.
     """
-    left, found = {wheel.sha256: wheel for wheel in wheels}, dict[str, str]()
+    left = {wheel.sha256: wheel for wheel in wheels}
     for index in settings.indexes:
         if not left:
             break
-        names = sorted({wheel.name for wheel in left.values()})
-        for page in pages(index, names, settings).values():
-            for file in page.files:
-                sha = file.digests.get("sha256", "")
-                if left.pop(sha, None):
-                    found[sha] = file.url.partition("#")[0]
+        for one in _find(index, list(left.values()), settings, found):
+            for sha in one.urls:
+                left.pop(sha, None)
     if left:
         raise SetupError(missing(left.values(), settings))
-    return found
 
 
 def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
@@ -146,11 +219,11 @@ def missing(wheels: Iterable[Wheel], settings: Settings) -> list[Problem]:
     for index in settings.indexes:
         if not left:
             break
-        found = pages(index, sorted({wheel.name for wheel in left.values()}), settings)
-        problems = [page.problem for page in found.values() if page.problem]
+        found = _find(index, list(left.values()), settings)
+        problems = [one.error.what for one in found if one.error]
         if problems:
             down[index] = problems[0]
-        served = {file.digests.get("sha256") for page in found.values() for file in page.files}
+        served = {sha for one in found for sha in one.urls}
         left = {sha: wheel for sha, wheel in left.items() if sha not in served}
     not_found = sorted(left.values(), key=lambda wheel: wheel.filename)
     return unreachable + [_not_found(wheel, down, settings) for wheel in not_found]

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -106,27 +106,56 @@ class Collection:
         self._settings = settings
         self._found: dict[str, Future[Path]] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(AT_ONCE)
+        self._looking, self._pool = ThreadPoolExecutor(1), ThreadPoolExecutor(AT_ONCE)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._looking, self._pool):
+            pool.shutdown(cancel_futures=True)
 
     def fetch(self, wheels: Iterable[Wheel]) -> None:
-        """Begin to fetch ``wheels``. Raises SetupError for those that are not available."""
+        """Begin to fetch ``wheels``, in this order; a download begins when its URL is known."""
         with self._lock:
             new = {one.sha256: one for one in wheels if one.sha256 not in self._found}
-            here = {sha: path for sha, one in new.items() if (path := self._here(one))}
-            left = [one for sha, one in new.items() if sha not in here and not _is_own(one)]
-            urls = indexes.urls(left, self._settings)
-            for sha, one in new.items():
-                self._found[sha] = self._pool.submit(self._file, one, here.get(sha), urls.get(sha))
+            self._found |= {sha: Future() for sha in new}
+        if new:
+            self._looking.submit(self._look_up, new)
 
     def path(self, wheel: Wheel) -> Path:
-        """The file of a wheel, once it is there. Raises SetupError if it cannot be had."""
+        """The file of a wheel, once it is there.
+
+        Raises SetupError if it cannot be had; what no index has is reported together.
+        """
         return self._found[wheel.sha256].result()
+
+    def _look_up(self, wheels: Mapping[str, Wheel]) -> None:
+        """Find each of ``wheels`` on this machine, at its own address or on an index."""
+        left = dict(wheels)
+
+        def begin(sha: str, url: str | None) -> None:
+            if wheel := left.pop(sha, None):
+                self._pool.submit(self._settle, wheel, url)
+
+        try:
+            for sha, wheel in wheels.items():
+                if here := self._here(wheel):
+                    del left[sha]
+                    self._found[sha].set_result(here)
+                elif _is_own(wheel):
+                    begin(sha, None)
+            indexes.urls(list(left.values()), self._settings, begin)
+        except BaseException as error:  # noqa: BLE001 - raised where the file is wanted
+            for sha in left:
+                self._found[sha].set_exception(error)
+
+    def _settle(self, wheel: Wheel, url: str | None) -> None:
+        future = self._found[wheel.sha256]
+        try:
+            future.set_result(self._file(wheel, url))
+        except BaseException as error:  # noqa: BLE001 - as above
+            future.set_exception(error)
 
     def _here(self, wheel: Wheel) -> Path | None:
         """The file on this machine; a kept one that is damaged is removed, to be fetched again."""
@@ -136,9 +165,7 @@ class Collection:
             kept.unlink(missing_ok=True)
         return found
 
-    def _file(self, wheel: Wheel, here: Path | None, url: str | None) -> Path:
-        if here:
-            return here
+    def _file(self, wheel: Wheel, url: str | None) -> Path:
         if url is None:
             path = file_of(wheel, self._settings)
             if sha_of(path) != wheel.sha256:

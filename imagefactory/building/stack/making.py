@@ -104,13 +104,14 @@ class Maker:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool, self._step(missing, wanted):
             self._files.fetch(wanted)
             made = dict(zip(names, pool.map(self._installed, names), strict=True))
-        torch, report = self._belt()
+            sources = pool.submit(self._sources)
+            torch, report = self._belt()
         found = [(name, made[name]) for name in self._lists]
         if report.pop("restored"):
             found.append(("torch, where it had been replaced", torch))
         if self._plan.toolchain:
             found.insert(0, ("compilers", self._compilers(self._plan.toolchain)))
-        return Above(layers=tuple(found), sources=self._sources(), report=report)
+        return Above(layers=tuple(found), sources=sources.result(), report=report)
 
     def _step(self, missing: Sequence[str], wanted: Sequence[Wheel]) -> Step:
         if not missing:

@@ -10,9 +10,10 @@ bytes on any machine. Layers are kept by what decides their content.
 
 from __future__ import annotations
 
+import gc
 import zipfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,7 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
     kept = kept or settings.cache / LAYERS
     kept.mkdir(parents=True, exist_ok=True)
     below = bottom.make(plan.base, kept, settings)
-    with ExitStack() as opened, wheelhouse.Collection(settings) as files:
+    with ExitStack() as opened, wheelhouse.Collection(settings) as files, _without_collection():
         try:
             above = Maker(plan, kept, files, opened).make()
         except zipfile.BadZipFile as error:
@@ -71,6 +72,18 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
         sources=f"{LAYOUT}{sources}@{layout.write(sources, [above.sources], platform)}",
         report=above.report,
     )
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection: it would visit the many objects of trees, which form no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def folders_of(plan: CellPlan) -> set[str]:

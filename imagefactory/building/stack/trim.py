@@ -25,7 +25,9 @@ COMPILERS = re.compile(
 )
 _TEST_FILE = re.compile(r"(?:test_.*|.*_tests?|conftest)\.py")
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
-_TESTS = re.compile(rb"\btests?\b")
+# patterns that begin with a literal are found ten times as fast as one that begins with \b
+_TESTS = re.compile(rb"tests?\b")
+_BELOW = re.compile(rb"\.tests?\b")
 _STRING = re.compile(rb"""["']((?:\w+\.)+tests?(?:\.\w+)*)["']""")
 
 
@@ -82,12 +84,26 @@ def _imported(layer: Layer) -> set[str]:
         entry = layer.files[name]
         data = entry.read()
         layer.files[name] = replace(entry, content=data)  # it is written later, too
-        if b"test" not in data or not _TESTS.search(data):
+        if not _names_tests(data):
             continue
-        found |= {text.decode().replace(".", "/") for text in _STRING.findall(data)}
-        if any(_TESTS.search(line) for line in _IMPORT.findall(data)):
+        found |= set(_strings(data))
+        if any(map(_names_tests, _IMPORT.findall(data))):
             found |= set(_imports(data, name.split("/")[:-1]))
     return found
+
+
+def _names_tests(data: bytes) -> bool:
+    """Whether the word ``test`` or ``tests`` is in ``data``."""
+    before = (data[match.start() - 1 : match.start()] for match in _TESTS.finditer(data))
+    return any(not (byte.isalnum() or byte == b"_") for byte in before)
+
+
+def _strings(data: bytes) -> Iterator[str]:
+    """The modules of tests that strings in the source ``data`` name, as paths."""
+    for match in _BELOW.finditer(data):
+        quote = max(data.rfind(mark, 0, match.start()) for mark in (b'"', b"'"))
+        if quote >= 0 and (string := _STRING.match(data, quote)):
+            yield string[1].decode().replace(".", "/")
 
 
 def _imports(data: bytes, package: list[str]) -> Iterator[str]:

@@ -123,7 +123,7 @@ class Wheels:
     def _look_up(self, wheels: Iterable[Wheel]) -> None:
         """Find the URLs of wheels that are not on this machine."""
         left = [w for w in wheels if w.sha256 not in self._urls and not self._is_here(w)]
-        self._urls |= indexes.urls(left, self._settings)
+        indexes.urls(left, self._settings, self._urls.__setitem__)
 
     def _is_here(self, wheel: Wheel) -> bool:
         try:

@@ -41,6 +41,17 @@ def test_the_bytes_do_not_depend_on_the_pieces_in_which_an_archive_comes(
         assert compressed(*chunks)[1] == compressed(*pieces)[1]
 
 
+def test_the_bytes_do_not_depend_on_the_number_of_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = b"".join(hashlib.sha512(bytes([n % 256, n // 256])).digest() for n in range(60_000))
+    made = []
+    for number in (None, 1, 3):
+        monkeypatch.setattr("os.cpu_count", lambda number=number: number)
+        made.append(compressed(data)[1])
+    assert made[0] == made[1] == made[2]
+
+
 def test_another_release_of_the_compressor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zstandard, "ZSTD_VERSION", (1, 5, 6))
     with pytest.raises(SetupError, match=r"zstd 1\.5\.6 is installed"):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagefactory.building.stack import trim
 from imagefactory.building.tree import Kind, Tree
@@ -68,6 +71,14 @@ def test_tests_that_a_module_imports_in_any_way_stay(layer: Tree) -> None:
         write(layer, f"{name}/__init__.py", text=text)
         write(layer, f"{name}/sub/tests/test_a.py", f"{name}/sub/tests/helper.py")
     assert cut(layer) == []
+
+
+@given(st.lists(st.sampled_from(["'", '"', ".", "a", "test", "tests", "_", " ", "\n"])))
+def test_words_and_strings_are_found_as_by_one_pattern(parts: list[str]) -> None:
+    data = "".join(parts).encode()
+    assert trim._names_tests(data) == bool(re.search(rb"\btests?\b", data))
+    found = {text.decode().replace(".", "/") for text in trim._STRING.findall(data)}
+    assert found <= set(trim._strings(data))
 
 
 def test_a_module_of_another_package_keeps_tests_too(layer: Tree) -> None:
