@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from support.recorded import cell, failure, night
@@ -43,7 +44,7 @@ def test_of_a_day_only_the_runs_that_did_something_are_shown() -> None:
     ],
 )
 def test_a_size_is_carried_over_only_for_the_same_image(
-    now: dict[str, object], size: int | None
+    now: dict[str, Any], size: int | None
 ) -> None:
     later = cell(state="unchanged", size=None, **now)
     assert history.of([night(0, cell()), night(1, later)]).last.cells[NAME].size == size

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from support.recorded import HOSTILE, cell, failure, night, write
@@ -140,8 +140,8 @@ def test_a_page_can_be_used_without_a_mouse_and_without_seeing_it(run: Run) -> N
 
 def test_names_and_logs_run_nothing_in_the_browser_of_a_reader(run: Run) -> None:
     bad = failure(**dict.fromkeys(("where", "step", "code", "what", "fix", "excerpt"), HOSTILE))
-    values = {"versions": {HOSTILE: HOSTILE}, "digest": HOSTILE, "build_key": HOSTILE}
-    texts = dict.fromkeys(("news", "did", "tags", "notes"), (HOSTILE,))
+    values: dict[str, Any] = {"versions": {HOSTILE: HOSTILE}, "digest": HOSTILE, "build_key": HOSTILE}
+    texts: dict[str, Any] = dict.fromkeys(("news", "did", "tags", "notes"), (HOSTILE,))
     keep(
         night(0, cell("a")),
         night(
