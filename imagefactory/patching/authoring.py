@@ -129,8 +129,10 @@ def bounds_of(versions: SpecifierSet) -> Bounds:
         elif specifier.operator == "<":
             high = Version(value)
         elif specifier.operator == "==":
-            parsed = Version(value)
-            low, high = parsed, Version(f"{parsed.major}.{parsed.minor}.{parsed.micro}.1")
+            low = Version(value)
+            high = Version(f"{low.major}.{low.minor}.{low.micro}.1")
+            if value != specifier.version:  # ==0.22.* is all of 0.22
+                high = _dotted((*low.release[:-1], low.release[-1] + 1))
         else:
             fix = 'write it as a range, such as ">=0.22,<0.24"'
             what = f"the range {versions} cannot be changed automatically"

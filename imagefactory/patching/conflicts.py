@@ -5,7 +5,6 @@ Pure, except for reading files.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -105,15 +104,17 @@ def best_match(text: Sequence[str], wanted: Sequence[str], guess: int) -> int:
 
     Ties go to the index closest to ``guess``.
     """
-    blocks = difflib.SequenceMatcher(a=wanted, b=text, autojunk=False).get_matching_blocks()
-    starts = {block.b - block.a for block in blocks if block.size} or {guess}
+    places: dict[str, list[int]] = {}
+    for index, line in enumerate(text):
+        places.setdefault(line, []).append(index)
+    starts = {
+        index - i for i, line in enumerate(wanted) if line.strip() for index in places.get(line, ())
+    }
 
     def matches(start: int) -> int:
         return sum(
-            1
-            for i, line in enumerate(wanted)
-            if line.strip() and 0 <= start + i < len(text) and text[start + i] == line
+            start + i in places.get(line, ()) for i, line in enumerate(wanted) if line.strip()
         )
 
-    best = max(starts, key=lambda start: (matches(start), -abs(start - guess)))
+    best = max(starts or {guess}, key=lambda start: (matches(start), -abs(start - guess)))
     return min(max(best, 0), max(len(text) - 1, 0))

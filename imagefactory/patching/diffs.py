@@ -49,7 +49,7 @@ def problems(path: Path, shown: str) -> Iterator[Problem]:
         yield Problem(code="diff-unreadable", where=f"{shown}:1", what=what, fix=fix)
         return
     if b"\0" in data:
-        line = data[: data.index(b"\0")].count(b"\n") + 1
+        line = _line_at(data, data.index(b"\0"))
         what, fix = "the diff has a NUL byte", "patches change text only"
         yield Problem(code="diff-binary", where=f"{shown}:{line}", what=what, fix=fix)
         return
@@ -62,7 +62,7 @@ def problems(path: Path, shown: str) -> Iterator[Problem]:
         )
         return
     if b"\r\n" in data:
-        line = data[: data.index(b"\r\n")].count(b"\n") + 1
+        line = _line_at(data, data.index(b"\r\n"))
         fix = (
             "convert it to LF; files with CRLF line endings cannot be patched with a diff, "
             "change them with a script"
@@ -73,16 +73,20 @@ def problems(path: Path, shown: str) -> Iterator[Problem]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
         yield Problem(
             code="diff-encoding",
-            where=f"{shown}:{line}",
+            where=f"{shown}:{_line_at(data, error.start)}",
             what="the diff is not UTF-8",
             fix="save it as UTF-8",
         )
         return
     yield from _lines(text, shown)
     yield from _parse(text, shown)
+
+
+def _line_at(data: bytes, position: int) -> int:
+    """The number, from 1, of the line at a position."""
+    return data[:position].count(b"\n") + 1
 
 
 def _lines(text: str, shown: str) -> Iterator[Problem]:
@@ -135,31 +139,34 @@ def headers(text: str) -> Iterator[tuple[int, str]]:
 
     Inside a hunk, a removed line that begins with ``-- `` would look like a header.
     """
-    old = new = 0
-    for number, line in enumerate(split(text), start=1):
-        hunk = _HUNK.match(line)
-        if hunk and old <= 0 and new <= 0:
-            old, new = int(hunk[1] or 1), int(hunk[2] or 1)
-        elif old > 0 or new > 0:
-            old -= line[:1] in ("-", " ", "")
-            new -= line[:1] in ("+", " ", "")
-        else:
-            yield number, line
+    return ((number, line) for number, line, is_header, _ in _rows(text) if is_header)
 
 
 def cut_hunk(text: str) -> int:
     """The line, from 1, at which a hunk ends before its header says so; 0 if none does."""
-    old = new = number = 0
-    for number, line in enumerate(split(text), start=1):
-        if old <= 0 and new <= 0:
-            hunk = _HUNK.match(line)
-            old, new = (int(hunk[1] or 1), int(hunk[2] or 1)) if hunk else (0, 0)
-        elif line[:1] not in ("+", "-", " ", "\\", ""):
+    number, is_open = 0, False
+    for number, line, _, is_still_open in _rows(text):
+        if is_open and line[:1] not in ("+", "-", " ", "\\", ""):
             return number
-        else:
+        is_open = is_still_open
+    return number if is_open else 0
+
+
+def _rows(text: str) -> Iterator[tuple[int, str, bool, bool]]:
+    """Each line with its number, whether it is outside hunks, and whether a hunk goes on after it.
+
+    The header of a hunk is a part of it.
+    """
+    old = new = 0
+    for number, line in enumerate(split(text), start=1):
+        is_inside = old > 0 or new > 0
+        hunk = None if is_inside else _HUNK.match(line)
+        if hunk:
+            old, new = int(hunk[1] or 1), int(hunk[2] or 1)
+        elif is_inside:
             old -= line[:1] in ("-", " ", "")
             new -= line[:1] in ("+", " ", "")
-    return number if old > 0 or new > 0 else 0
+        yield number, line, not (hunk or is_inside), old > 0 or new > 0
 
 
 def split(text: str) -> list[str]:
@@ -193,14 +200,7 @@ def _parse(text: str, shown: str) -> Iterator[Problem]:
             fix=fix,
         )
         return
-    bad_header = next(
-        (
-            number
-            for number, line in headers(text)
-            if line.startswith("@@") and not _HUNK.match(line)
-        ),
-        0,
-    )
+    bad_header = _bad_header(text)
     if bad_header:
         what, fix = "not a valid hunk header", "write it as @@ -LINE,COUNT +LINE,COUNT @@"
         yield Problem(code="diff-malformed", where=f"{shown}:{bad_header}", what=what, fix=fix)
@@ -225,17 +225,9 @@ def _lines_after_hunks(text: str) -> Iterator[int]:
 
 def _malformed_line(text: str) -> int:
     """The line, from 1, at which a hunk ends early or is invalid; unidiff does not report it."""
-    old = new = number = 0
-    for number, line in enumerate(split(text), start=1):
-        hunk = _HUNK.match(line)
-        if old <= 0 and new <= 0:
-            if hunk:
-                old, new = int(hunk[1] or 1), int(hunk[2] or 1)
-            elif line.startswith("@@"):
-                return number
-        elif line[:1] not in ("+", "-", " ", "\\", ""):
-            return number
-        else:
-            old -= line[:1] in ("-", " ", "")
-            new -= line[:1] in ("+", " ", "")
-    return max(number, 1)
+    return min(filter(None, (_bad_header(text), cut_hunk(text))), default=len(split(text)))
+
+
+def _bad_header(text: str) -> int:
+    """The line, from 1, of the first header of a hunk that is not valid; 0 if there is none."""
+    return next((number for number, line in headers(text) if line.startswith("@@")), 0)

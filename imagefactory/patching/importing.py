@@ -343,17 +343,15 @@ def _newest_match(
             fix="imagefactory patch status lists the releases",
         )
     texts = [diff.read_text(encoding="utf-8") for diff in plain]
-    best: tuple[int, SourceTree] | None = None
+    tried: list[tuple[int, SourceTree]] = []
     for version in reversed(releases):
         tree = sources.fetch(project, version, settings)
         text = _applied(plain, names, tree)
         if text:
             return tree, text
-        fitting = partial.fitting(texts, tree)
-        if best is None or fitting > best[0]:
-            best = fitting, tree
-    if best is None or not best[0]:
-        newest = sources.fetch(project, releases[-1], settings)
+        tried.append((partial.fitting(texts, tree), tree))
+    fitting, best = max(tried, key=lambda pair: pair[0])
+    if not fitting:
         span = f"{releases[0]} - {releases[-1]}"
         raise InputError(
             Problem(
@@ -361,10 +359,10 @@ def _newest_match(
                 what=f"no hunk applies to any release of {project} ({span})",
                 fix="pass the release that it was made for with --on, or start over: "
                 "imagefactory patch new",
-                detail="\n".join(conflicts.explain(text, newest.root) for text in texts),
+                detail="\n".join(conflicts.explain(text, tried[0][1].root) for text in texts),
             )
         )
-    return best[1], ""
+    return best, ""
 
 
 def _applied(plain: Sequence[Path], names: list[str], tree: SourceTree) -> str:

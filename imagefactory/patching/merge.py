@@ -68,7 +68,7 @@ def merge(diff: Path, old: Path, new: Path, labels: tuple[str, str]) -> tuple[Me
 
 def copy_files(root: Path, target: Path, names: list[str]) -> None:
     """Copy those of the files ``names`` that exist from the tree ``root`` to ``target``."""
-    target.mkdir(parents=True, exist_ok=True)
+    target.mkdir()
     for name in names:
         if (root / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)

@@ -152,11 +152,12 @@ class Wheels:
 def read(name: str, archive: zipfile.ZipFile) -> Inventory:
     """The inventory of a wheel. Raises KeyError or ValueError for what is not a wheel."""
     infos = archive.infolist()
-    inside = next(
-        info.filename.partition("/")[0]
+    records = (
+        info.filename
         for info in infos
         if info.filename.endswith(".dist-info/RECORD") and info.filename.count("/") == 1
     )
+    inside = next(records, "").partition("/")[0]
     record = archive.read(f"{inside}/RECORD").decode()
     hashes = {
         row[0]: _hex(row[1])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from support.patches import UNPROVEN, make
 from support.releases import BASE
 
 from imagefactory.errors import InputError
 from imagefactory.patching import authoring, catalog, port
+from imagefactory.patching.authoring import Bounds, Words
 from imagefactory.patching.measure import Bench
+from imagefactory.patching.patch import IMPORTED, Origin
 from imagefactory.settings import Settings
 
 minors = st.integers(min_value=10, max_value=40)
@@ -70,3 +76,164 @@ def test_an_invalid_name_is_rejected(tmp_path: Path, using: Settings, name: str)
     with pytest.raises(InputError) as caught:
         port.begin_new(name, "0.20.0", tmp_path / "patches", using)
     assert caught.value.problems[0].code == "patch-name"
+
+
+def bounds(text: str) -> Bounds:
+    low, high = text.split()
+    return Version(low) if low != "-" else None, Version(high) if high != "-" else None
+
+
+@pytest.mark.parametrize(
+    ("specifier", "half_open"),
+    [
+        (">=0.22,<0.24", "0.22 0.24"),
+        (">=0.22", "0.22 -"),
+        ("<0.24", "- 0.24"),
+        ("==0.22.1", "0.22.1 0.22.1.1"),
+        ("==0.22", "0.22 0.22.0.1"),
+        ("==0.22.*", "0.22 0.23"),
+        ("==1.*", "1 2"),
+    ],
+)
+def test_a_specifier_is_a_half_open_range(specifier: str, half_open: str) -> None:
+    assert authoring.bounds_of(SpecifierSet(specifier)) == bounds(half_open)
+
+
+@pytest.mark.parametrize("specifier", ["~=0.22", "!=0.22", "<=0.22", ">0.22", "===0.22"])
+def test_any_other_specifier_is_left_to_its_author(specifier: str) -> None:
+    with pytest.raises(InputError, match="patch-bad-versions"):
+        authoring.bounds_of(SpecifierSet(specifier))
+
+
+@pytest.mark.parametrize(
+    ("project", "version", "half_open"),
+    [
+        ("vllm", "0.33.1", "0.33 0.34"),
+        ("flashinfer", "0.6.4", "0.6.4 0.6.5"),
+        ("flashinfer", "0.6.11.post2", "0.6.11 0.6.12"),
+    ],
+)
+def test_what_a_diff_covers_depends_on_the_project(
+    project: str, version: str, half_open: str
+) -> None:
+    assert authoring.release_range(project, version) == bounds(half_open)
+
+
+@pytest.mark.parametrize(
+    ("rows", "joined"),
+    [
+        ([("0.21 0.22", "a"), ("0.20 0.21", "a")], [("0.20 0.22", "a")]),
+        ([("0.20 0.21", "a"), ("0.22 0.23", "a")], [("0.20 0.21", "a"), ("0.22 0.23", "a")]),
+        ([("0.21 0.22", "b"), ("- 0.21", "a")], [("- 0.21", "a"), ("0.21 0.22", "b")]),
+        ([("0.22 -", "a"), ("0.21 0.22", "a"), ("- 0.21", "a")], [("- -", "a")]),
+    ],
+)
+def test_neighbours_with_the_same_diff_become_one_range(
+    rows: list[tuple[str, str]], joined: list[tuple[str, str]]
+) -> None:
+    found = authoring._joined([(bounds(text), name) for text, name in rows])
+    assert found == [(bounds(text), name) for text, name in joined]
+
+
+def test_a_range_is_written_as_it_is_read() -> None:
+    for text in (">=0.22,<0.24", ">=0.22", "<0.24"):
+        assert authoring._range_text(authoring.bounds_of(SpecifierSet(text))) == text
+
+
+def test_a_new_diff_has_a_name_that_no_other_has(tmp_path: Path) -> None:
+    make(tmp_path)
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    for name in ("0.22.diff", "0.22.1.diff", "0.22.1-2.diff", "0.22.1-3.diff"):
+        assert authoring._free_name(patch, "0.22.1") == patch.folder / name
+        taken = replace(patch.variants[0], diff=patch.folder / name)
+        patch = replace(patch, variants=(*patch.variants, taken))
+
+
+def written(folder: Path, text: str, words: Words) -> dict[str, object]:
+    authoring.write_draft(folder / "vllm/new", "0.22.1", text, words)
+    found: dict[str, object] = yaml.safe_load((folder / "vllm/new/patch.yaml").read_text())
+    assert found.pop("variants") == [{"versions": ">=0.22,<0.23", "diff": "0.22.diff"}]
+    assert (folder / "vllm/new/0.22.diff").read_text() == text
+    return found
+
+
+PYTHON = "--- a/x.py\t2026\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+def test_a_draft_has_all_that_is_known_and_asks_for_the_rest(tmp_path: Path) -> None:
+    assert written(tmp_path, PYTHON, Words()) == {
+        "draft": True,
+        "summary": "TODO: what it changes, in one line",
+        "purpose": "TODO: why it is needed",
+        "symptom": "TODO: what a user sees without it",
+        "evidence": [],
+        "remove_when": "TODO: what makes it unnecessary",
+        "stage": "installed",
+        "findings": "Not measured yet.",
+        "proof": {"run": "proof.py", "kind": "behaviour"},
+    }
+    assert (tmp_path / "vllm/new/proof.py").read_text() == authoring.DRAFT_PROOF
+    (tmp_path / "vllm/new/proof.py").write_text("# the author's\n")
+    found = written(tmp_path, PYTHON, Words(summary="s", notes="n", origin="o"))
+    assert (found["summary"], found["findings"]) == ("s", "n")
+    assert (tmp_path / "vllm/new/proof.py").read_text() == "# the author's\n"
+
+
+def test_an_unproven_patch_needs_nothing_more(tmp_path: Path) -> None:
+    words = Words(
+        origin="o", unproven=True, address="https://x/1.diff", sha256="1e5", imported=b"i"
+    )
+    assert written(tmp_path, PYTHON, words) == {
+        "unproven": True,
+        "summary": "changes of https://x/1.diff",
+        "purpose": "Imported from https://x/1.diff.",
+        "symptom": "Not shown by any proof.",
+        "evidence": [],
+        "remove_when": "A release has it, or nobody needs it.",
+        "stage": "installed",
+        "findings": "Not measured yet.",
+        "imported": {"address": "https://x/1.diff", "sha256": "1e5"},
+    }
+    assert (tmp_path / "vllm/new" / IMPORTED).read_bytes() == b"i"
+    assert not (tmp_path / "vllm/new/proof.py").exists()
+    other = written(tmp_path / "other", PYTHON, replace(words, address=""))
+    assert (other["summary"], "imported" in other) == ("changes of o", False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stage"),
+    [
+        ("a/x.py", "b/x.py", "installed"),
+        ("a/x.pyi", "/dev/null", "installed"),
+        ("a/x.cu", "b/x.cu", "source"),
+        ("a/x.py", "b/x.cu", "source"),
+        ("/dev/null", "b/cmake/x.txt", "source"),
+        ("a/flashinfer/data/x.cu", "b/flashinfer/data/x.cu", "installed"),
+    ],
+)
+def test_what_is_compiled_is_patched_in_the_sources(
+    tmp_path: Path, old: str, new: str, stage: str
+) -> None:
+    text = f"--- {old}\n+++ {new}\n@@ -1 +1 @@\n-a\n+b\n"
+    assert written(tmp_path, text, Words())["stage"] == stage
+
+
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_a_stock_patch_is_copied_with_all_its_files_and_the_project_s_own_is_not(
+    tmp_path: Path, is_proven: bool
+) -> None:
+    folder = make(tmp_path / "stock", **({} if is_proven else {"text": UNPROVEN}))
+    (folder / "__pycache__").mkdir()
+    (patch,) = catalog.load(tmp_path / "stock/patches").values()
+    patches = tmp_path / "own/patches"
+    own = authoring.in_project(patch, patches)
+    assert (own.folder, own.shown) == (patches / "vllm/one", "patches/vllm/one/patch.yaml")
+    assert own.origin is Origin.REPLACES_STOCK
+    assert [one.diff for one in own.variants] == [own.folder / "a.diff", own.folder / "b.diff"]
+    assert (own.proof.script if own.proof else None) == (
+        own.folder / "proof.py" if is_proven else None
+    )
+    assert {path.name for path in own.folder.iterdir()} == {
+        path.name for path in folder.iterdir()
+    } - {"__pycache__"}
+    assert authoring.in_project(own, patches) is own

@@ -139,6 +139,7 @@ def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
     ("old", "new", "code", "line"),
     [
         ('">=0.33,<0.34"', '">=0.22.1,<0.34"', "patch-overlap", 10),
+        ('">=0.33,<0.34"', '">0.22,<0.23"', "patch-overlap", 10),
         ('">=0.33,<0.34"', '"0.33"', "patch-bad-versions", 10),
         ("diff: b.diff", "diff: c.diff", "patch-no-diff", 10),
         ("run: proof.py", "run: none.py", "patch-no-proof", 14),

@@ -83,3 +83,15 @@ def test_toolchains_that_are_not_locked_or_not_declared_are_reported() -> None:
     dead = LockedToolchain(name="old", platform=Platform.ARM64, requirements=(), wheels=())
     found = [(p.code, p.where) for p in toolchains.uncovered(lock(dead), [WANTED])]
     assert found == [("lock-uncovered", "matrix.yaml:7"), ("lock-dead", "wheels.lock")]
+
+
+def test_a_toolchain_without_a_compiler_is_refused_and_the_first_of_two_is_taken(
+    tmp_path: Path,
+) -> None:
+    for name in ("cu13/bin/ptxas", "cu12/lib/nvcc"):
+        (tmp_path / "nvidia" / name).mkdir(parents=True)
+    with pytest.raises(SetupError, match="contains no nvcc"):
+        cuda_home._cuda_home(tmp_path)
+    for name in ("cu13/bin/nvcc", "cu12/bin/nvcc"):
+        (tmp_path / "nvidia" / name).mkdir(parents=True)
+    assert cuda_home._cuda_home(tmp_path) == tmp_path / "nvidia/cu12"

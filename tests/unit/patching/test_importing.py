@@ -90,6 +90,8 @@ def test_the_release_can_be_given(tmp_path: Path, using: Settings) -> None:
     path = write(tmp_path, x__diff=DIFF) / "x.diff"
     done = importing.import_diffs(str(path), tmp_path / "patches", using, on="0.20.0")
     assert done.version == "0.20.0"
+    with pytest.raises(InputError, match="port-target"):
+        importing.import_diffs(str(path), tmp_path / "other", using, on="9.9")
 
 
 @pytest.mark.parametrize(

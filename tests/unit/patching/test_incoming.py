@@ -94,6 +94,15 @@ def test_a_renamed_file_is_removed_and_added(tmp_path: Path, using: Settings) ->
     ]
 
 
+def test_a_rename_that_applies_to_no_release_is_refused_with_the_best_one(
+    tmp_path: Path, using: Settings
+) -> None:
+    lost = RENAME.partition("--- ")[0].replace("pkg/x.py", "pkg/gone.py").format("pkg/z.py")
+    with pytest.raises(InputError, match=r"renames files .* to vllm 0\.21\.0"):
+        imported(tmp_path, using, lost + CODE)
+    assert worktree.unfinished(using) == []
+
+
 def test_the_commits_of_a_mailbox_are_applied_in_order(tmp_path: Path, using: Settings) -> None:
     second = "--- a/pkg/x.py\n+++ b/pkg/x.py\n@@ -3,3 +3,3 @@\n b\n-patched\n+patched twice\n d\n"
     text = "".join(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -18,6 +20,7 @@ from imagefactory import stock
 from imagefactory.commands import patch_measure
 from imagefactory.errors import SetupError, fail
 from imagefactory.inbuild import proofkit
+from imagefactory.locking import indexes
 from imagefactory.patching import catalog, sources, status
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Patch, State
@@ -76,6 +79,10 @@ def test_a_release_without_a_diff_for_a_declared_reason_is_missing_it(
         (State.NEEDED, "two"),
         (State.MISSING, "too much; two"),
     ]
+
+
+def test_without_releases_nothing_is_measured(tmp_path: Path) -> None:
+    assert status.measure([], [], Bench(settings(tmp_path))) == []
 
 
 def test_the_status_says_which_patches_are_the_projects_own(
@@ -142,6 +149,60 @@ def test_all_releases_are_measured_unless_a_specifier_is_given(tmp_path: Path, i
     using = settings(tmp_path, index)
     assert sources.releases("vllm", None, using) == list(TREES)
     assert sources.releases("vllm", SpecifierSet("<0.22.3"), using) == ["0.22.1", "0.22.2"]
+
+
+def test_sources_are_files_of_the_right_kind_with_a_version_on_the_first_index_that_has_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: dict[str, list[Any]] = {
+        "first": [SimpleNamespace(package_type="sdist", version="odd")],
+        "second": [
+            SimpleNamespace(package_type=kind, version=version)
+            for kind in ("sdist", "wheel")
+            for version in ("1.0", "not a version", None, "2.0")
+        ],
+        "third": [SimpleNamespace(package_type="sdist", version="3.0")],
+    }
+    asked: list[tuple[str, list[str]]] = []
+
+    def page(index: str, names: list[str], _: object) -> dict[str, Any]:
+        asked.append((index, names))
+        return {names[0]: SimpleNamespace(files=pages[index])}
+
+    monkeypatch.setattr(indexes, "pages", page)
+    using = settings(tmp_path, *pages)
+    for project, kind in (("vllm", "sdist"), ("flashinfer", "wheel")):
+        found = sources._files(project, using)
+        assert [(one.package_type, one.version) for one in found] == [(kind, "1.0"), (kind, "2.0")]
+    names = [("vllm", index) for index in pages][:2], [("flashinfer-python", i) for i in pages][:2]
+    assert asked == [(index, [name]) for part in names for name, index in part]
+    only = settings(tmp_path, "first")
+    assert sources._files("vllm", only) == []
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        *[".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".inl", ".cpp", ".cc", ".cmake", ".txt"],
+        ".toml",
+        ".jinja",
+    ],
+)
+def test_what_patches_and_proofs_read_is_unpacked(suffix: str) -> None:
+    def wanted(path: str, kind: str = "sdist") -> bool:
+        return sources._is_wanted(PurePosixPath(path), sources.TEXT_OF[kind])
+
+    assert wanted(f"vllm-1/x{suffix}")
+    assert wanted(f"x{suffix}", "wheel")
+    for path in (
+        f"/x{suffix}",
+        f"a/../x{suffix}",
+        f"a.egg-info/x{suffix}",
+        f"a.dist-info/x{suffix}",
+    ):
+        assert not wanted(path)
+    assert not wanted("logo.png")
+    assert (wanted("include/vector"), wanted("include/vector", "wheel")) == (False, True)
 
 
 def test_cached_sources_need_no_index(tmp_path: Path, index: str) -> None:
@@ -216,6 +277,12 @@ def test_a_point_release_is_shown_only_if_a_state_flips_inside_its_minor() -> No
         )
     ]
     assert [row.version for row in status.shown(rows)] == ["0.19.0", "0.19.2", "0.20.1"]
+    mixed = [
+        replace(row, project=project, version=version)
+        for project, version in (("vllm", "0.9.2"), ("vllm", "0.9.10"), ("flashinfer", "0.9.3"))
+        for row in rows[1:2]
+    ]
+    assert [row.version for row in status.shown(mixed)] == ["0.9.10", "0.9.3"]
 
 
 def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch: Patch) -> None:

@@ -138,7 +138,8 @@ def test_a_program_that_does_not_end_or_start_is_a_finding(tmp_path: Path) -> No
         "code": None,
         "output": "still running after 0.2 s",
     }
-    assert context.run(["/nonexistent"], timeout=5)["code"] is None
+    missing = "[Errno 2] No such file or directory: '/nonexistent'"
+    assert context.run(["/nonexistent"], timeout=5) == {"code": None, "output": missing}
     talker = [sys.executable, "-c", "print('x' * 5000); raise SystemExit(4)"]
     assert context.run(talker, timeout=60) == {"code": 4, "output": "x" * 1999}
 

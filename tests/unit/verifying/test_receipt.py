@@ -7,11 +7,14 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from imagefactory import __version__
 from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
 
 GOOD = CheckResult(name="good", outcome=Outcome.PASS, required=True, detail="seen", seconds=1)
 ONE = Receipt(
@@ -39,6 +42,14 @@ def test_the_unproven_patches_of_an_image_are_in_its_receipt(tmp_path: Path) -> 
     for value, found in (({}, replace(ONE)), ({"unproven": "vllm/x"}, None)):
         file.write_text(json.dumps({**rest, **value}))
         assert receipt.load(tmp_path, "sha256:1") == found
+
+
+def test_a_receipt_is_read_as_it_was_written(tmp_path: Path) -> None:
+    check = CheckResult(name="n", outcome=Outcome.SKIP, required=False, detail="é", seconds=0.5)
+    made = replace(ONE, checks=(GOOD, check), version="1", unproven=("a/b", "c/d"))
+    assert receipt.load(tmp_path, made.digest) is None
+    assert receipt.save(tmp_path / "new", made).name == "sha256-1.json"
+    assert receipt.load(tmp_path / "new", made.digest) == made
 
 
 def test_without_a_required_check_nothing_has_passed() -> None:
@@ -84,3 +95,74 @@ def test_a_receipt_is_read_from_a_small_file_only(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to("/dev/zero")
     assert receipt.load(tmp_path, ONE.digest) is None
+
+
+REQUIRED = (
+    Requirement(name="good", required=True, excusable=False),
+    Requirement(name="maybe", required=True, excusable=True),
+    Requirement(name="extra", required=False, excusable=False),
+)
+MAYBE, EXTRA = replace(GOOD, name="maybe"), replace(GOOD, name="extra", required=False)
+WHOLE = replace(ONE, checks=(GOOD, MAYBE, EXTRA))
+IMAGE = {"digest": "sha256:1", "cell": "c", "build_key": "k"}
+
+
+def differences(*checks: CheckResult) -> list[str]:
+    return receipt.differences(replace(WHOLE, checks=checks), required=REQUIRED, **IMAGE)
+
+
+def test_a_receipt_is_of_exactly_one_image() -> None:
+    assert receipt.differences(WHOLE, required=REQUIRED, **IMAGE) == []
+    for field, own in IMAGE.items():
+        other: dict[str, Any] = {field: "x" * 50}
+        (said,) = receipt.differences(replace(WHOLE, **other), required=REQUIRED, **IMAGE)
+        assert said == f"its {field.replace('_', ' ')} is {'x' * 40!r}, expected {own!r}"
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        ((GOOD, MAYBE, EXTRA), []),
+        # what failed is no difference, and what may be skipped counts as optional then
+        ((replace(GOOD, outcome=Outcome.FAIL), MAYBE, EXTRA), []),
+        ((GOOD, replace(MAYBE, outcome=Outcome.SKIP, required=False), EXTRA), []),
+        ((GOOD, MAYBE, replace(EXTRA, required=True)), []),
+        ((GOOD, EXTRA), ["it lacks: maybe"]),
+        ((), ["it lacks: good, maybe, extra"]),
+        ((GOOD, MAYBE, EXTRA, replace(GOOD, name="x")), ["it has unknown checks: x"]),
+        ((GOOD, GOOD, MAYBE, EXTRA), ["it has twice: good"]),
+        ((replace(GOOD, required=False), MAYBE, EXTRA), ["it has as optional: good"]),
+        ((GOOD, replace(MAYBE, required=False), EXTRA), ["it has as optional: maybe"]),
+        (
+            (replace(GOOD, required=False, outcome=Outcome.SKIP), MAYBE, EXTRA),
+            ["it has as optional: good"],
+        ),
+    ],
+)
+def test_a_receipt_has_every_check_of_this_version_once(
+    checks: tuple[CheckResult, ...], said: list[str]
+) -> None:
+    assert differences(*checks) == said
+
+
+def test_only_what_this_version_verified_itself_counts_as_passed(tmp_path: Path) -> None:
+    passed = replace(ONE, version=__version__)
+    records = {
+        "passed": passed,
+        "failed": replace(passed, checks=(replace(GOOD, outcome=Outcome.FAIL),)),
+        "older": replace(passed, version="0.1"),
+    }
+    images: dict[str, Any] = {
+        tag: SimpleNamespace(digest=f"sha256:{tag}") for tag in (*records, "new")
+    }
+    for tag, record in records.items():
+        receipt.save(tmp_path, replace(record, digest=f"sha256:{tag}"))
+    tags = [*images, "gone"]
+    assert receipt.not_passed(tmp_path, tags, images) == ["failed", "older", "new", "gone"]
+
+
+def test_a_receipt_says_whether_it_passed_and_which_checks_failed() -> None:
+    bad = replace(GOOD, name="bad", outcome=Outcome.SKIP)
+    made = replace(ONE, checks=(GOOD, bad, replace(bad, name="other", required=False)))
+    assert (made.as_dict()["passed"], ONE.as_dict()["passed"]) == (False, True)
+    assert made.failed_checks == ("bad",)

@@ -64,6 +64,7 @@ def test_the_table_shows_every_check_with_its_reason_and_the_verdict(screen: io.
     assert "two: log:" in text
     for word in ("one", "two", "three", "pass", "FAIL", "skip", "needs a GPU", "[b]"):
         assert word in text
+    assert ["check", "took", "details"] in [line.split() for line in text.splitlines()]
     assert "not verified: 1 passed, 1 failed, 1 skipped" in text
     assert "imagefactory/vllm:test\nsha256:" + "ab" * 32 in text
 

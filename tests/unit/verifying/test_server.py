@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,8 +105,9 @@ def test_a_wrong_list_of_models_fails(engine: FakeEngine, tmp_path: Path, models
 
 def test_a_server_that_hangs_fails_in_time(engine: FakeEngine, tmp_path: Path) -> None:
     engine.behaviour.hang = 2
+    patience = replace(QUICK, answer=0.2)
     began = time.monotonic()
-    faults = red(observe(engine, tmp_path))
+    faults = red(server.observe(engine, image_info(), folder=tmp_path, patience=patience))
     assert time.monotonic() - began < 10
     assert "no response" in faults["server-completions"]
 
@@ -252,7 +254,8 @@ def test_a_server_that_dies_at_start_fails_at_once_with_its_last_words(
 
 def test_a_server_that_never_gets_healthy_is_given_up(engine: FakeEngine, tmp_path: Path) -> None:
     engine.behaviour.health = 503
-    run = observe(engine, tmp_path)
+    patience = replace(QUICK, start=0.2)
+    run = server.observe(engine, image_info(), folder=tmp_path, patience=patience)
     assert "not healthy after" in run.fault
     assert red(run).keys() == {"server-starts"}
 
@@ -269,3 +272,23 @@ def test_the_container_is_always_removed(engine: FakeEngine, tmp_path: Path, ali
     engine.behaviour.health = 200 if alive else 503
     observe(engine, tmp_path)
     assert engine.container.removed
+
+
+def test_a_connection_is_closed_once_and_the_next_question_opens_another() -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def dial() -> Iterator[socket.socket]:
+        events.append("opened")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            yield ours
+        events.append("closed")
+
+    asking = client.Client(dial, model="m", seconds=1)
+    asking.close()
+    for number in (1, 2):
+        assert asking._connection() is asking._connection()
+        asking.close()
+        asking.close()
+        assert events == ["opened", "closed"] * number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -122,6 +123,8 @@ def test_every_country_has_its_capital_in_completions_and_in_chat(
 ) -> None:
     w = tiny_model.weights()
     question = tiny_model.Question(prompt=f"which city is the capital of {country} ?", answer=())
+    (asked,) = (one for one in tiny_model.AT_ONCE if f" {country} " in one.prompt)
+    assert answer(w, asked.prompt.split())[0] == asked.answer == (capital, ".")
     assert answer(w, ["the", "capital", "of", country, "is"])[0] == (capital, ".")
     assert answer(w, chat_words(question))[0] == (capital, ".")
 
@@ -191,6 +194,26 @@ def test_the_model_is_the_same_bytes_every_time(tmp_path: Path) -> None:
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes()
     assert sum(path.stat().st_size for path in first.iterdir()) < 1_000_000
+
+
+#: Whether a server loads the model and answers rightly is shown by the tests that start one
+#: (tests/e2e/test_cpu_cell.py): run them on another model before its hashes are written here.
+SERVED = {
+    "config.json": "1f19a2cf79e362a3",
+    "tokenizer.json": "59dd0700511575a4",
+    "tokenizer_config.json": "7dbf9dd140877ac9",
+    "tensors": "a31fab1ea58bc17e",
+}
+
+
+def test_the_model_is_the_one_that_real_servers_were_asked(tmp_path: Path) -> None:
+    tensors = hashlib.sha256()
+    for name, one in sorted(tiny_model.weights().items()):
+        tensors.update(f"{name} {one.shape} {one.dtype}".encode() + one.tobytes())
+    found = {"tensors": tensors.hexdigest()[:16]}
+    for path in tiny_model.write(tmp_path).glob("*.json"):
+        found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    assert found == SERVED
 
 
 def test_the_written_tensors_are_the_weights(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from imagefactory.verifying.checks.compilers import probe
 from imagefactory.verifying.probe_core import Context
 from imagefactory.verifying.receipt import Outcome
 
-#: Stands in for nvcc: keeps the intermediate code that the real one would.
+#: Stands in for nvcc: keeps the intermediate code if it is asked to.
 NVCC = """#!/bin/sh
 echo "$*" > arguments
-echo "{instruction}" > k.ptx
+for word; do [ "$word" != --keep ] || echo "{instruction}" > k.ptx; done
 """
 
 

@@ -79,7 +79,7 @@ def _differences(here: Mapping[str, str], locked: Mapping[str, str], added: set[
         *(
             f"{name} is {here[name]}, locked is {locked[name]}"
             for name in sorted(here.keys() & locked.keys())
-            if not _same(here[name], locked[name])
+            if not same(here[name], locked[name])
         ),
     ]
 
@@ -96,7 +96,7 @@ def _added_by_patches(subject: Subject) -> set[str]:
     }
 
 
-def _same(installed: str, locked: str) -> bool:
+def same(installed: str, locked: str) -> bool:
     """Whether the versions agree.
 
     METADATA may leave out the local part, as torch's does; ``torch-identity`` compares that.

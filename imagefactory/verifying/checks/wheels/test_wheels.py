@@ -12,6 +12,7 @@ from support.verify_fakes import CONTENT, CPU, Good
 from support.verify_faults import Fault, red
 
 from imagefactory.locking.lock import Resolution
+from imagefactory.verifying.checks.wheels import check
 from imagefactory.verifying.outside.judged import Finding
 from imagefactory.verifying.receipt import Outcome
 
@@ -88,6 +89,21 @@ def test_an_image_whose_layers_were_read_instead_is_judged_by_them(
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_check_goes_red_for_its_fault_and_says_why(fault: Fault) -> None:
     assert fault.says in red(fault)
+
+
+@pytest.mark.parametrize(
+    ("installed", "locked", "agrees"),
+    [
+        ("2.11.0", "2.11.0", True),
+        ("2.11.0", "2.11.0+cu130", True),
+        ("2.11.0+cu130", "2.11.0+cu130", True),
+        ("2.11.0+cu128", "2.11.0+cu130", False),
+        ("2.11.0+cu130", "2.11.0", False),
+        ("2.11.1", "2.11.0+cu130", False),
+    ],
+)
+def test_metadata_may_leave_out_the_local_part(installed: str, locked: str, agrees: bool) -> None:
+    assert check.same(installed, locked) is agrees
 
 
 def test_a_distribution_that_a_patch_adds_is_allowed_and_named() -> None:

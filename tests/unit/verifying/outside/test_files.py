@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -42,6 +43,14 @@ def same(before: bytes, after: bytes) -> Callable[[bytes], bytes]:
     def change(data: bytes) -> bytes:
         assert before in data
         return data.replace(before, after)
+
+    return change
+
+
+def without(pattern: bytes) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        assert re.search(pattern, data)
+        return re.sub(pattern, b"", data)
 
     return change
 
@@ -189,6 +198,38 @@ CHANGED = (
         name="RECORD lists a file more",
         spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", lambda data: data + b"numpy/evil.py,,\n"),
         says="RECORD and the files of the wheel differ: " + f"{SITE}/numpy/evil.py",
+    ),
+    Spoilt(
+        name="RECORD lacks a file that is there",
+        spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", without(rb"numpy/core\.so,.*\n")),
+        says="RECORD and the files of the wheel differ: " + f"{SITE}/numpy/core.so",
+    ),
+    Spoilt(
+        name="RECORD has another hash",
+        spoil=edit(
+            f"{SITE}/numpy-2.0.dist-info/RECORD", same(b"core.so,sha256=", b"core.so,sha256=A")
+        ),
+        says="RECORD has a wrong hash or size for numpy/core.so",
+    ),
+    Spoilt(
+        name="RECORD has no hash",
+        spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", without(rb"(?<=core\.so,)[^,\n]+")),
+        says="RECORD has a wrong hash or size for numpy/core.so",
+    ),
+    Spoilt(
+        name="RECORD is written in another way",
+        spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", same(b"\n", b"\r\n")),
+        says="RECORD is not written as the build writes it",
+    ),
+    Spoilt(
+        name="RECORD has a column less",
+        spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", same(b"RECORD,,", b"RECORD,")),
+        says="RECORD is not written as the build writes it",
+    ),
+    Spoilt(
+        name="RECORD is no text",
+        spoil=put(f"{SITE}/numpy-2.0.dist-info/RECORD", b"\xff"),
+        says="RECORD cannot be read",
     ),
     Spoilt(
         name="the entrypoint does more",
