@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.images import Images, image
+from support.images import DIGEST, Images, image
 from support.machine import settings
 from support.plans import planned
 from support.receipts import saved
