@@ -140,7 +140,11 @@ def test_a_page_can_be_used_without_a_mouse_and_without_seeing_it(run: Run) -> N
 
 def test_names_and_logs_run_nothing_in_the_browser_of_a_reader(run: Run) -> None:
     bad = failure(**dict.fromkeys(("where", "step", "code", "what", "fix", "excerpt"), HOSTILE))
-    values: dict[str, Any] = {"versions": {HOSTILE: HOSTILE}, "digest": HOSTILE, "build_key": HOSTILE}
+    values: dict[str, Any] = {
+        "versions": {HOSTILE: HOSTILE},
+        "digest": HOSTILE,
+        "build_key": HOSTILE,
+    }
     texts: dict[str, Any] = dict.fromkeys(("news", "did", "tags", "notes"), (HOSTILE,))
     keep(
         night(0, cell("a")),
