@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.system import processes, shell
+from imagefactory.system import platforms, processes, shell
 from imagefactory.system.engine import owner
 from imagefactory.system.engine.docker import Docker, GoneError, Part, check_ran, failure
 
@@ -132,7 +132,7 @@ class Containers(Part):
             *(("--entrypoint", entrypoint) if entrypoint else ()),
             *(("--network", network) if network else ()),
             *(("--shm-size", shm_size) if shm_size else ()),
-            *_environment(env or {}),
+            *_environment({**_emulation(platform), **(env or {})}),
         ]
         bound = [*_read_only(mounts), *volumes]
         options += [word for item in bound for word in ("--volume", ":".join(item))]
@@ -278,6 +278,11 @@ def _confined(limits: Limits) -> list[str]:
         *("--pids-limit", str(limits.processes)),
         *("--label", f"{owner.LABEL}={owner.mine()}"),
     ]
+
+
+def _emulation(platform: str) -> dict[str, str]:
+    found = platforms.parse(platform)
+    return found.emulation if found else {}
 
 
 def _environment(env: Mapping[str, str]) -> list[str]:

@@ -33,3 +33,25 @@ def test_a_platform_is_found_by_its_machine_name_and_its_oci_name(platform: Plat
     assert platforms.of_machine(platform.machine) is platform
     assert platforms.parse(f"{platform}/v8") is platform
     assert str(platform) == f"linux/{platform.arch}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "chosen", "platform", "variables"),
+    [
+        ("x86_64", "", Platform.ARM64, {"QEMU_CPU": "cortex-a76"}),
+        ("x86_64", "max", Platform.ARM64, {"QEMU_CPU": "max"}),
+        ("aarch64", "max", Platform.ARM64, {}),
+        ("aarch64", "", Platform.AMD64, {}),
+    ],
+)
+def test_an_emulated_processor_is_a_fast_one_unless_another_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    chosen: str,
+    platform: Platform,
+    variables: dict[str, str],
+) -> None:
+    own = os.uname_result(("Linux", "host", "6", "1", machine))
+    monkeypatch.setattr(os, "uname", lambda: own)
+    monkeypatch.setenv("QEMU_CPU", chosen)
+    assert platform.emulation == variables

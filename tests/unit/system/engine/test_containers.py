@@ -8,6 +8,7 @@ import pytest
 from support.docker import FakeDocker
 
 from imagefactory.errors import CheckFailedError, SetupError
+from imagefactory.system import platforms
 from imagefactory.system.engine import Engine, Limits, RunningContainer, owner
 from imagefactory.system.engine.docker import Docker
 
@@ -21,9 +22,10 @@ def container(docker: FakeDocker) -> RunningContainer:
 
 
 def test_a_run_passes_its_options_on_and_keeps_the_streams_apart(
-    engine: Engine, docker: FakeDocker
+    engine: Engine, docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker.answer("run", out="out", err="err", code=3)
+    monkeypatch.setattr(platforms, "here", lambda: platforms.Platform.AMD64)
     done = engine.run(
         "made:1",
         ["-c", "x"],
@@ -44,7 +46,7 @@ def test_a_run_passes_its_options_on_and_keeps_the_streams_apart(
         "--pull never --platform linux/arm64 --log-driver none --cap-drop ALL",
         "--interactive --entrypoint bash --network none",
         "--shm-size 1g",
-        "--env A=b c",
+        "--env QEMU_CPU=cortex-a76 --env A=b c",
         "--volume /model:/opt/model:ro",
         "--volume cache:/root/.cache made:1 -c x",
     ):
