@@ -267,7 +267,7 @@ def run(options: argparse.Namespace, stack: ExitStack) -> Report:
     real = matrix.load(ROOT / "matrix.yaml").cells
     selected, several = select(real, [options.select]), options.together or [options.select]
     facts = machine(engine)
-    scale = [plan_scale.planning(1000), plan_scale.unchanged(100, engine)]
+    scale = [plan_scale.planning(), plan_scale.unchanged(100, engine)]
     bench = prepare(stack, engine, [*selected, *select(real, several)])
     cell, wheels = bench.plan.cell, bench.plan.resolution.wheels
     compressed = sum(wheel.size for wheel in wheels) / 1e9

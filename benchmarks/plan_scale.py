@@ -1,6 +1,9 @@
-"""Measures how long it takes to plan a matrix of many cells, from expansion to build keys.
+"""Measures how long it takes to plan a matrix of many cells, from its files to build keys.
 
-    python benchmarks/plan_scale.py [CELLS] [--unchanged CELLS]
+    python benchmarks/plan_scale.py [--cells CELLS] [--stacks STACKS] [--unchanged CELLS]
+
+CELLS is how many cells each of five releases of vLLM has, STACKS how many of them have wheels of
+their own: their resolutions are copies of a real one. Times are CPU seconds.
 
 ``--unchanged`` needs an engine. It gives as many cells images that contain only their labels, with
 receipts as if they had been verified, and runs ``imagefactory build --matrix`` as a user would, to
@@ -12,21 +15,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import resource
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import yaml
 from measure import REPOSITORY, ROOT, command
 from report import Goal
 
 from imagefactory import opening, pipeline
 from imagefactory.commands.options import workspace_of
 from imagefactory.errors import SetupError, fail
+from imagefactory.locking import store
+from imagefactory.locking.lock import Resolution, Wheel
+from imagefactory.matrix import matrix
 from imagefactory.planning import planning as stations
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import from_environment
@@ -35,48 +44,125 @@ from imagefactory.system.engine import Engine
 from imagefactory.verifying import receipt
 
 NAME, ROUNDS = f"{REPOSITORY}-scale", 5
+#: The newest one is locked; the others are copies of its resolution with another vLLM.
+RELEASES = ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
+#: For each release: cells, and how many of them have wheels of their own.
+CELLS, STACKS = 200, 20
 #: Seconds.
-GOAL = 1.0
+GOAL, UNCHANGED_GOAL = 10.0, 1.0
 
 
-def project(folder: Path, cells: int) -> Path:
-    """A copy of the project with ``cells`` cells: many gb10 flavors with different settings."""
+def project(folder: Path, cells: int, stacks: int = 1) -> Path:
+    """A copy of the project with ``cells`` cells for each release, and a lock for them.
+
+    Each stack is a version of transformers; each release and stack has a resolution of its own.
+    """
     for name in ("patches", "templates"):
         (folder / name).symlink_to(ROOT / name)
-    shutil.copy(ROOT / "wheels.lock", folder)
-    head, _, rest = (ROOT / "matrix.yaml").read_text(encoding="utf-8").partition("  gb10:\n")
-    gb10, _, tail = rest.partition("# Compilers, each")
-    names = [f"g{number}" for number in range(cells // 2)]
-    flavors = "".join(f"  {n}:\n{gb10.rstrip()}\n      NUMBER: {n}\n" for n in names)
-    tail = tail.replace("  flavor: gb10\n", "").replace(
-        "axes:\n", f"axes:\n  flavor: [{', '.join(names)}]\n"
-    )
-    tail = tail.replace("{flavor: gb10, ", "{")
+    given = store.read(ROOT / "wheels.lock")
+    real = next(one for one in given.resolutions if f"vllm=={RELEASES[-1]}" in one.requirements)
+    first = next(wheel.version for wheel in real.wheels if wheel.name == "transformers")
+    versions = [first, *(f"{first}.post{number}" for number in range(1, stacks))]
+    copies = tuple(_copy(real, release, stack) for release in RELEASES for stack in versions)
+    store.write(folder / "wheels.lock", replace(given, resolutions=copies), guards=folder / "locks")
     path = folder / "matrix.yaml"
-    path.write_text(f"{head}{flavors}\n# Compilers, each{tail}", encoding="utf-8")
+    path.write_text(_matrix(cells // stacks, versions), encoding="utf-8")
     return path
 
 
-def planning(cells: int) -> Goal:
-    """The seconds from reading the matrix to the last build key."""
+def _copy(real: Resolution, vllm: str, transformers: str) -> Resolution:
+    """``real`` with other versions of two wheels."""
+    pinned = {"vllm": vllm, "transformers": transformers}
+    others = [one for one in real.requirements if one.partition("==")[0] not in pinned]
+    requirements = sorted([*others, *(f"{name}=={pinned[name]}" for name in pinned)])
+    return replace(
+        real,
+        name=f"vllm-{vllm}-transformers-{transformers}",
+        requirements=tuple(requirements),
+        wheels=tuple(_renamed(wheel, pinned.get(wheel.name)) for wheel in real.wheels),
+    )
+
+
+def _renamed(wheel: Wheel, version: str | None) -> Wheel:
+    if version is None:
+        return wheel
+    name, _, *tags = wheel.filename.split("-")
+    return replace(wheel, version=version, filename="-".join([name, version, *tags]))
+
+
+def _matrix(flavors: int, versions: Sequence[str]) -> str:
+    """The project's own matrix with other releases, and with flavors that extend gb10."""
+    given = yaml.safe_load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
+    names = [f"g{number}" for number in range(flavors)]
+    given["flavors"]["gb10"]["requirements"].append("transformers=={transformers}")
+    given["flavors"] |= {name: {"extends": "gb10", "env": {"NUMBER": name}} for name in names}
+    given["tags"] = ["{flavor}-vllm{vllm}-{transformers}"]
+    given["axes"] |= {"flavor": names, "transformers": list(versions)}
+    newest = given["zip"][0]
+    given["zip"] = [{axis: [newest[axis][-1]] * len(RELEASES) for axis in newest}]
+    given["zip"][0]["vllm"] = list(RELEASES)
+    of_newest = {"flavor": "gb10", "vllm": RELEASES[-1]}
+    own = [one for one in given["overrides"] if one["when"] == of_newest]
+    given["overrides"] = [{**one, "when": {"channel": "cu130"}} for one in own]
+    given |= {"include": [], "exclude": []}
+    del given["defaults"]["flavor"]
+    return yaml.safe_dump(given, sort_keys=False)
+
+
+def planning(cells: int = CELLS, stacks: int = STACKS) -> Goal:
+    """The CPU seconds of planning a matrix, from reading its files to the last build key."""
     with tempfile.TemporaryDirectory() as name:
-        workspace = workspace_of(project(Path(name), cells))
-        start = time.perf_counter()
+        file = project(Path(name), cells, stacks)
+        workspace = workspace_of(file)
+        took: dict[str, float] = {}
+        with _timed(took, "matrix"):
+            matrix.load(file)
+        with _timed(took, "lock"):
+            store.read(workspace.lock)
         inputs = opening.read(workspace)
         expanded = inputs.matrix.cells
-        read = time.perf_counter()
-        found = stations.bases(expanded, [], inputs.lock)
-        keys = {plan.build_key for plan in stations.plan(expanded, found, inputs)}
-        seconds = time.perf_counter() - read
-    reading = f"+ {read - start:.2f} s to read files"
-    result = f"{seconds:.2f} s ({reading}), {len(keys):,} build keys"
-    return Goal(f"planning {len(expanded):,} cells", result, GOAL, seconds, " s")
+        with _timed(took, "plan"):
+            found = stations.bases(expanded, [], inputs.lock)
+            keys = {plan.build_key for plan in stations.plan(expanded, found, inputs)}
+        one = expanded[-1].name
+        whole = _command(file, "plan", "--json")
+        check = _command(file, "plan", "--check")
+        rendered = _command(file, "render", "--select", one)
+    parts = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in took.items())
+    more = f"plan --check {check:.2f} s, render of one cell {rendered:.2f} s"
+    result = f"{whole:.2f} s of CPU ({parts}; {more}), {len(keys):,} build keys"
+    what = f"planning {len(expanded):,} cells with {len(inputs.lock.resolutions):,} resolutions"
+    return Goal(what, result, GOAL, whole, " s")
+
+
+@contextmanager
+def _timed(took: dict[str, float], what: str) -> Iterator[None]:
+    start = time.process_time()
+    yield
+    took[what] = time.process_time() - start
+
+
+def _command(file: Path, *argv: str) -> float:
+    """The CPU seconds of a whole command that finds no engine."""
+    before = _of_children()
+    env = {"PYTHONDONTWRITEBYTECODE": "", "DOCKER_HOST": f"unix://{file.parent}/no-engine"}
+    whole = [sys.executable, "-m", "imagefactory", *argv, "--file", str(file)]
+    done = shell.run(whole, env=env, quiet=True)
+    if not done.ok:
+        what = f"exit {done.code}: {done.err[-500:]}"
+        raise fail(SetupError, "bench-step", what, fix="run it by hand")
+    return _of_children() - before
+
+
+def _of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def unchanged(cells: int, engine: Engine) -> Goal:
     """The seconds of a build of ``cells`` that are all unchanged."""
     with tempfile.TemporaryDirectory() as name:
-        file = project(Path(name), cells)
+        file = project(Path(name), cells // len(RELEASES))
         file.write_text(
             file.read_text(encoding="utf-8").replace(
                 "repository: imagefactory/vllm", f"repository: {NAME}"
@@ -95,7 +181,9 @@ def unchanged(cells: int, engine: Engine) -> Goal:
                 engine.untag(tag)
     middle = statistics.median(seconds)
     result = f"{middle:.2f} s (median of {ROUNDS}, {seconds[0]:.2f} to {seconds[-1]:.2f})"
-    return Goal(f"`build --matrix` of {len(plans)} unchanged cells", result, GOAL, middle, " s")
+    return Goal(
+        f"`build --matrix` of {len(plans)} unchanged cells", result, UNCHANGED_GOAL, middle, " s"
+    )
 
 
 def _stand_in(folder: Path, plan: CellPlan, engine: Engine) -> None:
@@ -155,7 +243,8 @@ def _build(file: Path, state: Path) -> float:
 def main() -> None:
     """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cells", nargs="?", type=int, default=1000, metavar="CELLS")
+    parser.add_argument("--cells", type=int, default=CELLS)
+    parser.add_argument("--stacks", type=int, default=STACKS)
     parser.add_argument("--unchanged", type=int, metavar="CELLS")
     options = parser.parse_args()
 
@@ -164,7 +253,7 @@ def main() -> None:
             engine = Engine.connect(os.environ, from_environment(os.environ).state)
             goal = unchanged(options.unchanged, engine)
         else:
-            goal = planning(options.cells)
+            goal = planning(options.cells, options.stacks)
         ui.line(f"{goal.what}: {goal.result}; {goal.verdict()}")
 
     command(work)

@@ -88,6 +88,7 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
 
 
 def _wheel_env(workspace: Workspace, inputs: Inputs, site: Site, cell: Cell) -> BuildEnv:
+    site = site.for_wheel(cell)
     platform = site.platform_for(cell)
     found = planning.bases([cell], [platform], inputs.lock)
     base = planning.base_of(found, cell.flavor.base, platform)

@@ -45,21 +45,21 @@ def build(
     selection: Sequence[str],
     watcher: Watcher,
     *,
-    builder: str | None = None,
+    builders: Sequence[str] = (),
     cache: str | None = None,
     output: Path | None = None,
     skip_verify: bool = False,
 ) -> Built:
     """Build all changed cells in one bake, and verify images that have not passed yet.
 
-    ``builder`` is a buildx builder, ``cache`` a repository for build caches; ``skip_verify`` skips
-    the verification. With ``output``, images become OCI layouts in that folder; they are not in the
-    engine, and not verified.
+    ``builders`` are buildx builders, those of the matrix if there are none; ``cache`` is a
+    repository for build caches; ``skip_verify`` skips the verification. With ``output``, images
+    become OCI layouts in that folder; they are not in the engine, and not verified.
     """
     connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
     inputs = opening.read(workspace)
     cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
-    site = sites.find(connecting.result(), builder)
+    site = sites.find(connecting.result(), builders or inputs.matrix.builders)
 
     inputs, _ = make_wheels(workspace, cells, inputs, site)
     planned = plan_cells(cells, inputs, site, output=output)
@@ -125,7 +125,7 @@ def plan_cells(
     """
     engine = site.engine if site else None
     finding = in_background(_existing, engine, cells, output) if engine else None
-    platforms = [site.platform if site else cells[0].platform]
+    platforms = site.platforms if site else (cells[0].platform,)
     found = planning.bases(cells, platforms, inputs.lock)
     plans = planning.plan(cells, found, inputs)
     tags.check(plans)

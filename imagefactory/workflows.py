@@ -136,18 +136,18 @@ def rebuild(workspace: Workspace, tag: str, *, with_base: bool, files: bool) -> 
 
 
 def wheels_of(
-    workspace: Workspace, cells: Sequence[Cell], builder: str | None, *, again: bool
+    workspace: Workspace, cells: Sequence[Cell], builders: Sequence[str], *, again: bool
 ) -> tuple[Made, ...]:
     """Build the wheels of ``cells`` that are missing, or all of them ``again``."""
     inputs = opening.read(workspace)
-    site = sites.find(opening.connect(workspace), builder)
+    site = sites.find(opening.connect(workspace), builders or inputs.matrix.builders)
     return pipeline.make_wheels(workspace, cells, inputs, site, again=again)[1]
 
 
-def try_units(workspace: Workspace, cell: Cell, trial: Trial, builder: str | None) -> Tried:
+def try_units(workspace: Workspace, cell: Cell, trial: Trial, builders: Sequence[str]) -> Tried:
     """Compile single units of the cell's vLLM to inspect the result."""
     inputs = opening.read(workspace)
-    site = sites.find(opening.connect(workspace), builder)
+    site = sites.find(opening.connect(workspace), builders or inputs.matrix.builders)
     env_for = opening.wheel_env(workspace, inputs, site)
     return wheels.compile_units(cell, inputs, env_for, trial)
 

@@ -68,8 +68,9 @@ def write_cells(
     builder_bases: Mapping[str, BaseImage],
     stacks: Mapping[str, Stack],
     options: BakeOptions,
+    name: str = "docker-bake.json",
 ) -> Path:
-    """Write contexts and ``docker-bake.json`` for ``plans``; returns the bake file's path.
+    """Write contexts and the bake file ``name`` for ``plans``; returns the bake file's path.
 
     ``builder_bases`` is, by the name of the base, that base for the build platform; ``stacks`` are
     the layers of each cell. Raises InputError if a base is missing, and the errors of
@@ -85,11 +86,11 @@ def write_cells(
         entry = _cell_entry(contexts.write_cell(plan, stack), plan, first, stack)
         targets[plan.cell.name] = {**entry, "output": [_output(plan.cell, options)]}
     cells = [plan.cell.name for plan in plans]
-    for name in {"none": [], "cells": cells, "all": list(targets)}[options.uncached]:
-        targets[name]["no-cache"] = True
-    for name, refs in builders.caches(options.cache, targets).items() if options.cache else ():
-        targets[name] |= refs
-    return _write(contexts.folder / "docker-bake.json", targets, default=cells)
+    for target in {"none": [], "cells": cells, "all": list(targets)}[options.uncached]:
+        targets[target]["no-cache"] = True
+    for target, refs in builders.caches(options.cache, targets).items() if options.cache else ():
+        targets[target] |= refs
+    return _write(contexts.folder / name, targets, default=cells)
 
 
 def _builder(plan: CellPlan, bases: Mapping[str, BaseImage]) -> BaseImage:

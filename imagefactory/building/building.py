@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from imagefactory.building import bakefile, disk, layouts, records
+from imagefactory.building import bakefile, disk, fleet, homes, layouts, records
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
@@ -38,6 +40,7 @@ class BuildResult:
         log: everything its steps wrote.
         error: what failed, for ``ok=False``.
         reproduce: the command that runs only this cell's build again.
+        builder: the builder that was named for it; None for the engine's own.
     """
 
     cell: str
@@ -46,6 +49,7 @@ class BuildResult:
     log: Path
     error: str
     reproduce: str
+    builder: str | None = None
 
     @property
     def problem(self) -> Problem:
@@ -72,18 +76,69 @@ def build(
     A cell whose layers cannot be made stops no other.
     """
     _mind_the_disk(plans, site.engine, exported=options.output is None)
-    options = replace(options, load=site.loads)
     stacks, failed = _stacks(plans, contexts, options, logs)
     ready = [plan for plan in plans if plan.cell.name in stacks]
     results: list[BuildResult] = []
     if ready:
-        own = of_platform(bases, site.platform)
-        file = bakefile.write_cells(contexts, ready, own, stacks, options)
-        results = bake(site.engine, ready, file, logs, builder=site.builder_name)
+        files = _files(contexts, ready, bases, stacks, options, site)
+        (first, file), *others = files.items()
+        if others:
+            results = _spread(site, ready, files, logs)
+        else:
+            results = bake(site.engine, ready, file, logs, builder=first)
     for plan, result in zip(ready, results, strict=True):
         if options.output and result.ok:
             layouts.finish(layouts.folder_of(options.output, plan.cell), plan.cell.tags)
     return sorted([*results, *failed], key=lambda one: [p.cell.name for p in plans].index(one.cell))
+
+
+def _files(
+    contexts: Contexts,
+    plans: Sequence[CellPlan],
+    bases: Bases,
+    stacks: Mapping[str, Stack],
+    options: BakeOptions,
+    site: Site,
+) -> dict[str | None, Path]:
+    """A bake file with all cells for each builder, by its name."""
+    files: dict[str | None, Path] = {}
+    for number, one in enumerate(site.each()):
+        name = f"docker-bake-{number}.json" if number else "docker-bake.json"
+        own, to = of_platform(bases, one.platform), replace(options, load=one.loads)
+        files[one.builder_name] = bakefile.write_cells(contexts, plans, own, stacks, to, name)
+    return files
+
+
+def _spread(
+    site: Site, plans: Sequence[CellPlan], files: Mapping[str | None, Path], logs: Path
+) -> list[BuildResult]:
+    """Build ``plans`` on all builders of ``site``, each with its own bake file."""
+    tags = {plan.cell.name: plan.cell.tag for plan in plans}
+    known = homes.read(logs.parent)
+    queue = fleet.Queue(
+        waiting=list(tags),
+        homes={cell: known[tag] for cell, tag in tags.items() if tag in known},
+        alive=[one.name for one in site.builders],
+    )
+    results: dict[str, BuildResult] = {}
+    everything = Progress(targets=tuple(tags))
+    kinds = {plan.cell.name: plan.cell.flavor.name for plan in plans}
+    with View(everything, timings=Timings(logs.parent), kinds=kinds) as view:
+        screen = Screen(view=view)
+
+        def work(builder: str, cells: Sequence[str]) -> dict[str, str]:
+            chosen = [plan for plan in plans if plan.cell.name in cells]
+            file = files[builder]
+            done = bake(site.engine, chosen, file, logs, builder=builder, screen=screen)
+            results.update({one.cell: one for one in done})
+            return {one.cell: one.error for one in done if not one.ok}
+
+        left = fleet.spread(queue, work, site.engine.builder, screen.interrupted)
+    for cell, error in left.items():
+        if cell not in results:
+            results[cell] = _failed(cell, logs, 0.0, error)
+        results[cell] = replace(results[cell], error=error)
+    return [results[cell] for cell in tags]
 
 
 def _stacks(
@@ -99,21 +154,36 @@ def _stacks(
                 plan, contexts.folder / stack.LAYOUTS, contexts.settings, kept=options.layers
             )
         except FactoryError as error:
-            log = _log(logs, name)
-            logs.mkdir(parents=True, exist_ok=True)
             said = "\n".join(map(str, error.problems))
-            log.write_text(f"{said}\n", encoding="utf-8")
-            failed.append(
-                BuildResult(
-                    cell=name,
-                    ok=False,
-                    seconds=time.monotonic() - began,
-                    log=log,
-                    error=error.problems[0].what,
-                    reproduce=f"imagefactory build --matrix --select {name}",
-                )
-            )
+            seconds = time.monotonic() - began
+            failed.append(_failed(name, logs, seconds, error.problems[0].what, said))
     return stacks, failed
+
+
+def _failed(cell: str, logs: Path, seconds: float, error: str, said: str = "") -> BuildResult:
+    """The result of a cell that failed before it was baked."""
+    log = _log(logs, cell)
+    logs.mkdir(parents=True, exist_ok=True)
+    log.write_text(f"{said or error}\n", encoding="utf-8")
+    command = f"imagefactory build --matrix --select {cell}"
+    return BuildResult(
+        cell=cell, ok=False, seconds=seconds, log=log, error=error, reproduce=command
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """What bakes on several builders share.
+
+    Attributes:
+        view: shows all of them.
+        interrupted: they have to end when it is set.
+        writing: held while the files of the state folder are written.
+    """
+
+    view: View | None = None
+    interrupted: threading.Event = field(default_factory=threading.Event)
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
 
 def of_platform(bases: Bases, platform: Platform) -> dict[str, BaseImage]:
@@ -128,10 +198,12 @@ def bake(
     logs: Path,
     *,
     builder: str | None = None,
+    screen: Screen | None = None,
 ) -> list[BuildResult]:
     """Build ``plans`` in one bake, and again without those that failed until none is left.
 
-    ``builder`` is a buildx builder, the engine's own if it is None. Bake cancels every target at
+    ``builder`` is a buildx builder, the engine's own if it is None; ``screen`` is for bakes on
+    several builders. Bake cancels every target at
     the first error, but finished steps stay in the cache for the next round.
     """
     logs.mkdir(parents=True, exist_ok=True)
@@ -140,7 +212,7 @@ def bake(
     resend = Resend(file, None if builder else engine)
     while left:
         began = time.monotonic()
-        code, progress = _round(engine, left, file, logs, builder)
+        code, progress = _round(engine, left, file, logs, builder, screen or Screen())
         if code and resend.helps(progress.failed().values()):
             continue
         failed = _blame(left, progress) if code else {}
@@ -155,6 +227,7 @@ def bake(
                     log=_log(logs, name),
                     error=failed.get(name, "" if code == 0 else _last(progress)),
                     reproduce=engine.bake_command(file, [name], builder=builder),
+                    builder=builder,
                 )
             )
         if left:
@@ -183,22 +256,25 @@ def _round(
     file: Path,
     logs: Path,
     builder: str | None,
+    screen: Screen,
 ) -> tuple[int, Progress]:
     """Bake the cells of ``plans`` once."""
     kinds = {name: plan.cell.flavor.name for name, plan in plans.items()}
     names, timings = tuple(kinds), Timings(logs.parent)
     progress = Progress(targets=names)
-    with (
-        _Logs({name: _log(logs, name) for name in names}) as files,
-        View(progress, timings=timings, kinds=kinds) as view,
-    ):
+    if screen.view:
+        screen.view.follow(progress)
+    own = nullcontext(screen.view) if screen.view else View(progress, timings=timings, kinds=kinds)
+    with _Logs({name: _log(logs, name) for name in names}) as files, own as view:
 
         def read(line: str) -> None:
+            if screen.interrupted.is_set():
+                raise InterruptedError
             for event in progress.feed(line):
                 files.write(event)
                 view.feed(event)
 
-        metadata = _metadata(logs)
+        metadata = _metadata(logs, builder)
         code = engine.bake(
             file,
             names,
@@ -209,16 +285,19 @@ def _round(
         for line in progress.stray if code else ():
             files.write(Event(None, line))
     if code == 0:
-        timings.add(_took(kinds, progress))
-        for name, digests in records.of_bake(metadata).items():
-            if name in plans:
-                records.add(logs.parent / records.FOLDER, plans[name].build_key, digests)
+        with screen.writing:
+            timings.add(_took(kinds, progress))
+            for name, digests in records.of_bake(metadata).items():
+                if name in plans:
+                    records.add(logs.parent / records.FOLDER, plans[name].build_key, digests)
+            if builder:
+                homes.add(logs.parent, [plan.cell.tag for plan in plans.values()], builder)
     return code, progress
 
 
-def _metadata(logs: Path) -> Path:
+def _metadata(logs: Path, builder: str | None) -> Path:
     """The file that one bake writes its digests to; what another one wrote there is removed."""
-    path = logs / f".metadata-{os.getpid()}.json"
+    path = logs / f".metadata-{os.getpid()}{f'-{builder}' if builder else ''}.json"
     path.unlink(missing_ok=True)
     return path
 

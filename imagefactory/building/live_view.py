@@ -63,8 +63,13 @@ class View:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
+    def follow(self, progress: Progress) -> None:
+        """Show another bake of some of the cells, beside the bakes that run already."""
+        self._progress.tallies |= progress.tallies
+        self._failed -= progress.tallies.keys()
+
     def feed(self, event: Event) -> None:
-        """Take one event of ``progress``."""
+        """Take one event of ``progress``, or of a bake that is followed."""
         if event.log:
             self._count(event)
             return

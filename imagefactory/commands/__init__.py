@@ -20,6 +20,7 @@ COMMANDS = (
     "history",
     "nightly",
     "dashboard",
+    "bisect",
     "inspect",
     "diff",
     "rebuild",

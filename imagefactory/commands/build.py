@@ -12,9 +12,10 @@ from imagefactory.building import builders
 from imagefactory.commands import tables
 from imagefactory.commands.options import (
     HERE,
-    BuilderName,
+    BuilderNames,
     Json,
     Select,
+    builders_of,
     workspace_of,
 )
 from imagefactory.errors import InputError, fail
@@ -38,7 +39,7 @@ def build_command(
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not verify the images.")
     ] = False,
-    builder: BuilderName = None,
+    builder: BuilderNames = None,
     cache: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +77,7 @@ def build_command(
         workspace,
         select or [],
         silent if json else shown,
-        builder=builder,
+        builders=builders_of(builder),
         cache=cache,
         output=output.absolute() if output else None,
         skip_verify=no_verify,
@@ -111,7 +112,8 @@ def _show_built(built: Built, output: Path | None) -> None:
         result = built.results.get(name)
         if result:
             end = ui.styled("built", "green") if result.ok else ui.styled("failed", "red")
-            note = f"{result.seconds:.0f} s" if result.ok else f"log: {result.log}"
+            on = f" on {result.builder}" if result.builder else ""
+            note = f"{result.seconds:.0f} s{on}" if result.ok else f"log: {result.log}"
         elif name in built.stopped:
             end, note = ui.styled("blocked", "red"), built.stopped[name][0].code
         else:

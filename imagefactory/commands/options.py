@@ -33,21 +33,30 @@ Select = Annotated[
 ]
 
 
-def _builder(name: str | None) -> str | None:
-    if name and not _BUILDER.fullmatch(name):
-        what, fix = f"{name!r} is not the name of a builder", "docker buildx ls lists them"
-        raise fail(InputError, "builder-name", what, fix=fix)
-    return name
+def _builders(names: str | None) -> str | None:
+    builders_of(names)
+    return names
 
 
-BuilderName = Annotated[
+def builders_of(names: str | None) -> tuple[str, ...]:
+    """The builders that ``--builder`` names. Raises InputError for what is no name."""
+    found = names.split(",") if names else []
+    for name in found:
+        if not _BUILDER.fullmatch(name):
+            what = f"{name!r} is not the name of a builder"
+            fix = "docker buildx ls lists them; several are separated by commas, without spaces"
+            raise fail(InputError, "builder-name", what, fix=fix)
+    return tuple(found)
+
+
+BuilderNames = Annotated[
     str | None,
     typer.Option(
         "--builder",
-        metavar="NAME",
-        envvar="BUILDX_BUILDER",
-        help="Buildx builder to build on.",
-        callback=_builder,
+        metavar="NAME[,NAME]",
+        envvar=["IMAGEFACTORY_BUILDERS", "BUILDX_BUILDER"],
+        help="Buildx builders to build on.",
+        callback=_builders,
     ),
 ]
 Repository = Annotated[

@@ -10,10 +10,11 @@ import typer
 from imagefactory import workflows
 from imagefactory.commands.options import (
     HERE,
-    BuilderName,
+    BuilderNames,
     File,
     Json,
     Select,
+    builders_of,
     workspace_of,
 )
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
@@ -34,7 +35,7 @@ def wheel_command(
     again: Annotated[
         bool, typer.Option("--again", help="Rebuild them without cache, and lock the result.")
     ] = False,
-    builder: BuilderName = None,
+    builder: BuilderNames = None,
     units: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,13 +66,13 @@ def wheel_command(
     cells = tuple(cell for cell in cells if cell.flavor.build)
     if units:
         trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
-        tried = workflows.try_units(workspace, _only(cells), trial, builder)
+        tried = workflows.try_units(workspace, _only(cells), trial, builders_of(builder))
         _show_tried(tried, count, json=json)
         return
     if targets or count:
         what, fix = "--target and --count need --try", "add the files to compile: --try GLOB"
         raise fail(InputError, "try-what", what, fix=fix)
-    made = workflows.wheels_of(workspace, cells, builder, again=again) if cells else ()
+    made = workflows.wheels_of(workspace, cells, builders_of(builder), again=again) if cells else ()
     if json:
         ui.emit_json([one.as_dict() for one in made])
         return

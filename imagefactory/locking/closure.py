@@ -135,7 +135,7 @@ def is_recorded(part: Resolution | LockedToolchain) -> bool:
     return all(wheel.requires is not None for wheel in part.wheels)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def lacking(part: Resolution | LockedToolchain) -> tuple[str, ...]:
     """What the wheels of ``part`` lack, a sentence each: of its own requirements and of theirs."""
     replaced = _replaced(part.overrides if isinstance(part, Resolution) else ())

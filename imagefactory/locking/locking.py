@@ -311,8 +311,9 @@ def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolut
         indexes=request.indexes,
     )
     # same outcome: keep the date, so that the image's build key does not change
-    unchanged = old is not None and store.digest(old) == store.digest(new)
-    return replace(new, created=old.created) if old and unchanged else new
+    if old and store.digest(old) == store.digest(new):
+        return replace(new, created=old.created)
+    return new
 
 
 def _with_requirements(old: Resolution, settings: Settings) -> Resolution:

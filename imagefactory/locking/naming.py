@@ -10,9 +10,9 @@ from imagefactory.matrix.cell import AXES, Cell, Request, request_of
 
 def named_requests(cells: Sequence[Cell]) -> list[tuple[str, list[Cell], Request]]:
     """Each distinct request once, with a name for it and the cells that make it."""
-    found: dict[Request, list[Cell]] = {}
+    found: dict[object, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(_without_reasons(request_of(cell)), []).append(cell)
+        found.setdefault(_question(request_of(cell)), []).append(cell)
     names: dict[str, int] = {}
     rows = []
     for users in found.values():
@@ -26,9 +26,7 @@ def named_requests(cells: Sequence[Cell]) -> list[tuple[str, list[Cell], Request
     return rows
 
 
-def _without_reasons(request: Request) -> Request:
+def _question(request: Request) -> tuple[Request, tuple[tuple[str, bool], ...]]:
     """``request`` without reasons and locations, which do not matter for the resolution."""
-    overrides = tuple(
-        replace(o, reason="", location=request.overrides[0].location) for o in request.overrides
-    )
-    return replace(request, overrides=overrides)
+    overrides = tuple((one.requirement, one.drop) for one in request.overrides)
+    return replace(request, overrides=()), overrides

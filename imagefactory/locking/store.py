@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import tomli
 import tomli_w
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -92,7 +92,7 @@ def read(path: Path) -> Lock:
 @lru_cache(maxsize=4)
 def _loads(text: str, path: Path) -> Lock:
     """The lock with this text; parsing takes 0.1 s, and commands read the file more than once."""
-    data = tomllib.loads(text)
+    data = tomli.loads(text)
     if found := IN_URL.search(text):
         where = f"{path}:{text.count(chr(10), 0, found.start()) + 1}"
         fix = "remove them, and write them into ~/.netrc"
@@ -180,7 +180,8 @@ def _tags(lock: Lock, data: Mapping[str, Any]) -> Iterator[tuple[str, Loc]]:
         for number, one in enumerate(ones):
             tags = data[key][number]["wheel"].get("tags", one.wheel.tags)
             if tags != one.wheel.tags:
-                yield f"{one.wheel.filename} has other tags than {tags!r}", (_TABLES[key], number)
+                loc = (_TABLES[key], number, "wheel", "tags")
+                yield f"{one.wheel.filename} has other tags than {tags!r}", loc
 
 
 def _is_named(wheel: Wheel) -> bool:
@@ -197,7 +198,7 @@ def _is_named(wheel: Wheel) -> bool:
 
 def _line(text: str, loc: Sequence[str | int]) -> int:
     """The line of the value at ``loc``, as in a Lock, or of the innermost table around it."""
-    names = {plural: single for single, plural in _TABLES.items()}
+    names = {plural: single for single, plural in _TABLES.items()} | {"wheel": "wheel"}
     header, line, lines = "", 1, text.split("\n")
     end, parts = len(lines), list(loc)
     while parts and (key := names.get(str(parts[0]))):
@@ -371,7 +372,7 @@ def _present(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def digest(part: Resolution | LockedToolchain) -> str:
     """SHA-256 of what is installed: names, versions, file names and hashes, but not indexes."""
     lines = sorted(f"{w.name} {w.version} {w.filename} {w.sha256}" for w in part.wheels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -56,16 +56,20 @@ def _cell(cell: Cell) -> Iterator[Problem]:
 def _versions(cell: Cell) -> Iterator[Problem]:
     axes = cell.axes
     for axis in ("vllm", "torch", "flashinfer"):
-        if axis not in axes:
-            continue
-        if not is_version(axes[axis]):
-            yield _axis(cell, axis, "bad-version", "write a PEP 440 version")
-        elif str(Version(axes[axis])) != axes[axis]:  # names, tags and hashes compare the text
-            fix = f'write the normalized form: "{Version(axes[axis])}"'
+        if axis in axes and (fix := _version_fix(axes[axis])):
             yield _axis(cell, axis, "bad-version", fix)
     for axis in ("python", "cuda"):
         if axis in axes and not _SHORT.fullmatch(axes[axis]):
             yield _axis(cell, axis, "bad-version", 'write X.Y, such as "3.13" or "13.0"')
+
+
+@lru_cache(maxsize=4096)
+def _version_fix(text: str) -> str:
+    """What to write instead of ``text``; empty for a normalized version."""
+    if not is_version(text):
+        return "write a PEP 440 version"
+    normalized = str(Version(text))  # names, tags and hashes compare the text
+    return "" if normalized == text else f'write the normalized form: "{normalized}"'
 
 
 def _requirements(cell: Cell) -> Iterator[Problem]:
@@ -77,13 +81,21 @@ def _requirements(cell: Cell) -> Iterator[Problem]:
     ]
     written += [(override.requirement, override.location) for override in cell.overrides]
     for text, where in written if own else ():
-        try:
-            Requirement(text)
-        except InvalidRequirement as error:
+        if wrong := _requirement_error(text):
             values = ", ".join(f"{axis} {cell.axes[axis]!r}" for axis in own)
-            what = f"{cell.name}: {text!r} is not a valid requirement: {str(error).splitlines()[0]}"
+            what = f"{cell.name}: {text!r} is not a valid requirement: {wrong}"
             fix = f"correct it, or the value that it is made from ({values})"
             yield Problem(code="matrix-bad-requirement", where=str(where), what=what, fix=fix)
+
+
+@lru_cache(maxsize=8192)
+def _requirement_error(text: str) -> str:
+    """What is wrong with a requirement; empty for a valid one."""
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def _cuda(cell: Cell) -> Iterator[Problem]:
@@ -156,6 +168,7 @@ def _needs_override(cell: Cell) -> bool:
     return documented is None or not _runs(driver, documented)
 
 
+@lru_cache(maxsize=4096)
 def _runs(driver: str, oldest: str) -> bool:
     """Whether ``driver`` is at least ``oldest``; an invalid one has been reported elsewhere."""
     if not (is_version(driver) and is_version(oldest)):

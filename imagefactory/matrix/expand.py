@@ -186,8 +186,7 @@ def cells(
             if entry.driver is not None and matches(entry.when, axes)
         )
         indexes, more = _indexes(file, flavor, filler, positions)
-        problems += [problem for problem in more if problem not in problems]
-        problems += [problem for problem in filler.problems if problem not in problems]
+        problems += [*more, *filler.problems]
         made.append(
             Cell(
                 name=_name(axes),

@@ -60,7 +60,6 @@ class _Section:
             circle = " -> ".join([*reversed(children[: children.index(name) + 1]), name])
             what, fix = f"{self.name} extend each other: {circle}", "remove one `extends`"
             self._report("extends-cycle", name, what, fix)
-            self.done |= {*children}
         elif parent is not None and parent not in self.entries:
             others = ", ".join(other for other in self.entries if other != name)
             what = f"{name!r} extends {parent!r}, which is not in `{self.name}`"

@@ -46,6 +46,7 @@ class Matrix:
         indexes: URL of each named index.
         policies: which newer versions are taken over.
         moving_tags: in the order of the file.
+        builders: the buildx builders to build on, unless others are named.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Matrix:
     indexes: Mapping[str, str] = field(default_factory=dict)
     policies: Policies = field(default_factory=Policies)
     moving_tags: tuple[MovingTag, ...] = ()
+    builders: tuple[str, ...] = ()
 
 
 def load(path: Path) -> Matrix:
@@ -92,4 +94,5 @@ def load(path: Path) -> Matrix:
         indexes={name: entry.url for name, entry in file.indexes.items()},
         policies=policies.of_file(file, positions),
         moving_tags=moving_tags.declared(file, positions),
+        builders=tuple(file.builders),
     )

@@ -287,6 +287,10 @@ class MatrixFile(Strict):
     ] = []
     exclude: list[ExcludeEntry] = []
     overrides: list[OverrideEntry] = []
+    builders: Annotated[
+        list[Name],
+        Field(description="buildx builders that cells are spread over, unless others are named"),
+    ] = []
     follow: Annotated[
         FollowName | dict[Text, FollowName],
         Field(

@@ -18,7 +18,8 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.matrix.cell import AXES, Cell
@@ -51,8 +52,20 @@ class _Term:
     def _matches(self, cell: Cell) -> bool:
         axis, equals, values = self.text.partition("=")
         if not equals:
-            return fnmatchcase(cell.name, self.text)
-        return any(fnmatchcase(cell.axes.get(axis, ""), value) for value in values.split(","))
+            return _glob(self.text).match(cell.name) is not None
+        value = cell.axes.get(axis, "")
+        return any(_glob(text).match(value) for text in values.split(","))
+
+
+@lru_cache(maxsize=65536)
+def _glob(text: str) -> re.Pattern[str]:
+    """The pattern of a glob.
+
+    For each ``[``, `translate` looks for its ``]`` up to the end: those that have none are escaped
+    first, or thousands of them would take seconds.
+    """
+    closed, bracket, rest = text.rpartition("]")
+    return re.compile(translate(f"{closed}{bracket}{rest.replace('[', '[[]')}"))
 
 
 #: Alternatives, each with the terms that must all hold.

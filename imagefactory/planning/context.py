@@ -57,7 +57,7 @@ def program_files(kind: str) -> dict[str, bytes]:
     return {f"factory/{name}": _bytes(_INBUILD / name) for name in PROGRAMS[kind]}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def layers_of(resolution: Resolution) -> list[InstallLayer]:
     """Install layers, computed once for all cells that share a resolution."""
     return split(resolution)
@@ -71,7 +71,7 @@ def wheel_lists(resolution: Resolution, toolchain: LockedToolchain | None) -> di
     return files
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def _lists_of(resolution: Resolution) -> dict[str, bytes]:
     files = {f"layers/{layer.name}": _list(layer.wheels) for layer in layers_of(resolution)}
     torch = resolution.wheel("torch")
@@ -119,14 +119,15 @@ def patch_files(series: Sequence[Step], build: SourceBuild | None = None) -> dic
     return files
 
 
-@lru_cache(maxsize=64)
-def _rows(resolution: Resolution) -> list[dict[str, str]]:
+@lru_cache(maxsize=4096)
+def _rows(resolution: Resolution) -> str:
+    """The wheels as JSON, written once for all cells that share a resolution."""
     rows = [
         {"name": w.name, "version": w.version, "sha256": w.sha256, "group": layer.name}
         for layer in layers_of(resolution)
         for w in layer.wheels
     ]
-    return sorted(rows, key=lambda row: row["name"])
+    return json.dumps(sorted(rows, key=lambda row: row["name"]))
 
 
 def manifest(
@@ -146,13 +147,14 @@ def manifest(
         "build_key": key,
         "axes": dict(cell.axes),
         "torch": {"version": resolution.torch.version, "cuda": resolution.torch.cuda},
-        "wheels": _rows(resolution),
+        "wheels": None,
         "toolchain": {w.name: w.version for w in toolchain.wheels} if toolchain else None,
         "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
     }
     if cuda_home and not toolchain:
         planned["cuda_home"] = cuda_home
-    return json.dumps(planned).encode()
+    text = json.dumps(planned)
+    return text.replace('"wheels": null', f'"wheels": {_rows(resolution)}', 1).encode()
 
 
 def _bytes(path: Path) -> bytes:

@@ -70,13 +70,21 @@ class Location:
 class Positions:
     """The line, and the text as written, of every value in a file.
 
-    ``inherited`` has the values that the file does not repeat, with where each is written.
+    ``inherited`` has the values that the file does not repeat, with where each is written. Only
+    ``put`` changes ``lines``.
     """
 
     file: str
     lines: dict[Loc, int] = field(default_factory=dict)
     raw: dict[Loc, str] = field(default_factory=dict)
     inherited: dict[Loc, Loc] = field(default_factory=dict)
+    _children: dict[Loc, list[Loc]] = field(default_factory=dict)
+
+    def put(self, loc: Loc, line: int) -> None:
+        """Note the line of the value at ``loc``."""
+        if loc and loc not in self.lines:
+            self._children.setdefault(loc[:-1], []).append(loc)
+        self.lines[loc] = line
 
     def line(self, loc: Loc) -> int:
         """Line of the value at ``loc``, or of the innermost value that encloses it."""
@@ -85,15 +93,11 @@ class Positions:
                 return self.lines[loc[:end]]
         return 1
 
-    def rename(self, loc: Loc, key: str) -> None:
-        """Make the positions at and below ``loc`` available under ``key`` as well."""
-        self.move(loc, (*loc[:-1], key))
-
     def move(self, loc: Loc, target: Loc) -> None:
         """Make the positions at and below ``loc`` available at ``target`` as well."""
-        for old in [old for old in self.lines if old[: len(loc)] == loc]:
+        for old in self._below(loc):
             new = (*target, *old[len(loc) :])
-            self.lines[new] = self.lines[old]
+            self.put(new, self.lines[old])
             self.raw.pop(new, None)
             if old in self.raw:
                 self.raw[new] = self.raw[old]
@@ -104,8 +108,15 @@ class Positions:
     def inherit(self, loc: Loc, target: Loc) -> None:
         """Let the value at ``target`` have the positions of the one at ``loc``."""
         self.move(loc, target)
-        for old in [old for old in self.lines if old[: len(loc)] == loc]:
+        for old in self._below(loc):
             self.inherited[*target, *old[len(loc) :]] = self.inherited.get(old, old)
+
+    def _below(self, loc: Loc) -> list[Loc]:
+        """The values at and below ``loc``."""
+        found = [loc] if loc in self.lines else []
+        for parent in found:  # grows meanwhile
+            found += self._children.get(parent, ())
+        return found
 
     def locate(self, loc: Loc, section: str = "") -> Location:
         """The position as a Location."""
@@ -190,18 +201,14 @@ def _repair(data: Any, loc: Loc, kind: str, positions: Positions, known: set[str
         value, key = data.pop(loc[-1]), _closest_key(loc, known)
         if key and key not in data:
             data[key] = value
-            positions.rename(loc, key)
+            positions.move(loc, (*loc[:-1], key))
     elif kind == "string_type" and loc in positions.raw:
         data[loc[-1]] = positions.raw[loc]
 
 
 def in_file_order(problems: list[Problem]) -> list[Problem]:
     """Sort problems by their line."""
-
-    def line(problem: Problem) -> int:
-        return int((problem.where or ":0").rpartition(":")[2])
-
-    return sorted(problems, key=line)
+    return sorted(problems, key=lambda one: int((one.where or ":0").rpartition(":")[2]))
 
 
 def _parse(text: str) -> yaml.Node | None:
@@ -261,7 +268,8 @@ def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
 def _plain(
     node: yaml.Node, loc: Loc, positions: Positions, problems: list[Problem], prefix: str
 ) -> Any:
-    positions.lines.setdefault(loc, node.start_mark.line + 1)
+    if loc not in positions.lines:
+        positions.put(loc, node.start_mark.line + 1)
     if len(positions.lines) > MOST_VALUES:
         what = f"more than {MOST_VALUES} values, those that aliases repeat included"
         where, fix = f"{positions.file}:{node.start_mark.line + 1}", "use fewer, or no aliases"
@@ -312,7 +320,7 @@ def _mapping(
             problems.append(duplicate)
             continue
         problems += _unfit(key, f"{positions.file}:{line}", prefix)
-        positions.lines[*loc, key] = line
+        positions.put((*loc, key), line)
         found[key] = _plain(value_node, (*loc, key), positions, problems, prefix)
     return found
 

@@ -16,8 +16,15 @@ def decompress(data: bytes) -> bytes:
         raise ValueError(str(error)) from None
 
 
+def errors() -> tuple[type[Exception], ...]:
+    """What reading a damaged file raises."""
+    import zstandard  # noqa: PLC0415 - as above
+
+    return EOFError, zstandard.ZstdError
+
+
 def reader(path: Path) -> IO[bytes]:
-    """The uncompressed content of a file; reading a damaged one raises EOFError or ZstdError."""
+    """The uncompressed content of a file; reading a damaged one raises one of ``errors``."""
     import zstandard  # noqa: PLC0415 - as above
 
     made = zstandard.ZstdDecompressor()

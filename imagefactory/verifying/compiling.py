@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from imagefactory.settings import Settings
-from imagefactory.system import platforms, processes, shell
+from imagefactory.system import platforms, processes, shell, zstd
 from imagefactory.verifying import compile_server
 
 #: Where containers find the folder with the socket, and the socket.
@@ -72,7 +72,7 @@ def offered(base: str, python: str, settings: Settings) -> Iterator[Path | None]
 
 
 def find_system(base: str, settings: Settings) -> Path | None:
-    """The newest system that was assembled here of the base of that name, as a tar file."""
+    """The newest system that was assembled here of the base of that name, compressed."""
     here = platforms.here()
     pattern = f"{base}-*-{here.arch if here else 'none'}-*/index.json"
     found = sorted((settings.cache / "bases").glob(pattern), key=lambda path: path.stat().st_mtime)
@@ -87,13 +87,13 @@ def command(system: Path, root: Path, python: str) -> list[str] | None:
     linker, home = LINKERS[here.arch], f"usr/lib/python{python}"
     needed = {program, f"{home}/os.py", *(f"{libraries}/{name}" for name in (linker, *LIBRARIES))}
     try:
-        with tarfile.open(system) as members:
-            for member in members.getmembers():
+        with zstd.reader(system) as stream, tarfile.open(fileobj=stream, mode="r|") as members:
+            for member in members:
                 name = member.name.removeprefix("./")
                 if name in needed or re.fullmatch(rf"{home}/encodings/\w+\.py", name):
                     _write(members.extractfile(member), root / name)
                     needed.discard(name)
-    except (OSError, KeyError, tarfile.TarError):
+    except (OSError, KeyError, tarfile.TarError, *zstd.errors()):
         return None
     if needed:
         return None

@@ -84,11 +84,18 @@ def pins(cell: Cell) -> dict[str, Pin]:
     found: dict[str, Pin] = {}
     for template, text in zip(cell.flavor.requirements, cell.requirements, strict=True):
         axis = _PINNED.search(template)
-        if axis and not Requirement(text).url:
-            project = canonicalize_name(Requirement(text).name)
+        project = _project(text) if axis else None
+        if axis and project:
             pin = Pin(axis=axis[1], project=project, template=template, index=indexes.get(project))
             found.setdefault(axis[1], pin)
     return found
+
+
+@cache  # pins are asked for once per release and row, and the parser is slow
+def _project(text: str) -> str | None:
+    """The project that a requirement takes from an index; None for one with a URL."""
+    parsed = Requirement(text)
+    return None if parsed.url else canonicalize_name(parsed.name)
 
 
 def leads(cell: Cell, policies: Policies) -> list[Pin]:

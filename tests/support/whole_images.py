@@ -10,12 +10,11 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from installer.scripts import Script
 from packaging.specifiers import SpecifierSet
@@ -29,7 +28,6 @@ from imagefactory.patching.patch import Kind, Origin, Patch, Proof, Stage, Step,
 from imagefactory.planning import cell_plan, image_config
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings, from_environment
-from imagefactory.system.engine import Engine
 from imagefactory.system.yamlfile import Location
 from imagefactory.verifying.outside import layers, outside
 from imagefactory.verifying.outside.inventory import Wheels
@@ -373,35 +371,6 @@ def archive(tree: Mapping[str, Node]) -> bytes:
 @lru_cache
 def _base_archive() -> bytes:
     return archive(BASE)
-
-
-class Saving(Engine):
-    """A fake engine that has one image."""
-
-    def __init__(self, image: WholeImage) -> None:
-        super().__init__()
-        self.image = image
-        self.asked: list[str] = []
-
-    def blob_folder(self, digest: str) -> None:
-        del digest
-
-    @contextmanager
-    def saved(self, ref: str) -> Iterator[IO[bytes]]:
-        del ref
-        yield io.BytesIO(self.image.saved()[0])
-
-    @contextmanager
-    def folder(self, image: str, path: str) -> Iterator[IO[bytes]]:
-        del image
-        self.asked.append(path)
-        above = f"{path.strip('/').rpartition('/')[0]}/"
-        inside = {
-            name.removeprefix(above): node
-            for name, node in self.image.tree.items()
-            if name.startswith(f"{path.strip('/')}/")
-        }
-        yield io.BytesIO(archive(inside))
 
 
 def names(found: Iterable[object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.program import Run, run, start
+from support import projects
+from support.program import Run, environment, run, runner, start
 
 from imagefactory import cli, redaction
 from imagefactory.errors import CheckFailedError, Problem
@@ -126,18 +128,31 @@ def test_with_json_a_command_that_is_stopped_is_a_document_too(
     assert "Traceback" not in said
 
 
-def test_the_real_program_escapes_what_the_terminal_cannot_encode(tmp_path: Path) -> None:
-    argv = "plan", "--explain", "gb10* not é\x1b[2J"
-    with start(tmp_path, *argv, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as process:
-        out, said = process.communicate()
-    assert process.returncode == 0, said
-    assert out.startswith(r"gb10* not \xe9\x1b[2J")
+@pytest.fixture
+def small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """The program in a small project, which keeps its state there."""
+    projects.write(tmp_path)
+    return runner(monkeypatch, capsys, tmp_path, environment(tmp_path))
 
 
-def test_the_real_program_fails_with_one_document_and_logs_what_it_ran(tmp_path: Path) -> None:
-    with start(tmp_path, "build", "--matrix", "--json") as refused:
-        out, said = refused.communicate()
-    assert (refused.returncode, json.loads(out)["exit_code"]) == (3, 3)
-    assert "[no-engine]" in said
+def test_what_the_terminal_cannot_encode_is_escaped(
+    small: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    done = small("plan", "--explain", "gb10* not é\x1b[2J")
+    sys.stdout.flush()
+    assert done.code == 0, done.err
+    assert written.getvalue().startswith(rb"gb10* not \xe9\x1b[2J")
+
+
+def test_a_build_without_an_engine_is_one_document_and_logs_what_it_ran(
+    tmp_path: Path, small: Run
+) -> None:
+    refused = small("build", "--matrix", "--json")
+    assert (refused.code, json.loads(refused.out)["exit_code"]) == (3, 3)
+    assert "[no-engine]" in refused.err
     logged = (tmp_path / "imagefactory" / "logs" / "commands.log").read_text()
     assert "docker version --format" in logged

@@ -122,7 +122,7 @@ def _add(nodes: dict[str, Node], layer: tarfile.TarFile) -> None:
     """Lay one layer over ``nodes``. Whiteouts remove what lower layers have."""
     added: dict[str, Node] = {}
     for header in layer:
-        path = "/".join(part for part in header.name.split("/") if part not in ("", "."))
+        path = _path(header.name)
         folder, _, name = path.rpartition("/")
         if name == _OPAQUE:
             _remove(nodes, f"{folder}/")
@@ -144,16 +144,20 @@ def _node(
     added: dict[str, Node],
     nodes: dict[str, Node],
 ) -> Node:
-    path = header.name.removeprefix("./").strip("/")
     if header.islnk():
-        other = header.linkname.removeprefix("./").strip("/")
+        other = _path(header.linkname)
         first = added.get(other) or nodes.get(other)
         if first:
             return first
-    if header.isreg() and _KEPT.fullmatch(path) and header.size <= _LARGEST:
+    if header.isreg() and _KEPT.fullmatch(_path(header.name)) and header.size <= _LARGEST:
         stream: IO[bytes] | None = layer.extractfile(header)
         return Node(header=header, content=stream.read() if stream else b"")
     return Node(header=header)
+
+
+def _path(name: str) -> str:
+    """The path of a member of an archive, or of what a hard link names."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
 def _remove(nodes: dict[str, Node], prefix: str) -> None:

@@ -166,3 +166,80 @@ def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: 
 def test_paths_are_not_read_as_templates_by_bake(tmp_path: Path) -> None:
     contexts = [str(target["context"]) for target in write(tmp_path).values()]
     assert all("$${out}" in context for context in contexts)
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_the_bake_file_of_a_wheel_has_exactly_this(tmp_path: Path, compiles: bool) -> None:
+    index, other = "https://one.example/simple", "https://two.example/simple"
+    using = replace(
+        settings(tmp_path, index, other, links=(tmp_path,)),
+        ca_bundle=Path("/etc/ca.pem"),
+        accounts={other: ("me", "word")},
+    )
+    base = base_image(planned().cell.flavor.base, Platform.ARM64)
+    (tmp_path / "wheel").mkdir()
+    wheel = WheelBake(
+        context=tmp_path / "wheel",
+        archive=tmp_path / "made.tar",
+        stage="tried",
+        builder=base,
+        compiles=compiles,
+    )
+    contexts = replace(contexts_in(tmp_path), settings=using)
+    rows = {BakeOptions(): False, BakeOptions(uncached="cells"): True}
+    for options, no_cache in {**rows, BakeOptions(uncached="all"): True}.items():
+        path = bakefile.write_wheel(contexts, wheel, options)
+        assert path == tmp_path / "wheel.bake.json"
+        builder = f"{'compiler' if compiles else 'builder'}-{base.base.name}-arm64"
+        assert json.loads(path.read_text()) == {
+            "target": {
+                builder: {
+                    "context": f"{tmp_path}/$${{out}}/{builder}",
+                    "target": "builder",
+                    "platforms": ["linux/arm64"],
+                    "args": {"SOURCE_DATE_EPOCH": "315532800"},
+                    "secret": ["id=ca,src=/etc/ca.pem"],
+                },
+                "tried": {
+                    "context": str(tmp_path / "wheel"),
+                    "contexts": {"builder": f"target:{builder}"},
+                    "target": "tried",
+                    "output": [f"type=tar,dest={tmp_path}/made.tar"],
+                    "args": {"UV_DEFAULT_INDEX": index, "UV_INDEX": other},
+                    "attest": ["type=provenance,disabled=true"],
+                    "secret": [
+                        "id=ca,src=/etc/ca.pem",
+                        "id=indexes,env=IMAGEFACTORY_INDEX_ACCOUNTS",
+                    ],
+                    "no-cache": no_cache,
+                },
+            }
+        }
+    accounts = {"IMAGEFACTORY_INDEX_ACCOUNTS": json.dumps({other: ["me", "word"]})}
+    assert bakefile.secrets(using) == accounts
+    assert bakefile.secrets(replace(using, accounts={})) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "uncached"),
+    [
+        (BakeOptions(), set()),
+        (BakeOptions(uncached="cells"), {"cell"}),
+        (BakeOptions(uncached="all"), {"cell", "builder-trixie-amd64"}),
+    ],
+)
+def test_steps_run_again_for_the_targets_that_are_asked_for(
+    tmp_path: Path, options: BakeOptions, uncached: set[str]
+) -> None:
+    cell = planned().cell.name
+    targets = write(tmp_path, options)
+    found = {name for name, target in targets.items() if target.get("no-cache")}
+    assert {"cell" if name == cell else name for name in found} == uncached
+    assert not any("cache-to" in target for target in targets.values())
+    cached = write(tmp_path, replace(options, cache="host.example/cache"))
+    assert all(target["cache-to"] and target["cache-from"] for target in cached.values())
+
+
+def test_what_bake_would_expand_is_escaped_wherever_it_stands() -> None:
+    value = {"${a}": ["%{b}", {"c": "$d"}], "e": 1, "f": True}
+    assert bakefile._literal(value) == {"$${a}": ["%%{b}", {"c": "$d"}], "e": 1, "f": True}

@@ -14,7 +14,7 @@ from support import ROOT
 from support.machine import DOWN, settings
 from support.plans import STACK, planned
 
-from imagefactory.building import bakefile, building, disk, layouts
+from imagefactory.building import bakefile, building, disk, homes, layouts
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
@@ -174,9 +174,27 @@ def test_a_build_into_a_folder_finishes_the_layouts_of_images_that_were_built(
     finished: list[Path] = []
     monkeypatch.setattr(layouts, "finish", lambda layout, _: finished.append(layout))
     far = Builder(name="far", driver="docker-container", platforms=(Platform.ARM64,))
-    site = Site(engine=engine, builder=far if named else None)
+    site = Site(engine=engine, builders=(far,) if named else ())
     built(tmp_path, site, monkeypatch, BakeOptions(output=tmp_path / "out"))
     assert finished == [tmp_path / "out" / "a"]
     words = rows(tmp_path / "before")
     assert len(words) == 2
     assert all(("--builder" in one) == named for one in words)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_cells_are_spread_over_builders_and_the_state_folder_has_who_built_them(
+    answer: bool, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Builder(name="far", driver="remote", platforms=(Platform.ARM64,))
+    site = Site(engine=engine, builders=(far, replace(far, name="near")))
+    if answer:  # the fake docker knows no builders
+        monkeypatch.setattr(Engine, "builder", lambda *_: far)
+    a, b, _ = built(tmp_path, site, monkeypatch, BakeOptions())
+    assert (a.ok, b.ok) == (True, False)
+    assert homes.read(tmp_path) == {planned().cell.tag: a.builder}
+    assert a.builder in ("far", "near")
+    assert ("exit code: 1" in b.error) == answer
+    assert ("no builder is left" in b.error) != answer
+    named = [one[one.index("--builder") + 1] for one in rows(tmp_path / "before")]
+    assert a.builder in named

@@ -117,6 +117,9 @@ def test_upgrading_one_package_changes_only_that_package(
     wheel(files, "vllm", "0.22.1", requires=("leaf", "leaf2"))
     write_pages(files, tmp_path / "www")
     lock, _ = locking.update(None, cells[:1], settings(tmp_path, index))
+    day = "2026-01-01"
+    lock = replace(lock, resolutions=tuple(replace(r, created=day) for r in lock.resolutions))
+    assert locking.update(lock, cells[:1], settings(tmp_path, index), upgrade=True) == (lock, [])
     wheel(files, "leaf", "2.0")
     wheel(files, "leaf2", "2.0")
     write_pages(files, tmp_path / "www")
@@ -126,6 +129,7 @@ def test_upgrading_one_package_changes_only_that_package(
     assert [(change.package, change.old, change.new) for change in changes] == [
         ("leaf", "1.0", "2.0")
     ]
+    assert day not in {one.created for one in new.resolutions}
     newest, _ = locking.update(new, cells[:1], settings(tmp_path, index), upgrade=True)
     assert newest.resolutions[0].wheel("leaf2") != new.resolutions[0].wheel("leaf2")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
 
 import pytest
@@ -12,7 +14,7 @@ from support.plans import planned
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.matrix.cell import AXES, Cell
-from imagefactory.matrix.select import GRAMMAR, LISTED, select
+from imagefactory.matrix.select import GRAMMAR, LISTED, _glob, select
 
 
 def cell(flavor: str, vllm: str, platform: str, cuda: dict[str, str]) -> Cell:
@@ -152,3 +154,14 @@ def test_a_selection_is_the_union_of_the_intersections_of_its_terms(
         assert {cell.name for cell in select(cells(), [text])} == wanted
     else:
         assert refused(text).code == "select-nothing"
+
+
+@given(st.text("[]!-ab*?", max_size=12), st.text("[]!-ab", max_size=6))
+def test_a_glob_matches_what_fnmatch_matches(glob: str, name: str) -> None:
+    assert (_glob(glob).match(name) is not None) == fnmatchcase(name, glob)
+
+
+def test_thousands_of_brackets_that_nothing_closes_are_refused_at_once() -> None:
+    began = time.process_time()
+    assert refused("]" + "[" * 20_000).code == "select-nothing"
+    assert time.process_time() - began < 2  # looking for the end of each takes half a minute

@@ -111,11 +111,44 @@ def test_the_toolkit_and_the_path_of_a_base_are_in_the_environment() -> None:
     assert devel["TRITON_PTXAS_PATH"] == "/usr/local/cuda/bin/ptxas"
     runtime = env(flavor.base, PATH=path)
     assert ("CUDA_HOME" in runtime, runtime["PATH"]) == (False, f"/opt/venv/bin:{path}")
+    plain = env(flavor.base, PATH="/usr/bin:/bin", LIBRARY_PATH="/usr/lib")
+    assert "CUDA_HOME" not in plain  # another library's path
+    assert env(flavor.base, CUDA_PATH="/opt/other")["CUDA_HOME"] == "/opt/other"
     assert env(cuda, PATH=path)["PATH"] == f"/opt/venv/bin:{path}"
     assert env(cuda, PATH="/usr/bin")["PATH"] == "/opt/venv/bin:/usr/local/cuda/bin:/usr/bin"
     assert env(flavor.base, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/other"
     assert env(own, PATH=path)["PATH"] == "/opt/venv/bin:/usr/local/nvidia/bin:/usr/bin"
     assert env(flavor.base, locked, CUDA_HOME="/opt/other")["CUDA_HOME"] == "/opt/cuda"
+
+
+def test_the_manifest_is_what_was_planned_with_the_compilers_of_the_base_if_it_has_no_others() -> (
+    None
+):
+    made, locked = planned(), project_lock().toolchain("cuda13.0", Platform.ARM64)
+    assert locked
+
+    def manifest(toolchain: LockedToolchain | None, home: str | None) -> dict[str, object]:
+        text = context.manifest(made.cell, made.resolution, toolchain, key="a key", cuda_home=home)
+        found: dict[str, object] = json.loads(text)
+        return found
+
+    plain = manifest(None, None)
+    assert [row["name"] for row in plain.pop("wheels")] == sorted(  # type: ignore[attr-defined]
+        wheel.name for wheel in made.resolution.wheels
+    )
+    torch = made.resolution.torch
+    assert plain == {
+        "cell": made.cell.name,
+        "build_key": "a key",
+        "axes": made.cell.axes,
+        "torch": {"version": torch.version, "cuda": torch.cuda},
+        "toolchain": None,
+        "entrypoint_modes": ["serve", "ray-head", "ray-worker", "bash"],
+    }
+    assert manifest(None, "/usr/cuda")["cuda_home"] == "/usr/cuda"
+    both = manifest(locked, "/opt/cuda")
+    assert "cuda_home" not in both
+    assert both["toolchain"] == {wheel.name: wheel.version for wheel in locked.wheels}
 
 
 def test_an_unproven_patch_is_in_the_labels_the_key_and_the_decision(
@@ -145,6 +178,23 @@ def test_an_unproven_patch_is_in_the_labels_the_key_and_the_decision(
     )
     tables.plan(shown)
     assert f"unproven patch {name}: nothing shows what it does" in capsys.readouterr().err
+
+
+def test_a_label_for_each_patch_says_what_of_it_is_in_the_image() -> None:
+    made = planned()
+    first, *_ = made.series
+    draft = replace(first, patch=replace(first.patch, proof=None))
+    assert first.variant
+    diff = first.variant.diff.name
+    label = f"io.imagefactory.patch.{first.patch.name.replace('/', '.')}"
+    for step, text in (
+        (first, diff),
+        (draft, f"{diff} (unproven)"),
+        (replace(first, variant=None), "proof only"),
+        (replace(first, variant=None, exempt="why"), "n/a"),
+        (replace(draft, variant=None, exempt="why"), "n/a"),
+    ):
+        assert planned(series=[step]).labels[label] == text
 
 
 def test_an_image_with_the_same_key_is_skipped_and_any_other_is_built_with_the_reason() -> None:

@@ -213,6 +213,20 @@ def test_the_programs_that_assemble_a_base_are_in_its_digest(
         file.write_bytes(content)
 
 
+@pytest.mark.parametrize(
+    ("debs", "suite", "is_new"), [(0, None, False), (1, None, True), (1, "trixie", False)]
+)
+def test_what_adds_packages_to_an_image_of_a_registry_is_in_the_key_if_any_are_added(
+    monkeypatch: pytest.MonkeyPatch, debs: int, suite: str | None, is_new: bool
+) -> None:
+    made = planned()
+    base = base_image(made.cell.flavor.base, made.cell.platform, *debs * [deb("g++")], suite=suite)
+    before = key(base=base)
+    monkeypatch.setattr(context, "assembler", lambda: "other")
+    # the digest of a base of packages has the programs that assemble it
+    assert (key(base=base) != before) == is_new
+
+
 def of(made: CellPlan, name: str) -> str:
     return made.labels[f"io.imagefactory.{name}"]
 

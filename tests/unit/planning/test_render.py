@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagefactory.errors import InputError
@@ -35,6 +35,7 @@ def unquote(text: str) -> str:
     return "".join(out)
 
 
+@example('a\\b"c$d`e')
 @given(
     HOSTILE_PRINTABLE | st.text(alphabet=st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")))
 )
@@ -125,6 +126,27 @@ def test_whatever_is_wrong_in_a_template_is_one_error_with_its_line(
     assert "own t" in problem.fix
 
 
+def test_lines_of_a_template_that_only_decide_leave_nothing_in_the_text(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(
+        "{% if a %}\nA\n  {% for _ in range(2) %}\n B\n  {% endfor %}\n{% endif %}\n"
+    )
+    assert render.render((tmp_path,), "t", {"a": 1}) == "A\n B\n B\n"
+
+
+def test_a_template_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    own, stock = tmp_path / "own", tmp_path / "stock"
+    for folder, text in ((own, ""), (stock, "stock")):
+        folder.mkdir()
+        (folder / "t").write_text(text)
+    (own / "t").unlink()
+    assert render.render((own, stock), "t", {}) == "stock"
+    (stock / "t").write_text("newer")
+    os.utime(stock / "t", (1, 1))
+    assert render.render((own, stock), "t", {}) == "newer"
+    (own / "t").write_text("own")
+    assert render.render((own, stock), "t", {}) == "own"
+
+
 def test_a_template_that_is_no_file_is_not_passed_over_for_the_stock_one(tmp_path: Path) -> None:
     own, stock = tmp_path / "own", tmp_path / "stock"
     own.mkdir()
@@ -134,7 +156,10 @@ def test_a_template_that_is_no_file_is_not_passed_over_for_the_stock_one(tmp_pat
     os.mkfifo(own / "pipe")
     (own / "folder").mkdir()
     (own / "circle").symlink_to("circle")
-    for name in ("pipe", "folder", "circle"):
+    (own / "dangling").symlink_to("nowhere")
+    (stock / "dangling").write_text("stock")
+    for name in ("pipe", "folder", "circle", "dangling"):
+        assert render.find((own, stock), name) == own / name
         with pytest.raises(InputError, match="cannot be read"):
             render.render((own, stock), name, {})
 

@@ -10,12 +10,13 @@ from support.machine import settings
 from support.matrices import GOOD
 from support.patches import make
 from support.plans import inputs_with
-from support.project import project_lock, stock_patches
+from support.project import project_lock, project_matrix, stock_patches
 
-from imagefactory.errors import InputError, Problem
+from imagefactory.errors import InputError, Problem, SetupError
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
-from imagefactory.patching import catalog
+from imagefactory.patching import catalog, sources
+from imagefactory.patching.sources import SourceTree
 from imagefactory.planning import planning, vllm_choices, vllm_settings
 
 FILES = {
@@ -176,6 +177,122 @@ def test_options_and_their_values_are_read_in_both_spellings() -> None:
         ("--a-b", "1"),
         ("--c", "d=e"),
     ]
+
+
+def test_the_settings_of_a_release_are_kept_by_the_hash_of_its_sources(
+    tmp_path: Path,
+    found: vllm_settings.VllmSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tree = SourceTree(project="vllm", version="0.22.1", root=tmp_path, sha256="a" * 64)
+    asked: list[str] = []
+
+    def of_cell(project: str, *_: object) -> SourceTree:
+        asked.append(project)
+        return tree
+
+    monkeypatch.setattr(sources, "of_cell", of_cell)
+    cell, using = project_matrix().cells[0], settings(tmp_path)
+
+    def read() -> vllm_settings.VllmSettings | None:
+        return vllm_settings.of_cell(cell, project_lock(), using)
+
+    assert read() == found
+    (kept,) = (using.cache / "vllm-settings").iterdir()
+    assert kept.name == f"{tree.sha256}.json"
+    monkeypatch.setattr(vllm_settings, "read", lambda _: None)
+    assert read() == found
+    for spoilt in ("[", "{}", '{"variables": [], "options": []}'):
+        kept.write_text(spoilt)
+        monkeypatch.setattr(vllm_settings, "read", lambda _: found)
+        assert read() == found
+        assert kept.read_text() != spoilt
+    assert {*asked} == {"vllm"}
+
+    def missing(*_: object) -> SourceTree:
+        raise SetupError(Problem(code="x", what="no sources", fix="f"))
+
+    monkeypatch.setattr(sources, "of_cell", missing)
+    assert read() is None
+    assert f"not checked against vLLM {cell.vllm}: no sources" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("environment_variables = {'VLLM_A': 1, NAME: 2, **more}\n", ["VLLM_A"]),
+        ("environment_variables: dict = {'VLLM_A': 1}\n", ["VLLM_A"]),
+        ("a = environment_variables = {'VLLM_A': 1}\n", ["VLLM_A"]),
+        ("if x:\n    environment_variables = {'VLLM_A': 1}\n", ["VLLM_A"]),
+        ("environment_variables = other = None\n", []),
+        ("variables = {'VLLM_A': 1}\nx.environment_variables = {'VLLM_B': 1}\n", []),
+        ("environment_variables.update({'VLLM_A': 1})\n", []),
+    ],
+)
+def test_only_the_table_of_variables_declares_them(
+    tmp_path: Path, text: str, names: list[str]
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/envs.py").write_text(text)
+    assert sorted(vllm_settings.read(tmp_path).variables) == names
+
+
+@pytest.mark.parametrize(
+    ("annotation", "values"),
+    [
+        ("Literal['a', 'b']", ("a", "b")),
+        ("Literal['a']", ("a",)),
+        ("Literal['a', None, 1]", ("1", "a")),
+        ("Literal['a'] | None", ("a",)),
+        ("None | torch.dtype | Literal['a']", ("a",)),
+        ("Named", ("n",)),
+        ("Named | Literal['a']", ("a", "n")),
+        ("Literal['a'] | str", ()),
+        ("str | Literal['a']", ()),
+        ("Literal[a]", ()),
+        ("Literal['a', b]", ()),
+        ("list[Literal['a']]", ()),
+        ("Unknown", ()),
+        ("Nested", ()),
+        ("None", ()),
+        ("Literal['a'] & Named", ()),
+    ],
+)
+def test_values_are_known_only_where_the_type_lists_all_of_them(
+    tmp_path: Path, annotation: str, values: tuple[str, ...]
+) -> None:
+    named = "Named = Literal['n']\nNested = Optional[Named]\nx, y = 1, 2\n"
+    engine = f"{named}class EngineArgs:\n    an_option: {annotation} = 1\n    other: int = 2\n"
+    (tmp_path / "vllm/engine").mkdir(parents=True)
+    assert vllm_choices.read(tmp_path) == {}
+    (tmp_path / "vllm/engine/arg_utils.py").write_text(engine)
+    assert vllm_choices.read(tmp_path) == ({"--an-option": values} if values else {})
+    (tmp_path / "vllm/config").mkdir()
+    config = "class XConfig:\n    an_option: Literal['z'] = 'z'\n    foreign: Literal['f'] = 'f'\n"
+    (tmp_path / "vllm/config/x.py").write_text(config)
+    more = () if annotation == "None" else values
+    is_open = not more and annotation != "None"
+    expected = {} if is_open else {"--an-option": tuple(sorted({*more, "z"}))}
+    assert vllm_choices.read(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pairs"),
+    [
+        ("--a 1", [("--a", "1")]),
+        ("--a_b=1", [("--a-b", "1")]),
+        ("--a=", [("--a", "")]),
+        ("--a -1", []),
+        ("--a --b 2", [("--b", "2")]),
+        ("-a 1", []),
+        ("a 1 --b", []),
+    ],
+)
+def test_an_option_has_a_value_if_one_follows_it(
+    arguments: str, pairs: list[tuple[str, str]]
+) -> None:
+    assert list(vllm_choices.given(arguments.split())) == pairs
 
 
 def test_a_releases_settings_are_read_once_and_every_unknown_one_stops_the_plan(

@@ -1,18 +1,17 @@
-"""Which images may be pushed, and what is said of a push."""
+"""What a push sends, which tags it sets, and what it says of both."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.images import DIGEST, Images, image
+from support.images import Images, image
 from support.machine import settings
 from support.plans import planned
+from support.receipts import saved
 from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory import pipeline
@@ -24,153 +23,7 @@ from imagefactory.system import registry_writes
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
-from imagefactory.verifying import check_registry, receipt
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
 from imagefactory.workspace import Workspace
-
-#: What a receipt needs here: ``on-gpu`` may be skipped, ``advice`` may end in any way.
-NEEDED = (
-    Requirement(name="files", required=True, excusable=False),
-    Requirement(name="torch", required=True, excusable=False),
-    Requirement(name="on-gpu", required=True, excusable=True),
-    Requirement(name="advice", required=False, excusable=False),
-)
-GOOD = (
-    CheckResult(name="files", outcome=Outcome.PASS, required=True, detail="", seconds=0),
-    CheckResult(name="torch", outcome=Outcome.PASS, required=True, detail="", seconds=0),
-    CheckResult(name="on-gpu", outcome=Outcome.SKIP, required=False, detail="", seconds=0),
-    CheckResult(name="advice", outcome=Outcome.FAIL, required=False, detail="", seconds=0),
-)
-
-
-def saved(folder: Path, *checks: CheckResult, **fields: str) -> Path:
-    """A receipt of these checks for the image of ``planned()``, where ``fields`` say no other."""
-    made = planned()
-    right = {"digest": DIGEST, "cell": made.cell.name, "build_key": made.build_key}
-    record = Receipt(
-        **{"tag": "t", "verified_at": "now", **right, **fields},  # type: ignore[arg-type]
-        checks=checks or GOOD,
-    )
-    return receipt.save(folder, record)
-
-
-def check(name: str, outcome: Outcome, *, required: bool = True) -> CheckResult:
-    return CheckResult(name=name, outcome=outcome, required=required, detail="", seconds=0)
-
-
-def allowed(folder: Path, *images: ImageInfo) -> int:
-    return len(publishing.allowed([planned()], Images(*images), folder, lambda _: NEEDED))
-
-
-def refused(folder: Path, *images: ImageInfo) -> tuple[str, str]:
-    """Code and text of the refusal to push."""
-    with pytest.raises(CheckFailedError) as caught:
-        allowed(folder, *images)
-    (problem,) = caught.value.problems
-    assert problem.fix.startswith("imagefactory ")
-    return problem.code, problem.what
-
-
-def test_an_image_may_move_only_with_a_passed_receipt_of_exactly_its_digest(tmp_path: Path) -> None:
-    made = planned()
-    assert refused(tmp_path)[0] == "push-no-image"
-    assert refused(tmp_path, image(made, **{"io.imagefactory.build-key": "old"}))[0] == "push-stale"
-    assert refused(tmp_path, image(made))[0] == "push-unverified"
-    saved(tmp_path, digest="sha256:" + "b" * 64)
-    assert refused(tmp_path, image(made))[0] == "push-unverified"
-    for bad in (Outcome.FAIL, Outcome.SKIP):
-        saved(tmp_path, GOOD[0], check("torch", bad), *GOOD[2:])
-        code, what = refused(tmp_path, image(made))
-        assert (code, what.endswith("last verification: torch")) == ("push-failed-verify", True)
-    saved(tmp_path)
-    assert allowed(tmp_path, image(made)) == 1
-
-
-def without(name: str) -> tuple[CheckResult, ...]:
-    return tuple(one for one in GOOD if one.name != name)
-
-
-@pytest.mark.parametrize(
-    ("checks", "difference"),
-    [
-        ((check("invented", Outcome.PASS),), "it has unknown checks: invented"),
-        ((check("invented", Outcome.PASS),), "it lacks: files, torch, on-gpu, advice"),
-        (without("torch"), "it lacks: torch"),
-        (without("advice"), "it lacks: advice"),
-        ((*GOOD, check("more", Outcome.PASS)), "it has unknown checks: more"),
-        ((*GOOD, GOOD[0]), "it has twice: files"),
-        (
-            (*without("torch"), check("torch", Outcome.SKIP, required=False)),
-            "it has as optional: torch",
-        ),
-        (
-            (*without("torch"), check("torch", Outcome.FAIL, required=False)),
-            "it has as optional: torch",
-        ),
-        (
-            (*without("on-gpu"), check("on-gpu", Outcome.FAIL, required=False)),
-            "it has as optional: on-gpu",
-        ),
-    ],
-)
-def test_a_receipt_with_other_checks_than_this_version_makes_is_refused(
-    tmp_path: Path, checks: tuple[CheckResult, ...], difference: str
-) -> None:
-    saved(tmp_path, *checks, version="0.0.1")
-    code, what = refused(tmp_path, image(planned()))
-    assert code == "push-receipt"
-    assert difference in what.partition("version: ")[2].split("; ")
-    assert "the receipt of imagefactory 0.0.1" in what
-
-
-@pytest.mark.parametrize("field", ["digest", "cell", "build_key"])
-def test_a_receipt_of_another_image_is_refused(tmp_path: Path, field: str) -> None:
-    path = saved(tmp_path)
-    rows = json.loads(path.read_text())
-    right = rows[field]
-    path.write_text(json.dumps({**rows, field: "other"}))
-    code, what = refused(tmp_path, image(planned()))
-    assert code == "push-receipt"
-    assert f"its {field.replace('_', ' ')} is 'other', expected {right[:40]!r}" in what
-
-
-def test_what_the_real_checks_require_depends_on_the_channel() -> None:
-    cuda, cpu = (
-        {one.name: one for one in check_registry.requirements(channel)}
-        for channel in ("cu130", "cpu")
-    )
-    assert {*cuda} == {*cpu} == {one.name for one in check_registry.all_checks()}
-    server = {name for name in cuda if name.startswith("server-")}
-    assert server
-    assert all(cuda[name].excusable and not cpu[name].excusable for name in server)
-    assert {name for name in cpu if cpu[name].excusable} == {
-        "image-origin",
-        "patches-effective",
-    }
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda rows: rows.clear(),
-        lambda rows: rows["checks"][0].update(required="yes"),
-        lambda rows: rows["checks"][0].update(outcome="fine"),
-        lambda rows: rows["checks"][0].update(seconds="x"),
-        lambda rows: rows["checks"][0].update(name=1),
-        lambda rows: rows["checks"][0].update(more=1),
-        lambda rows: rows.update(cell=None),
-        lambda rows: rows.update(checks=5),
-    ],
-)
-def test_a_receipt_that_cannot_be_read_is_none(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object]
-) -> None:
-    path = saved(tmp_path)
-    assert receipt.load(tmp_path, DIGEST) is not None
-    rows = json.loads(path.read_text())
-    change(rows)
-    path.write_text(json.dumps(rows))
-    assert receipt.load(tmp_path, DIGEST) is None
 
 
 class Pushing(Images):

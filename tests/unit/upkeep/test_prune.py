@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
 from support.docker import FakeDocker
 from support.machine import settings
 from support.plans import all_planned
@@ -155,6 +156,43 @@ def test_on_a_shared_engine_only_cache_records_of_our_own_steps_are_removed() ->
     assert [item.why for item in plan.kept] == ["not known to be imagefactory's"]
     assert len(prune.cache([record(theirs)], private=True).items) == 1
     assert prune.cache([record(OURS, reclaimable="false")], private=True).items == ()
+
+
+@pytest.mark.parametrize("word", prune.OURS)
+def test_every_mark_of_our_own_steps_is_in_a_template_and_decides(word: str) -> None:
+    texts = [path.read_text() for path in (ROOT / "templates").iterdir()]
+    assert any(word.removeprefix("/imagefactory") in text for text in texts)
+    (ours,) = prune.cache([record(f"mount / from exec x {word} y")], private=False).items
+    assert ours.as_dict() == {
+        "kind": "build cache",
+        "name": "abc",
+        "size": 2_223_000_000,
+        "why": "recreated by the next build",
+    }
+
+
+def test_entries_of_a_folder_that_are_not_kept_are_removed_and_no_others() -> None:
+    root = Path("/root")
+    sizes = {root / "b": 2, root / "a": 1, root / "kept": 3, root / "a/x": 4, Path("/b"): 5}
+    assert [one.as_dict() for one in prune.folders(root, {"kept"}, "stale", sizes)] == [
+        {"kind": "folder", "name": "/root/a", "size": 1, "why": "stale"},
+        {"kind": "folder", "name": "/root/b", "size": 2, "why": "stale"},
+    ]
+
+
+def test_an_image_in_use_or_of_another_repository_keeps_nothing_else_from_being_removed() -> None:
+    old = [image(f"{REPOSITORY}:{name}", key="old", digest=f"sha256:{name}") for name in "abc"]
+    plan = planned(image("x/y:1", key="old"), *old, used=("sha256:a",), verified=("sha256:b",))
+    assert [(one.name[-1], one.why, one.size) for one in plan.items] == [
+        ("b", "no cell of the matrix has this name; its digest was verified", 7),
+        ("c", "no cell of the matrix has this name", 7),
+    ]
+    assert [(one.name[-1], one.size) for one in plan.kept] == [("a", 7)]
+    current = image(f"{REPOSITORY}:cpu", digest="sha256:a")
+    kept = planned(current, used=("sha256:a",), verified=("sha256:a",)).kept
+    assert [one.why for one in kept] == ["up to date"]
+    (forced,) = planned(current, everything=True).items
+    assert forced.why == "--all was given"
 
 
 def test_what_killed_verifications_left_is_listed_and_removed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.building import blob
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system import platforms
 from imagefactory.verifying import compile_server, compiling, probe_imports
@@ -119,12 +120,15 @@ def base_with(settings: Settings, *left_out: str) -> None:
     (folder / "blobs" / "sha256").mkdir(parents=True)
     (folder / "index.json").write_text("{}")
     (folder / "blobs/sha256/small").write_text("{}")
-    with tarfile.open(folder / "blobs/sha256/layer", "w") as archive:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
         for name in (*names, "usr/lib/python3.13/encodings/utf_8.py", "usr/lib/python3.13/cgi.py"):
             if not name.endswith(left_out or ("nothing",)):
                 member = tarfile.TarInfo(name)
                 member.size = 1
                 archive.addfile(member, io.BytesIO(b"x"))
+    with (folder / "blobs/sha256/layer").open("wb") as out:
+        blob.write([made.getvalue()], out)
 
 
 def test_what_a_python_of_a_base_needs_to_compile_is_unpacked_and_nothing_else(
@@ -148,6 +152,14 @@ def test_without_a_whole_python_of_the_base_nothing_is_offered(
 ) -> None:
     if left_out:
         base_with(settings, left_out)
+    with compiling.offered("trixie", "3.13", settings) as folder:
+        assert folder is None
+
+
+def test_of_a_damaged_base_nothing_is_offered(settings: Settings) -> None:
+    base_with(settings)
+    (layer,) = (settings.cache / "bases").glob("*/blobs/sha256/layer")
+    layer.write_bytes(layer.read_bytes()[:-40])
     with compiling.offered("trixie", "3.13", settings) as folder:
         assert folder is None
 

@@ -104,8 +104,9 @@ def test_a_wrong_list_of_models_fails(engine: FakeEngine, tmp_path: Path, models
 
 def test_a_server_that_hangs_fails_in_time(engine: FakeEngine, tmp_path: Path) -> None:
     engine.behaviour.hang = 2
+    patience = replace(QUICK, answer=0.2)
     began = time.monotonic()
-    faults = red(observe(engine, tmp_path))
+    faults = red(server.observe(engine, image_info(), folder=tmp_path, patience=patience))
     assert time.monotonic() - began < 10
     assert "no response" in faults["server-completions"]
 
@@ -252,7 +253,8 @@ def test_a_server_that_dies_at_start_fails_at_once_with_its_last_words(
 
 def test_a_server_that_never_gets_healthy_is_given_up(engine: FakeEngine, tmp_path: Path) -> None:
     engine.behaviour.health = 503
-    run = observe(engine, tmp_path)
+    patience = replace(QUICK, start=0.2)
+    run = server.observe(engine, image_info(), folder=tmp_path, patience=patience)
     assert "not healthy after" in run.fault
     assert red(run).keys() == {"server-starts"}
 

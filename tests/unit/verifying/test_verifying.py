@@ -3,168 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT
-from support.verify_fake_server import QUICK, FakeEngine
-from support.verify_fakes import CONTENT, CPU, CUDA, Good, expectation, image_info, resolution
+from support.verify_fakes import CONTENT, CUDA, expectation, resolution
+from support.verify_station import StationEngine, of_probe, of_probes, outcomes, verify
 
-from imagefactory.building import disk, records
-from imagefactory.errors import CheckFailedError, SetupError, fail
+from imagefactory.building import disk
+from imagefactory.errors import CheckFailedError, SetupError
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
-from imagefactory.settings import Settings, from_environment
+from imagefactory.settings import Settings
 from imagefactory.system import platforms
-from imagefactory.system.engine import ImageInfo
-from imagefactory.system.shell import Completed
-from imagefactory.verifying import junit, probe, verifying
-from imagefactory.verifying.client import PYTHON
+from imagefactory.verifying import probe
 from imagefactory.verifying.outside.judged import Finding, Judged
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
-
-ENTRYPOINT = ROOT / "templates" / "entrypoint"
-NOW = datetime(2026, 11, 20, 13, 0, tzinfo=timezone(timedelta(hours=1)))
-
-
-class StationEngine(FakeEngine):
-    """Knows one image; ``good`` is what the probe reports about it."""
-
-    def __init__(self, good: Good) -> None:
-        super().__init__()
-        self.good = good
-        self.digests = ["sha256:" + "ab" * 32]
-        self.probe_out: str | None = None
-        self.probe_hangs = False
-        self.probe_floods = False
-        self.probe_code = 0
-        self.modes_end = ""
-        self.env: dict[str, str] = {}
-        self.unpacked = True
-        self.data_root = "/"
-        self.calls: list[dict[str, Any]] = []
-
-    def inspect_image(self, ref: str) -> ImageInfo:
-        digest = self.digests.pop(0) if len(self.digests) > 1 else self.digests[0]
-        return image_info(
-            ref=ref,
-            digest=digest,
-            labels=self.good.labels,
-            platform=self.good.platform,
-            env=self.env,
-        )
-
-    def history(self, ref: str) -> list[tuple[str, int]]:  # noqa: ARG002
-        return [("COPY", 5_000_000 if self.unpacked else 0)]
-
-    def run(
-        self,
-        image: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> Completed:
-        self.calls.append({"image": image, "argv": argv, "env": env, **options})
-        if options.get("entrypoint") == PYTHON:
-            if self.probe_hangs:
-                raise fail(SetupError, "command-timeout", "no end")
-            out = json.dumps(self.good.report) if self.probe_out is None else self.probe_out
-            return Completed(
-                argv=(),
-                code=self.probe_code,
-                out=out,
-                err="a warning of torch\n",
-                cut=self.probe_floods,
-            )
-        if self.modes_end:
-            raise fail(SetupError, self.modes_end, "no end")
-        return entrypoint(tuple(argv), tuple((env or {}).items()))
-
-
-@lru_cache
-def entrypoint(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> Completed:
-    done = subprocess.run(
-        [sys.executable, str(ENTRYPOINT), *argv],
-        env={"PATH": os.environ["PATH"], **dict(env)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Completed(argv=(), code=done.returncode, out=done.stdout, err=done.stderr)
-
-
-def engine_for(torch: Any) -> StationEngine:
-    good = Good(torch=torch)
-    good.labels["io.imagefactory.lock-digest"] = lock_digest(resolution(torch))
-    return StationEngine(good)
-
-
-@pytest.fixture
-def cpu() -> Iterator[StationEngine]:
-    engine = engine_for(CPU)
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def cuda() -> Iterator[StationEngine]:
-    engine = engine_for(CUDA)
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Of a machine on which the image was built."""
-    made = from_environment({"HOME": str(tmp_path)})
-    records.add(made.state / records.FOLDER, "key", ["sha256:" + "ab" * 32])
-    return made
-
-
-LOCK = Lock(created="", tools=(), resolutions=(resolution(CUDA), resolution(CPU)))
-
-
-def verify(
-    engine: StationEngine, settings: Settings, lock: Lock | None = LOCK, **options: Any
-) -> Receipt:
-    options.setdefault("content", lambda _: CONTENT)
-    return verifying.verify(
-        "imagefactory/vllm:test",
-        engine=engine,
-        lock=lock,
-        settings=settings,
-        now=NOW,
-        patience=QUICK,
-        **options,
-    )
-
-
-def of_probes(engine: StationEngine) -> list[dict[str, Any]]:
-    """The calls that ran a probe."""
-    return [call for call in engine.calls if call.get("entrypoint") == PYTHON]
-
-
-def of_probe(engine: StationEngine) -> dict[str, Any]:
-    """A call that ran a probe."""
-    return of_probes(engine)[0]
-
+from imagefactory.verifying.receipt import Outcome
 
 BRIEF: dict[str, Any] = {"files_judged": True, "proofs": ()}
 REST = tuple(theme for theme in probe.sources() if theme != "compilers")
-
-
-def outcomes(receipt: Receipt, outcome: Outcome) -> set[str]:
-    return {check.name for check in receipt.checks if check.outcome is outcome}
 
 
 def test_a_good_cpu_image_gets_a_receipt_that_passes(
@@ -468,38 +325,3 @@ def test_the_model_is_gone_from_the_machine_afterwards(
 ) -> None:
     verify(cpu, settings)
     assert list(settings.cache.iterdir()) == []
-
-
-def result(name: str, outcome: Outcome, detail: str, *, required: bool = True) -> CheckResult:
-    return CheckResult(name=name, outcome=outcome, required=required, detail=detail, seconds=1.5)
-
-
-SOME = Receipt(
-    digest="sha256:" + "ab" * 32,
-    tag="imagefactory/vllm:test",
-    cell="a-cell",
-    build_key="key",
-    verified_at=NOW.astimezone(UTC).isoformat(),
-    checks=(
-        result("one", Outcome.PASS, "seen"),
-        result("two", Outcome.FAIL, "expected <a> & [b]\nlog: \x1b[31mred\x1b[0m"),
-        result("three", Outcome.SKIP, "needs a GPU", required=False),
-    ),
-)
-
-
-def test_junit_has_a_test_case_for_every_check(tmp_path: Path) -> None:
-    junit.write(tmp_path / "deep" / "junit.xml", SOME)
-    root = ET.fromstring((tmp_path / "deep" / "junit.xml").read_text(encoding="utf-8"))  # noqa: S314
-    suite = root[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
-    one, two, three = suite.findall("testcase")
-    assert [case.get("name") for case in (one, two, three)] == ["one", "two", "three"]
-    assert one.find("failure") is None
-    failure = two.find("failure")
-    assert failure is not None
-    assert failure.get("message") == "expected <a> & [b]"
-    assert "log: ?[31mred" in (failure.text or "")
-    skipped = three.find("skipped")
-    assert skipped is not None
-    assert skipped.get("message") == "needs a GPU"

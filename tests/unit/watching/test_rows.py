@@ -26,6 +26,11 @@ BY_HAND = {
         "certifi": ("2026.10.18", "2026.10.18", ""),
         "flashinfer-python": ("0.6.12", "0.7.2.post1", "override ==0.6.12"),
         "nvidia-nccl-cu13": ("2.28.9", "2.32.3", "torch 2.11.0 requires nvidia-nccl-cu13==2.28.9"),
+        "cuda-toolkit": ("13.0.2", "13.5.0", "torch 2.11.0 requires cuda-toolkit==13.0.2"),
+        "nvidia-cublas": (
+            *("13.1.0.3", "13.10.0.20"),
+            "cuda-toolkit 13.0.2 requires nvidia-cublas==13.1.0.3.*",
+        ),
     },
     "gb10-vllm0-29-0": {
         "vllm": ("0.33.0", "0.33.0", ""),

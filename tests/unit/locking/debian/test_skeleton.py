@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
-from support.debs import folder, hard_link, symlink, tar
+from support.debs import Member, folder, hard_link, symlink, tar
 from support.image_layers import debian
 from support.machine import settings
 from support.registry import FakeRegistry, digest_of, fake_registry
@@ -83,6 +84,99 @@ def test_layers_are_read_once(registry: FakeRegistry, tmp_path: Path) -> None:
     again = skeleton.read("x", digest, Registries(tmp_path), settings(tmp_path))
     assert again.nodes.keys() == first.nodes.keys()
     assert again.status == first.status
+
+
+#: What a layer has: its type, mode, owner and group, the link's target, the owner's name, content.
+MEMBERS: dict[str, tuple[Member, tuple[object, ...]]] = {
+    "etc/kept": (
+        Member(kind=tarfile.REGTYPE, mode=0o640, uid=3, gid=4, content=b"x"),
+        (tarfile.REGTYPE, 0o640, 3, 4, "", "", b"x"),
+    ),
+    "etc/again": (hard_link("etc/kept"), (tarfile.REGTYPE, 0o640, 3, 4, "", "", b"x")),
+    "usr/bin/a": (Member(content=b"x"), (tarfile.REGTYPE, 0o644, 0, 0, "", "left-out", b"")),
+    "etc/empty": (Member(content=b""), (tarfile.REGTYPE, 0o644, 0, 0, "", "", b"")),
+    "etc/large": (Member(content=b"12345678"), (tarfile.REGTYPE, 0o644, 0, 0, "", "left-out", b"")),
+    "etc/folder": (folder(0o700), (tarfile.DIRTYPE, 0o700, 0, 0, "", "", b"")),
+    "etc/link": (symlink("../x"), (tarfile.SYMTYPE, 0o777, 0, 0, "../x", "", b"")),
+    "etc/device": (Member(kind=tarfile.CHRTYPE), (tarfile.CHRTYPE, 0o644, 0, 0, "", "", b"")),
+}
+
+
+def test_the_header_of_every_path_is_kept_and_the_content_of_small_files_that_are_read(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skeleton, "_LARGEST", 7)
+    layer = tar({name: member for name, (member, _) in MEMBERS.items()})
+    for _ in range(2):  # from the registry, then from the cache
+        found = read(registry, tmp_path, layer).nodes
+        assert found.keys() == MEMBERS.keys()
+        for name, (_, expected) in MEMBERS.items():
+            one, content = found[name].header, found[name].content
+            row = (one.type, one.mode, one.uid, one.gid, one.linkname, one.uname, content)
+            assert row == expected, name
+
+
+@pytest.mark.parametrize(
+    ("path", "is_kept"),
+    [
+        ("etc/passwd", True),
+        ("var/lib/dpkg/info/apt.list", True),
+        ("var/lib/dpkg-more", True),
+        ("var/lib/pam/x", True),
+        ("var/lib/shells.state", True),
+        ("usr/lib/os-release", True),
+        *((f"usr/share/{one}/x", True) for one in ("base-passwd", "ca-certificates", "pam")),
+        *((f"usr/share/{one}/x", True) for one in ("debianutils", "pam-configs")),
+        ("usr/share/doc/x", False),
+        ("usr/lib/os-release-more", False),
+        ("srv/etc/passwd", False),
+        ("var/lib/apt/x", False),
+    ],
+)
+def test_files_that_package_tools_keep_are_read(
+    registry: FakeRegistry, tmp_path: Path, path: str, is_kept: bool
+) -> None:
+    assert read(registry, tmp_path, tar({path: "x"})).nodes[path].content == b"x" * is_kept
+
+
+@pytest.mark.parametrize(
+    ("bottom", "top", "left"),
+    [
+        ({"_a": "1", "b": "1"}, {".wh._a": ""}, {"b"}),
+        ({"a/b": "1", "ab": "1"}, {".wh.a": ""}, {"ab"}),
+        ({"a/b": "1", "a/c": "1"}, {"a/.wh.b": ""}, {"a/c"}),
+        ({"a": folder(), "a/b": "1"}, {"a": "1"}, {"a"}),
+        ({"a": folder(), "a/b": "1"}, {"a": folder()}, {"a", "a/b"}),
+        ({"a": "1"}, {"../b": "1", "..c/d": "1"}, {"a"}),
+        ({"a/b": "1"}, {".//a//./b": "2"}, {"a/b"}),
+        ({"a/b": "1", "c": "1"}, {"a/.wh..wh..opq": "", "a/d": "1"}, {"a/d", "c"}),
+        ({"a": "1"}, {"b": hard_link("a"), "c": hard_link("none")}, {"a", "b", "c"}),
+    ],
+)
+def test_a_layer_removes_and_replaces_exactly_what_it_says(
+    registry: FakeRegistry,
+    tmp_path: Path,
+    bottom: dict[str, str | Member],
+    top: dict[str, str | Member],
+    left: set[str],
+) -> None:
+    assert read(registry, tmp_path, tar(bottom), tar(top)).nodes.keys() == left
+
+
+@pytest.mark.parametrize(
+    ("files", "fields"),
+    [
+        ({"usr/lib/os-release": "ID=a", "etc/os-release": "ID=b"}, {"ID": "a"}),
+        ({"etc/os-release": " ID = 'a b'\n# x\nN=\"1=2\"\n"}, {"ID": "a b", "N": "1=2"}),
+        ({}, {}),
+    ],
+)
+def test_the_fields_of_os_release_are_read_without_quotes(
+    registry: FakeRegistry, tmp_path: Path, files: dict[str, str], fields: dict[str, str]
+) -> None:
+    found = read(registry, tmp_path, tar(files))
+    assert found.distribution == fields
+    assert found.status is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,28 @@
+"""Receipts of the image of ``planned()``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imagefactory.verifying import receipt
+from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from support.images import DIGEST
+from support.plans import planned
+
+GOOD = (
+    CheckResult(name="files", outcome=Outcome.PASS, required=True, detail="", seconds=0),
+    CheckResult(name="torch", outcome=Outcome.PASS, required=True, detail="", seconds=0),
+    CheckResult(name="on-gpu", outcome=Outcome.SKIP, required=False, detail="", seconds=0),
+    CheckResult(name="advice", outcome=Outcome.FAIL, required=False, detail="", seconds=0),
+)
+
+
+def saved(folder: Path, *checks: CheckResult, **fields: str) -> Path:
+    """A receipt of these checks for the image of ``planned()``, where ``fields`` say no other."""
+    made = planned()
+    right = {"digest": DIGEST, "cell": made.cell.name, "build_key": made.build_key}
+    record = Receipt(
+        **{"tag": "t", "verified_at": "now", **right, **fields},  # type: ignore[arg-type]
+        checks=checks or GOOD,
+    )
+    return receipt.save(folder, record)

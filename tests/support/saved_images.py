@@ -1,0 +1,40 @@
+"""An engine that has one whole image."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from imagefactory.system.engine import Engine
+from support.whole_images import WholeImage, archive
+
+
+class Saving(Engine):
+    """A fake engine that has one image."""
+
+    def __init__(self, image: WholeImage) -> None:
+        super().__init__()
+        self.image = image
+        self.asked: list[str] = []
+
+    def blob_folder(self, digest: str) -> None:
+        del digest
+
+    @contextmanager
+    def saved(self, ref: str) -> Iterator[IO[bytes]]:
+        del ref
+        yield io.BytesIO(self.image.saved()[0])
+
+    @contextmanager
+    def folder(self, image: str, path: str) -> Iterator[IO[bytes]]:
+        del image
+        self.asked.append(path)
+        above = f"{path.strip('/').rpartition('/')[0]}/"
+        inside = {
+            name.removeprefix(above): node
+            for name, node in self.image.tree.items()
+            if name.startswith(f"{path.strip('/')}/")
+        }
+        yield io.BytesIO(archive(inside))
