@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
-.PHONY: lock plan build verify push patch-status port-drift schema bench bench-disk
+.PHONY: lock plan build verify push patch-status port-drift simulated-year schema bench bench-disk
 .PHONY: bench-dashboard browser faults kills test-faults mutants test-mutants
 
 # otherwise each of the processes of a test run compiles all modules again
@@ -91,7 +91,8 @@ test-mutants: $(BIN)/imagefactory compiler ## mutate the factory's code, in shor
 # and those that use the one image; much of what they do runs on one core
 # releases that test_patches.py measures are drawn each day, or with SEED; test-all measures all
 E2E := $(BIN)/pytest -m 'e2e and not large'
-SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py
+SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py \
+  tests/e2e/test_simulated_weeks.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
 test-e2e: engine compiler browser ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
@@ -109,6 +110,11 @@ patch-status: $(BIN)/imagefactory compiler ## measure all patches; write docs/pa
 
 port-drift: $(BIN)/imagefactory compiler ## rebase all patches; write docs/port-drift.md
 	@$(BIN)/python benchmarks/port_drift.py --markdown docs/port-drift.md
+
+# minutes of lock and proofs for each release; WORK keeps what was read of PyPI
+simulated-year: $(BIN)/imagefactory compiler ## replay a year of releases as nights; write docs/simulated-year.md
+	@$(BIN)/python benchmarks/simulated_year.py --markdown docs/simulated-year.md \
+	  $(if $(WORK),--folder '$(WORK)')
 
 SCHEMA := import json; from imagefactory.matrix.schema import json_schema
 schema: $(BIN)/imagefactory ## write docs/matrix.schema.json

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from packaging.version import Version
+
 from imagefactory import __version__, workflows
 from imagefactory.errors import CheckFailedError, FactoryError
 from imagefactory.locking import changes, store
 from imagefactory.locking.failures import Failure
-from imagefactory.locking.locking import Renewed
+from imagefactory.locking.locking import COMPARED, Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.matrix import Matrix
@@ -45,7 +47,8 @@ def detect(workspace: Workspace, asked: str, now: datetime) -> Found:
     """
     _, report = _look(workspace, now)
     moving = [row for row in report.rows if row.state in MOVING]
-    rows = [one.as_dict() for one in report.candidates] + [row.as_dict() for row in moving]
+    held = list(_held(report.rows))
+    rows = [one.as_dict() for one in report.candidates] + [row.as_dict() for row in moving + held]
     told = json.dumps([asked, __version__, *rows], sort_keys=True)
     own = [workspace.matrix, workspace.lock, *_below(workspace.patches, workspace.templates)]
     content = hashlib.sha256(told.replace(str(workspace.project), "").encode())
@@ -55,6 +58,7 @@ def detect(workspace: Workspace, asked: str, now: datetime) -> Found:
         news=(
             *map(_news, report.candidates),
             *dict.fromkeys(map(_moved, moving)),
+            *dict.fromkeys(f"{one.name} {one.newest} is held back: {one.reason}" for one in held),
             *(f"{Path(one.where or '').name}: {one.what}" for one in report.warnings),
         ),
         fingerprint=content.hexdigest(),
@@ -119,8 +123,10 @@ def _taken(
         for failure in failures
     )
     old = {name for one in first.failures for name in one.cells} & before
-    kept = tuple(one for one in first.failures if not one.cells or {*one.cells} & old)
-    second = replace(second, failures=tuple(dict.fromkeys((*second.failures, *kept))))
+    known = {one.name for one in second.failures}
+    kept = [one for one in first.failures if not one.cells or {*one.cells} & old]
+    kept = [one for one in kept if one.name not in known]
+    second = replace(second, failures=(*second.failures, *kept))
     return _Taken(rows=good, refused=refused_rows, locked=(first, second))
 
 
@@ -147,6 +153,15 @@ def _unlocked(failure: Failure) -> Broken:
 
 def _news(candidate: Candidate) -> str:
     return f"{candidate.changes} ({candidate.kind}, {Path(candidate.row.where).name})"
+
+
+def _held(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows of vLLM that no row of the matrix follows beyond."""
+    own = [row for row in rows if row.name in COMPARED and row.where]
+    for row in own:
+        newest = max(Version(one.current) for one in own if one.name == row.name)
+        if row.state is State.HELD and Version(row.current) == newest:
+            yield row
 
 
 def _moved(row: Row) -> str:

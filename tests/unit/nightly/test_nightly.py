@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -66,6 +68,11 @@ def test_a_port_that_needs_hands_stops_only_its_cell_and_shows_the_hunk(world: W
         "push gb10-0.33.0",
     ]
     assert world.registry["nightly"] == "sha256:old"
+    world.hunk = ""  # somebody ported it: the next night does the rest, and nothing twice
+    world.calls.clear()
+    assert world.night(replace(JOB, now=NOW + timedelta(days=1))).state is State.GREEN
+    assert world.registry["nightly"] == "sha256:0.34.0"
+    assert "build gb10-0.33.0" not in world.calls
 
 
 def test_a_row_that_cannot_be_locked_is_reported_and_the_others_go_on(world: World) -> None:
@@ -74,6 +81,9 @@ def test_a_row_that_cannot_be_locked_is_reported_and_the_others_go_on(world: Wor
     assert_report(night, world, "lock-fails")
     assert night.exit_code == 1
     assert world.registry == {"0.33.0": "sha256:0.33.0", "nightly": "sha256:0.33.0"}
+    world.refused = set()
+    assert world.night(replace(JOB, now=NOW + timedelta(days=1))).state is State.GREEN
+    assert world.registry["nightly"] == "sha256:0.34.0"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +221,39 @@ def test_a_night_killed_at_any_point_ends_as_an_undisturbed_one(
         assert shown(world.night(), world) == report
         assert world.registry == undisturbed.registry
         assert len(world.calls) <= len(undisturbed.calls) + 1  # the step that was cut off
+
+
+def test_a_disk_that_is_full_at_any_point_is_reported_and_the_next_night_repairs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branch, "head", lambda _: "")
+    write, left = files.write_text, [1000]
+
+    def write_while_there_is_space(path: Path, text: str) -> None:
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left[0] -= 1
+        write(path, text)
+
+    monkeypatch.setattr(files, "write_text", write_while_there_is_space)
+    undisturbed = world_in(tmp_path / "undisturbed")
+    undisturbed.night()
+    writes = 1000 - left[0]
+    assert writes > 10
+    for number in range(writes):
+        world = world_in(tmp_path / str(number))
+        left[0] = number
+        with pytest.raises(OSError, match="No space left"):  # which the program reports, exit 3
+            world.night()
+        assert {*world.registry.values()} <= world.verified
+        left[0] = 1000
+        assert world.night(replace(JOB, now=NOW + timedelta(days=1))).state is State.GREEN
+        assert world.registry == undisturbed.registry
+
+
+def world_in(folder: Path) -> World:
+    folder.mkdir()
+    return World(folder=folder).start()
 
 
 def shown(night: Night, world: World) -> str:

@@ -73,6 +73,21 @@ def test_a_hold_that_has_ended_is_among_the_news(workspace: Workspace) -> None:
     assert line.startswith("matrix.yaml:")
 
 
+def test_a_release_that_is_held_back_is_among_the_news_with_the_reason(
+    workspace: Workspace,
+) -> None:
+    def held() -> list[str]:
+        news = takeover.detect(workspace, "", NOW).news
+        return [
+            one.partition(" is held back: ")[2] for one in news if one.startswith("vllm 0.33.0 is")
+        ]
+
+    assert held() == []
+    hold = "hold: {vllm: {to: '<0.30', reason: broken, until: 2027-01-31}}\n"
+    workspace.matrix.write_text(workspace.matrix.read_text() + hold)
+    assert [line.startswith("hold") for line in held()] == [True]
+
+
 def test_the_fingerprint_changes_with_whatever_a_night_would_act_upon(workspace: Workspace) -> None:
     seen = {takeover.detect(workspace, "", NOW).fingerprint}
     assert takeover.detect(workspace, "", NOW).fingerprint in seen
@@ -119,6 +134,14 @@ def test_a_cell_that_was_there_and_cannot_be_locked_stops_alone(
     assert releases(workspace) == ["0.22.1", "0.29.0", "0.33.0"]
     assert [name.split("-")[1:4] for name in done.stops] == [["vllm0", "29", "0"]]
     assert [one.where for one in done.broken] == list(done.stops)
+
+
+def test_a_cell_that_fails_with_and_without_a_refused_row_is_reported_once(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows, "lock", unlockable("0.29.0", "0.33.0"))
+    done = takeover.take(workspace, NOW)
+    assert [one.where.split()[0] for one in done.broken] == ["row", *done.stops]
 
 
 def test_rows_that_the_file_cannot_take_are_reported_and_the_lock_still_moves(
