@@ -202,7 +202,7 @@ def _is_named(wheel: Wheel) -> bool:
 
 def _line(text: str, loc: Sequence[str | int]) -> int:
     """The line of the value at ``loc``, as in a Lock, or of the innermost table around it."""
-    names = {plural: single for single, plural in _TABLES.items()} | {"wheel": "wheel"}
+    names = {many: one for one, many in _TABLES.items()} | {"wheel": "wheel", "source": "source"}
     header, line, lines = "", 1, text.split("\n")
     end, parts = len(lines), list(loc)
     while parts and (key := names.get(str(parts[0]))):
