@@ -4,8 +4,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
+.PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift simulated-year schema bench bench-disk
-.PHONY: faults test-faults mutants test-mutants
+.PHONY: bench-dashboard browser faults kills test-faults mutants test-mutants
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,7 +38,9 @@ demo: engine ## build and verify the demo cell, and show the results
 
 test: check test-unit test-faults test-mutants test-proofs test-e2e ## run all tests except the large ones
 
-check: $(BIN)/imagefactory ## run ruff and mypy
+check: $(BIN)/imagefactory ## run ruff, mypy, and linters of the workflows
+	@PATH="$$PWD/$(BIN):$$PATH" actionlint
+	@$(BIN)/zizmor --offline --quiet --no-progress .github action.yml
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -49,6 +52,13 @@ compiler:
 	  echo "installing g++ and cmake for the tests"; \
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends cmake g++ >/dev/null; } \
 	  || { echo "the tests need g++ and cmake: install them" >&2; exit 3; }
+
+# tests of the dashboard look at it in a browser
+browser:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } \
+	  >/dev/null || { echo "installing Chromium for the tests"; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
+	  || { echo "the tests need Chromium: install it" >&2; exit 3; }
 
 # one process more than there are cores, for some tests wait
 PARALLEL = $(BIN)/pytest -n $$(($$(nproc) + 1))
@@ -66,6 +76,9 @@ test-faults: $(BIN)/imagefactory ## attack the factory, in short
 faults: $(BIN)/imagefactory ## attack the factory with COUNT faults of each kind, made from SEED
 	@$(FAULTS) --seed $(or $(SEED),0) --count $(or $(COUNT),1000) $(NAMES)
 
+kills: engine ## kill nights and pushes at COUNT points, drawn from SEED, by SIGKILL
+	@KILLS=$(or $(COUNT),20) SEED=$(or $(SEED),0) $(BIN)/pytest -m e2e tests/e2e/test_nightly.py -k killed
+
 # COUNT mutants of each of the factory's ROOMS are drawn with SEED. The short form does not find out
 # which tests call what: a mutant may survive it for lack of time
 mutants: $(BIN)/imagefactory ## mutate patches and code; what survives is untested
@@ -81,7 +94,7 @@ E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py \
   tests/e2e/test_simulated_weeks.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
-test-e2e: engine compiler ## a real engine, a real registry, real servers
+test-e2e: engine compiler browser ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	  $(E2E) $(SOURCES) >"$$logs/sources" 2>&1 & sources=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \
@@ -112,7 +125,37 @@ fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-# the steps of the nightly build; SELECT selects cells, TO is the repository to push to
+# VERSION is that of a release, which the wheel must have
+wheel: $(BIN)/imagefactory ## build the wheel into dist/
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	  $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/imagefactory-$(or $(VERSION),*)-py3-none-any.whl
+
+plan-check: $(BIN)/imagefactory ## check that matrix, lock and patches agree
+	@$(BIN)/imagefactory plan --check
+
+lock-check: $(BIN)/imagefactory ## check that everything in the lock is still available
+	@$(BIN)/imagefactory lock --check
+
+# the patches of every cell are tried if anything did that they depend on
+BASE ?= origin/main
+patch-check: $(BIN)/imagefactory compiler ## measure the patches that changed since BASE
+	@git diff --quiet '$(BASE)...' -- matrix.yaml wheels.lock patches || \
+	  $(BIN)/imagefactory patch check '*'
+	@git diff --name-only '$(BASE)...' -- 'patches/*/*/*' | cut -d/ -f2-3 | sort -u | \
+	  while read -r name; do test ! -d "patches/$$name" || echo "$$name"; done | \
+	  xargs --no-run-if-empty $(BIN)/imagefactory patch status
+
+# TO is the repository to push to; MAX_CELLS and MAX_MINUTES are the budget
+nightly: engine ## take over what is new, build, verify, push, and move the nightly tags
+	@$(BIN)/imagefactory nightly $(if $(TO),--to '$(TO)') \
+	  $(if $(MAX_CELLS),--max-cells $(MAX_CELLS)) $(if $(MAX_MINUTES),--max-minutes $(MAX_MINUTES))
+
+dashboard: $(BIN)/imagefactory ## write the site that shows the nights to dashboard/
+	@$(BIN)/imagefactory dashboard -o dashboard
+
+# the steps of a night by hand; SELECT selects cells, TO is the repository to push to
 lock: $(BIN)/imagefactory ## resolve all cells again
 	@$(BIN)/imagefactory lock --upgrade
 
@@ -137,6 +180,9 @@ bench: engine ## compare a cell with other ways to build it; write docs/benchmar
 bench-disk: engine ## measure the disk space and time of a cold build of CELL; write PAGE
 	@$(BIN)/python benchmarks/disk.py --select '$(or $(CELL),$(DEMO))' \
 	  --markdown $(or $(PAGE),docs/benchmarks-disk.md)
+
+bench-dashboard: $(BIN)/imagefactory ## measure the dashboard of a year of 50 cells
+	@PYTHONPATH=tests $(BIN)/python benchmarks/dashboard.py
 
 down: ## stop the private engine
 	@scripts/engine down

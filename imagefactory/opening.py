@@ -12,10 +12,11 @@ from imagefactory.building import context_folders
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.sites import Site
 from imagefactory.errors import SetupError
-from imagefactory.locking import store
+from imagefactory.locking import refs, store
 from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch
@@ -29,15 +30,26 @@ from imagefactory.workspace import Workspace
 
 def read(workspace: Workspace) -> Inputs:
     """Read matrix, lock and patches. Raises InputError with the problems of the first bad one."""
-    declared = matrix.load(workspace.matrix)
+    declared, lock = matrix.load(workspace.matrix), store.read(workspace.lock)
     return Inputs(
-        matrix=declared,
-        lock=store.read(workspace.lock),
+        matrix=_bound(declared, lock),
+        lock=lock,
         patches=catalog.load(*workspace.patches),
         templates=workspace.templates,
         project=workspace.project,
         settings=replace(workspace.settings, named=declared.indexes),
     )
+
+
+def declared(workspace: Workspace) -> Matrix:
+    """Read the matrix; cells of a git ref have the version that is locked for it, if it is."""
+    found = matrix.load(workspace.matrix)
+    is_needed = any(cell.ref for cell in found.cells)
+    return _bound(found, read_lock(workspace) if is_needed else None)
+
+
+def _bound(found: Matrix, lock: Lock | None) -> Matrix:
+    return replace(found, cells=tuple(refs.bound(cell, lock) for cell in found.cells))
 
 
 def read_lock(workspace: Workspace) -> Lock | None:

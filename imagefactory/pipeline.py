@@ -213,11 +213,10 @@ def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Deli
 
     planned = plan(workspace, selection, allow_no_engine=False)
     engine = opening.connect(workspace)
-    receipts = workspace.settings.receipts
-    ready = publishing.allowed(planned.plans, engine, receipts, check_registry.requirements)
-    return publishing.push(
-        engine, ready, to or planned.inputs.matrix.repository, workspace.settings.receipts
-    )
+    settings, repository = workspace.settings, to or planned.inputs.matrix.repository
+    required = check_registry.requirements
+    ready = publishing.allowed(planned.plans, engine, settings.receipts, required)
+    return publishing.push(engine, ready, repository, settings.receipts, settings.loans)
 
 
 def check_repository(text: str, where: str) -> None:

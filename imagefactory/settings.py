@@ -104,6 +104,11 @@ class Settings:
         return self.state / "receipts"
 
     @property
+    def loans(self) -> Path:
+        """Folder of the names that images have for the time of a push."""
+        return self.state / "loans"
+
+    @property
     def logs(self) -> Path:
         """Folder of the build logs, one file per cell."""
         return self.state / "logs"

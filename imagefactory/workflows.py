@@ -154,7 +154,7 @@ def try_units(workspace: Workspace, cell: Cell, trial: Trial, builders: Sequence
 
 def check_patches(workspace: Workspace, selection: Sequence[str]) -> tuple[Checked, ...]:
     """Try the whole series of each selected cell on upstream's sources, as a build would."""
-    declared, patches = matrix.load(workspace.matrix), catalog.load(*workspace.patches)
+    declared, patches = opening.declared(workspace), catalog.load(*workspace.patches)
     cells = select(declared.cells, selection)
     series = [(cell, catalog.series(patches, cell)) for cell in cells]
     lock = opening.read_lock(workspace)

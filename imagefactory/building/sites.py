@@ -61,7 +61,7 @@ class Site:
 
         Raises SetupError if no node of the builder has it, for nothing is cross-compiled.
         """
-        build = cell.flavor.build
+        build = cell.build
         if build is None or not build.compiles:
             return self.platform
         if cell.platform in self.natives:

@@ -19,6 +19,7 @@ COMMANDS = (
     "rollback",
     "history",
     "nightly",
+    "dashboard",
     "bisect",
     "inspect",
     "diff",

@@ -37,6 +37,8 @@ def init_command(
         return
     for path in done.written:
         ui.line(str(path))
+    if done.unfinished:
+        ui.say(f"put the address of imagefactory's repository into {done.unfinished}, for GitHub")
     ui.say(f"edit {folder / MATRIX} if needed, then run:")
     steps = ["imagefactory lock", "imagefactory plan", "imagefactory build --matrix"]
     for step in [f"cd {folder}", *steps] if folder != Path() else steps:

@@ -11,7 +11,7 @@ import typer
 
 from imagefactory import pipeline
 from imagefactory.commands.options import HERE, File, Json, workspace_of
-from imagefactory.nightly import nightly, stations
+from imagefactory.nightly import nightly, observing, stations
 from imagefactory.nightly.report import markdown
 from imagefactory.nightly.values import Found, Job, Night
 from imagefactory.system import files, ui
@@ -77,6 +77,7 @@ def nightly_command(
         kept = nightly.folder_of(workspace) / "report.md"
         for path in filter(None, (kept, report)):
             files.write_text(path, markdown(night))
+        observing.keep(workspace, night, kept.parent)
 
     night = nightly.run(workspace, job, called, publish)
     if json:

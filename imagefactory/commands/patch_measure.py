@@ -39,6 +39,9 @@ SHORT = {State.NOT_APPLICABLE: "n/a", State.UNKNOWN: "?"}
 
 @app.command("status", epilog="Example: imagefactory patch status --vllm '>=0.22' --json")
 def status_command(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="PATCH", help="Patches; by default all.")
+    ] = None,
     file: File = HERE,
     vllm: Annotated[str | None, typer.Option(help="vLLM releases, as a PEP 440 specifier.")] = None,
     flashinfer: Annotated[
@@ -53,7 +56,7 @@ def status_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure every patch on every release.
+    """Measure every patch, or those that are named, on every release.
 
     A patch is needed, declared (sources do not show whether it is needed), obsolete, conflict,
     broken, unproven (it applies, and has no proof), not applicable (n/a) or unknown (?). It is a
@@ -61,7 +64,8 @@ def status_command(
     """
     workspace = workspace_of(file)
     settings = workspace.settings
-    patches = list(catalog.load(*workspace.patches).values())
+    known = catalog.load(*workspace.patches)
+    patches = [catalog.find(known, name) for name in names] if names else list(known.values())
     specifiers = {
         "vllm": _specifier("--vllm", vllm),
         "flashinfer": _specifier("--flashinfer", flashinfer),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import pipeline, workflows
+from imagefactory import opening, pipeline, workflows
 from imagefactory.commands import tables
 from imagefactory.commands.options import (
     HERE,
@@ -15,7 +15,6 @@ from imagefactory.commands.options import (
     Select,
     workspace_of,
 )
-from imagefactory.matrix import matrix
 from imagefactory.matrix.explain import explain
 from imagefactory.matrix.select import select as select_cells
 from imagefactory.patching import catalog
@@ -63,7 +62,7 @@ def _check(workspace: Workspace, select: list[str], *, json: bool) -> None:
 
 
 def _explain(workspace: Workspace, name: str, *, json: bool) -> None:
-    cells = select_cells(matrix.load(workspace.matrix).cells, [name])
+    cells = select_cells(opening.declared(workspace).cells, [name])
     rows = [row for cell in cells for row in explain(cell)]
     rows += _own_files(workspace, {patch for cell in cells for patch in cell.flavor.patches})
     columns = ["what", "value", "where", "section"]

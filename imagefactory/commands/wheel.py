@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from imagefactory import workflows
+from imagefactory import opening, workflows
 from imagefactory.commands.options import (
     HERE,
     BuilderNames,
@@ -18,7 +18,6 @@ from imagefactory.commands.options import (
     workspace_of,
 )
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
-from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.select import select as select_cells
 from imagefactory.planning.wheel_plan import Trial
@@ -62,8 +61,8 @@ def wheel_command(
 ) -> None:
     """Build vLLM wheels from patched sources, for flavors with `build`."""
     workspace = workspace_of(file)
-    cells = select_cells(matrix.load(workspace.matrix).cells, select or [])
-    cells = tuple(cell for cell in cells if cell.flavor.build)
+    cells = select_cells(opening.declared(workspace).cells, select or [])
+    cells = tuple(cell for cell in cells if cell.build)
     if units:
         trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
         tried = workflows.try_units(workspace, _only(cells), trial, builders_of(builder))

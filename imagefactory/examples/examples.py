@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 
 from imagefactory.errors import InputError, fail
@@ -13,6 +16,9 @@ from imagefactory.system.files import write_text
 _HERE = Path(__file__).parent
 MATRIX = "matrix.yaml"
 _NIGHTLY = ".github/workflows/nightly.yml"
+#: What stands for imagefactory's own repository in a workflow, and that repository on GitHub.
+UNKNOWN = "OWNER/imagefactory", "COMMIT"
+_GITHUB = re.compile(r"(?:https://|ssh://git@|git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?")
 _UNITS = "imagefactory-nightly.service", "imagefactory-nightly.timer"
 #: Further files of a project, and what they are copied from.
 _FILES = {
@@ -25,10 +31,17 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The files of a new project: those that were written, and those that existed already."""
+    """A new project.
+
+    Attributes:
+        written: its files.
+        kept: files that existed already.
+        unfinished: the workflow, if it still needs the address of imagefactory's repository.
+    """
 
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
+    unfinished: Path | None
 
 
 class Example(StrEnum):
@@ -42,10 +55,24 @@ class Example(StrEnum):
 _RUNNERS = {Example.GB10: "ubuntu-24.04-arm", Example.CPU: "ubuntu-24.04"}
 
 
-def files(example: Example) -> Mapping[str, str]:
+def origin(direct_url: str | None) -> tuple[str, str]:
+    """The repository on GitHub and the commit that imagefactory was installed from.
+
+    ``direct_url`` is what installers record (PEP 610). ``UNKNOWN`` if it was not from there.
+    """
+    found = json.loads(direct_url or "{}")
+    repository = _GITHUB.fullmatch(found.get("url", ""))
+    commit = found.get("vcs_info", {}).get("commit_id", "")
+    return (repository[1], commit) if repository and commit else UNKNOWN
+
+
+def files(example: Example, direct_url: str | None = None) -> Mapping[str, str]:
     """The files of a new project: relative path -> text."""
     texts = {MATRIX: _text(f"{example}.yaml"), **{name: _text(_FILES[name]) for name in _FILES}}
-    return {**texts, _NIGHTLY: texts[_NIGHTLY].replace("{runner}", _RUNNERS[example])}
+    workflow = texts[_NIGHTLY].replace("{runner}", _RUNNERS[example])
+    for word, value in zip(UNKNOWN, origin(direct_url), strict=True):
+        workflow = workflow.replace(word, value)
+    return {**texts, _NIGHTLY: workflow}
 
 
 def start(folder: Path, example: Example) -> Started:
@@ -53,7 +80,8 @@ def start(folder: Path, example: Example) -> Started:
 
     Files that exist are kept. Raises InputError, and writes nothing, if there is a matrix already.
     """
-    texts = {folder / name: text for name, text in files(example).items()}
+    installed = _direct_url()
+    texts = {folder / name: text for name, text in files(example, installed).items()}
     kept = tuple(path for path in texts if path.exists())
     if folder / MATRIX in kept:
         what, fix = f"{folder / MATRIX} exists already", "choose another folder"
@@ -63,7 +91,14 @@ def start(folder: Path, example: Example) -> Started:
     for path in sorted(written, key=lambda path: path.name == MATRIX):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, texts[path].replace("{folder}", str(folder.resolve())))
-    return Started(written=written, kept=kept)
+    workflow = folder / _NIGHTLY
+    lacks = workflow in written and origin(installed) == UNKNOWN
+    return Started(written=written, kept=kept, unfinished=workflow if lacks else None)
+
+
+def _direct_url() -> str | None:
+    own = metadata.distributions(name="imagefactory")
+    return next((one.read_text("direct_url.json") for one in own), None)
 
 
 def _text(name: str) -> str:

@@ -12,6 +12,8 @@ from imagefactory.locking.lock import Lock, Wheel
 
 #: The name of the set of wheels that unpack others.
 UNPACKER = "unpacker"
+#: The name of the git refs.
+REFS = "refs"
 #: So few changes are all named in a summary.
 FEW = 3
 
@@ -121,4 +123,5 @@ def _versions(lock: Lock | None) -> Mapping[tuple[str, str], str]:
     parts: dict[str, Iterable[Wheel]] = {r.name: r.wheels for r in lock.resolutions}
     parts |= {f"{t.name} {t.platform}": t.wheels for t in lock.toolchains}
     parts[UNPACKER] = [one.wheel for one in lock.unpackers]
-    return {(name, wheel.name): wheel.version for name, wheels in parts.items() for wheel in wheels}
+    found = {(name, w.name): w.version for name, wheels in parts.items() for w in wheels}
+    return found | {(REFS, f"{one.name} on {one.base}"): one.version for one in lock.refs}

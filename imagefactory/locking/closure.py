@@ -138,16 +138,26 @@ def is_recorded(part: Resolution | LockedToolchain) -> bool:
 @lru_cache(maxsize=4096)
 def lacking(part: Resolution | LockedToolchain) -> tuple[str, ...]:
     """What the wheels of ``part`` lack, a sentence each: of its own requirements and of theirs."""
-    replaced = _replaced(part.overrides if isinstance(part, Resolution) else ())
-    python = part.python if isinstance(part, Resolution) else COMPILER_PYTHON
-    target = {**environment(part.platform, python), "extra": ""}
-    wheels = {wheel.name: wheel for wheel in part.wheels}
     rows = [("the matrix", text) for text in part.requirements]
     rows += [
         (f"{wheel.name} {wheel.version}", text)
         for wheel in part.wheels
         for text in wheel.requires or ()
     ]
+    return _lacks(rows, part)
+
+
+def unmet(owner: str, lines: Iterable[str], part: Resolution) -> tuple[str, ...]:
+    """What ``part`` lacks of the requirements ``lines`` of ``owner``, a sentence each."""
+    return _lacks([(owner, line) for line in lines], part)
+
+
+def _lacks(rows: Iterable[tuple[str, str]], part: Resolution | LockedToolchain) -> tuple[str, ...]:
+    """What ``part`` lacks of requirements, each with its owner."""
+    replaced = _replaced(part.overrides if isinstance(part, Resolution) else ())
+    python = part.python if isinstance(part, Resolution) else COMPILER_PYTHON
+    target = {**environment(part.platform, python), "extra": ""}
+    wheels = {wheel.name: wheel for wheel in part.wheels}
     pairs = ((owner, text) for owner, line in rows for text in _effective(line, replaced))
     found = (_lack(owner, text, wheels, target) for owner, text in pairs)
     return tuple(dict.fromkeys(text for text in found if text))

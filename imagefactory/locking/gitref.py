@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from imagefactory.errors import SetupError, fail
 from imagefactory.system import archive, shell
 
 #: Never ask for credentials.
-_ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ADVICE": "0"}
+_ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ADVICE": "0", "LC_ALL": "C"}
 
 
 def commit_of(repository: str, ref: str) -> str:
@@ -20,14 +21,43 @@ def commit_of(repository: str, ref: str) -> str:
     """
     if re.fullmatch("[0-9a-f]{40}", ref):
         return ref
-    names = (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}")
-    lines = _git("ls-remote", repository, *names).splitlines()
-    found = {name: commit for commit, name in (line.split() for line in lines)}
-    for name in names:
-        if name in found:
-            return found[name]
+    found = _first(repository, f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}")
+    if found:
+        return found
     fix = f"write one of its tags, branches or commits: git ls-remote {repository}"
     raise fail(SetupError, "no-such-ref", f"{repository} has no tag or branch {ref}", fix=fix)
+
+
+def default_of(repository: str) -> str:
+    """The commit of the default branch, as 40 hex digits.
+
+    Raises SetupError if the repository has none.
+    """
+    found = _first(repository, "HEAD")
+    if found:
+        return found
+    what, fix = f"{repository} has no default branch", "name another repository"
+    raise fail(SetupError, "no-such-ref", what, fix=fix)
+
+
+def head_of(repository: str, number: int) -> str:
+    """The last commit of a pull request, as 40 hex digits.
+
+    Raises SetupError if the repository has no such pull request.
+    """
+    found = _first(repository, f"refs/pull/{number}/head")
+    if found:
+        return found
+    what = f"{repository} has no pull request {number}"
+    fix = f"correct its number: git ls-remote {repository} 'refs/pull/*/head'"
+    raise fail(SetupError, "no-such-pr", what, fix=fix)
+
+
+def _first(repository: str, *names: str) -> str | None:
+    """The commit of the first of ``names`` that the repository has, or None."""
+    lines = git("ls-remote", repository, *names).splitlines()
+    found = {name: commit for commit, name in (line.split() for line in lines)}
+    return next((found[name] for name in names if name in found), None)
 
 
 def pack(repository: str, commit: str, target: Path) -> None:
@@ -37,20 +67,30 @@ def pack(repository: str, commit: str, target: Path) -> None:
     """
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         tree = Path(name) / "tree"
-        _git("init", "--quiet", str(tree))
-        _git("-C", str(tree), "fetch", "--quiet", "--depth", "1", repository, commit)
-        _git("-C", str(tree), "-c", "core.autocrlf=false", "checkout", "--quiet", "FETCH_HEAD")
+        git("init", "--quiet", str(tree))
+        git("-C", str(tree), "fetch", "--quiet", "--depth", "1", repository, commit)
+        git("-C", str(tree), "-c", "core.autocrlf=false", "checkout", "--quiet", "FETCH_HEAD")
         if (tree / ".gitmodules").is_file():
             options = ("--init", "--recursive", "--depth", "1")
-            _git("-C", str(tree), "submodule", "--quiet", "update", *options)
+            git("-C", str(tree), "submodule", "--quiet", "update", *options)
         archive.pack(tree, target)
 
 
-def _git(*arguments: str) -> str:
-    done = shell.run(["git", *arguments], env=_ENVIRONMENT)
+def git(*arguments: str, env: Mapping[str, str] | None = None, quiet: bool = False) -> str:
+    """What git prints; a ``quiet`` command is not shown. Raises SetupError if it fails."""
+    return output(shell.run(["git", *arguments], env={**_ENVIRONMENT, **(env or {})}, quiet=quiet))
+
+
+def output(done: shell.Completed) -> str:
+    """What git printed. Raises SetupError if it failed."""
     if not done.ok:
-        command = arguments[2] if arguments[0] == "-C" else arguments[0]
-        output = (done.err or done.out).strip().splitlines()
-        what = f"git {command}: {output[-1] if output else 'failed'}"
+        command = done.argv[3] if done.argv[1] == "-C" else done.argv[1]
+        lines = (done.err or done.out).strip().splitlines()
+        what = f"git {command}: {lines[-1] if lines else 'failed'}"
         raise fail(SetupError, "git-failed", what, fix=f"run it by hand: {shell.show(done.argv)}")
     return done.out
+
+
+def tried(*arguments: str) -> shell.Completed:
+    """The result of a command that may fail; it is not shown."""
+    return shell.run(["git", *arguments], env=_ENVIRONMENT, quiet=True)

@@ -6,9 +6,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, with_config
+from pydantic import Field
 
-from imagefactory.matrix.cell import Base, Cell, NamedIndex, Request, Toolchain, request_of
+from imagefactory.locking.fields import (
+    STRICT,
+    Address,
+    Day,
+    Digest,
+    Project,
+    Prose,
+    Sha256,
+    Size,
+    Text,
+    Version,
+    WheelFile,
+    Word,
+)
+from imagefactory.locking.locked_sources import LockedRef, LockedSource
+from imagefactory.matrix.cell import (
+    Base,
+    Cell,
+    NamedIndex,
+    Request,
+    Toolchain,
+    VllmRef,
+    request_of,
+)
 from imagefactory.system.platforms import Platform
 
 FIND_LINKS = "find-links"
@@ -17,26 +40,8 @@ WHEELHOUSE = "wheelhouse"
 #: What is wrong with a lock that was written before unpackers were locked.
 NO_UNPACKER = "wheels.lock does not pin the uv that unpacks wheels"
 
-#: What a person may have edited is validated when a lock is read: none of it may be an option of a
-#: program, leave a folder or be of no effect.
-_STRICT = with_config(ConfigDict(extra="forbid"))
-Text = Annotated[str, Field(pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$")]
-#: What a person wrote, with line ends and the joiners of emoji.
-Prose = Annotated[str, Field(pattern=r"^[[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]\n\t\x{200c}\x{200d}]+$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-Size = Annotated[int, Field(strict=True, ge=0)]
-Day = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
-Project = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-Version = Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.+!]{0,127}$")]
-#: The name of a file, without a folder.
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!~-]{0,254}$")]
-WheelFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl$")]
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+!~-]*$")]
-Address = Annotated[str, Field(pattern=r"^(find-links|wheelhouse|https?://[!-~]+)$")]
 
-
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
     """A wheel, identified by its hash; ``index`` only records where it was found.
@@ -83,7 +88,7 @@ class Wheel:
         return self.index.endswith(".whl")
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBuild:
     """The build of the locked torch, read from ``torch/version.py`` in the wheel.
@@ -99,7 +104,7 @@ class TorchBuild:
     cuda: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")] | None
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedOverride:
     """An override as recorded in the lock: what is replaced or dropped, and why."""
@@ -109,7 +114,7 @@ class LockedOverride:
     reason: Prose
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """The full set of wheels for one request; ``name`` is only a label.
@@ -160,7 +165,7 @@ class Resolution:
         return next((wheel for wheel in self.wheels if wheel.name == name), None)
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedToolchain:
     """The wheels of one toolchain for one platform."""
@@ -179,25 +184,7 @@ class LockedToolchain:
         )
 
 
-@_STRICT
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockedSource:
-    """Sources that wheels are built from, as one archive; fields as those of a wheel.
-
-    A release's sdist has the project's name and version. The tree of a git repository has the text
-    from the matrix (``git+URL@ref``) as its name, the commit as its version, and
-    ``git+URL@COMMIT`` as its URL.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][!-~]*$")]
-    version: Word
-    filename: FileName
-    sha256: Sha256
-    size: Size
-    url: Annotated[str, Field(pattern=r"^(git\+)?(https?|ssh|file)://[!-,.-~][!-~]*$")]
-
-
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltWheel:
     """A wheel that imagefactory built.
@@ -215,7 +202,7 @@ class BuiltWheel:
     wheel: Wheel
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacker:
     """The wheel of uv, which unpacks all other wheels in builds that run on ``platform``."""
@@ -224,7 +211,7 @@ class Unpacker:
     wheel: Wheel
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedDriver:
     """A driver that a CUDA toolkit is accepted on, against NVIDIA's documentation, and why."""
@@ -245,7 +232,7 @@ def drivers_of(cells: Iterable[Cell]) -> tuple[LockedDriver, ...]:
     return tuple(sorted(found, key=lambda one: (one.cuda, one.driver, one.reason)))
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deb:
     """A Debian package, identified by its hash.
@@ -276,7 +263,7 @@ class Deb:
         return self.path.rpartition("/")[2]
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedBase:
     """A base image for one platform: a digest in a registry, or Debian packages.
@@ -325,7 +312,7 @@ class LockedBase:
         )
 
 
-@_STRICT
+@STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A whole ``wheels.lock``; resolutions, toolchains and bases are sorted by name."""
@@ -339,6 +326,7 @@ class Lock:
     unpackers: tuple[Unpacker, ...] = ()
     drivers: tuple[LockedDriver, ...] = ()
     bases: tuple[LockedBase, ...] = ()
+    refs: tuple[LockedRef, ...] = ()
 
     @property
     def unpacker_version(self) -> str | None:
@@ -356,8 +344,12 @@ class Lock:
         return next((s for s in self.sources if (s.name, s.version) == (name, version)), None)
 
     def commit(self, text: str) -> LockedSource | None:
-        """The sources of the git ref that the matrix writes as ``text``, or None."""
+        """The sources of a build that the matrix writes as ``text`` (git), or None."""
         return next((s for s in self.sources if s.name == text), None)
+
+    def ref(self, wanted: VllmRef) -> LockedRef | None:
+        """What is locked for a git ref, or None."""
+        return next((one for one in self.refs if one.answers(wanted)), None)
 
     def built_for(self, key: str) -> BuiltWheel | None:
         """The wheel built for ``key``, or None."""

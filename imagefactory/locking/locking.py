@@ -24,6 +24,7 @@ from imagefactory.locking import (
     indexes,
     limits,
     metadata,
+    refs,
     resolve,
     store,
     torch_build,
@@ -37,12 +38,12 @@ from imagefactory.locking.lock import (
     BuiltWheel,
     Lock,
     LockedOverride,
-    LockedSource,
     LockedToolchain,
     Resolution,
     Unpacker,
     drivers_of,
 )
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.locking.naming import named_requests
 from imagefactory.locking.toolchains import (
     lock_source,
@@ -171,6 +172,9 @@ def renew(
         unpackers=_unpackers(task),
         drivers=drivers_of(cells),
         bases=lock.bases if lock else (),
+        refs=refs.renewed(
+            lock, cells, resolutions, settings, task.failures, upgrade=task.upgrades("vllm")
+        ),
     )
     if lock and store.undated(lock) == store.undated(new):
         new = lock
@@ -360,7 +364,7 @@ def check(
     lock: Lock, cells: Sequence[Cell], settings: Settings, *, toolchains: Sequence[Toolchain] = ()
 ) -> tuple[Problem, ...]:
     """Problems of ``lock`` for ``cells``; nothing is resolved, only index pages are downloaded."""
-    problems = list(uncovered(lock, toolchains))
+    problems = [*uncovered(lock, toolchains), *refs.uncovered(lock, cells)]
     if lock.unpacker_version is None:
         problems.append(Problem(code="lock-uncovered", what=NO_UNPACKER, fix="imagefactory lock"))
     for cell in lock.uncovered(cells):

@@ -27,6 +27,7 @@ from imagefactory.locking.lock import (
     Unpacker,
     Wheel,
 )
+from imagefactory.locking.locked_sources import LockedRef
 from imagefactory.redaction import IN_URL
 from imagefactory.system import files, locks
 
@@ -43,7 +44,7 @@ HEADER = """\
 # build, for each platform that builds run on. A [[base]] is the digest of an image in a registry,
 # with the environment that it sets, or every Debian package (deb) that the base consists of;
 # `builder` packages are only in the stage that assembles images, `compiler` packages only in the
-# one that compiles wheels.
+# one that compiles wheels. A [[ref]] is the commit of a git ref, and how it compares with `base`.
 """
 _ADAPTER = TypeAdapter(Lock)
 #: The tables of the file, and what the classes call them.
@@ -62,10 +63,12 @@ _TABLES = {
     "deb": "debs",
     "builder": "builder",
     "torch": "torch",
+    "ref": "refs",
+    "pull": "pulls",
 }
 #: A value of the lock: names of attributes and positions in lists.
 Loc = tuple[str | int, ...]
-_TOP = ("resolution", "toolchain", "source", "built", "unpacker", "driver", "base")
+_TOP = ("resolution", "toolchain", "source", "built", "unpacker", "driver", "base", "ref")
 #: Bytes; the lock of a hundred resolutions has a tenth of it.
 LARGEST = 100_000_000
 _RESTORE = "restore it from version control, or remove it and run imagefactory lock"
@@ -131,6 +134,7 @@ def _parse(data: dict[str, Any]) -> Lock:
             "unpackers": tuple(_built(row) for row in data.get("unpacker", ())),
             "drivers": tuple(data.get("driver", ())),
             "bases": tuple(_base(row) for row in data.get("base", ())),
+            "refs": tuple(_ref(row) for row in data.get("ref", ())),
         }
     )
 
@@ -198,7 +202,7 @@ def _is_named(wheel: Wheel) -> bool:
 
 def _line(text: str, loc: Sequence[str | int]) -> int:
     """The line of the value at ``loc``, as in a Lock, or of the innermost table around it."""
-    names = {plural: single for single, plural in _TABLES.items()} | {"wheel": "wheel"}
+    names = {many: one for one, many in _TABLES.items()} | {"wheel": "wheel", "source": "source"}
     header, line, lines = "", 1, text.split("\n")
     end, parts = len(lines), list(loc)
     while parts and (key := names.get(str(parts[0]))):
@@ -255,6 +259,11 @@ def _base(row: dict[str, Any]) -> dict[str, Any]:
     return {"digest": None, "suite": None, "env": env, **plain, **lists}
 
 
+def _ref(row: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in row.items() if key != "pull"}
+    return {**plain, "pulls": tuple(row.get("pull", ()))}
+
+
 def write(path: Path, lock: Lock, *, guards: Path) -> None:
     """Write ``lock`` atomically; concurrent writers wait for each other.
 
@@ -307,8 +316,9 @@ def dumps(lock: Lock) -> str:
         "base": [
             _base_row(base) for base in sorted(lock.bases, key=lambda b: (b.name, b.platform))
         ],
+        "ref": [_ref_row(ref) for ref in sorted(lock.refs, key=lambda r: (r.name, r.base))],
     }
-    optional = ("source", "built", "unpacker", "driver", "base")
+    optional = ("source", "built", "unpacker", "driver", "base", "ref")
     data = {name: rows for name, rows in data.items() if rows or name not in optional}
     return HEADER + "\n" + tomli_w.dumps(data)
 
@@ -350,6 +360,12 @@ def _base_row(base: LockedBase) -> dict[str, Any]:
         if debs or (key == "compiler" and debs is not None):
             row[key] = [asdict(deb) for deb in sorted(debs, key=lambda d: d.name)]
     return row
+
+
+def _ref_row(ref: LockedRef) -> dict[str, Any]:
+    row = asdict(ref)
+    row["pull"] = row.pop("pulls")
+    return {key: value for key, value in row.items() if value}
 
 
 def _wheel_rows(wheels: Iterable[Wheel]) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 
 from imagefactory.errors import FactoryError, Problem, SetupError, fail
 from imagefactory.locking import closure, dependencies, gitref, indexes, resolve, wheelhouse
-from imagefactory.locking.lock import Lock, LockedSource, LockedToolchain
+from imagefactory.locking.lock import Lock, LockedToolchain
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.locking.tags import BUILT, COMPILER_GLIBC, COMPILER_PYTHON
 from imagefactory.matrix import origins
 from imagefactory.matrix.cell import Cell, Request, Toolchain
@@ -83,13 +84,13 @@ def wanted_sources(cells: Sequence[Cell]) -> dict[WantedSource, Cell]:
     """The sources of wheels that ``cells`` build, each with the first cell that needs it."""
     found: dict[WantedSource, Cell] = {}
     for cell in cells:
-        build = cell.flavor.build
+        build = cell.build
         if build is None:
             continue
         where = str(build.location)
-        if build.ref is None:
+        if cell.ref is None:
             found.setdefault(WantedSource(name=BUILT, version=cell.vllm, where=where), cell)
-        for text in [*([build.ref] if build.ref else []), *build.sources.values()]:
+        for text in build.sources.values():
             if origins.of(text).kind is origins.Kind.GIT:
                 found.setdefault(WantedSource(name=text, version="", where=where), cell)
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from imagefactory.errors import SetupError, fail
-from imagefactory.locking import gitref, indexes
+from imagefactory.locking import clone, gitref, indexes
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
 from imagefactory.system import locks, ui, web
@@ -41,7 +41,7 @@ def _download(url: str, sha256: str, target: Path, settings: Settings) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         part = Path(folder) / target.name
         is_git = url.startswith("git+")
-        found = _pack(url, part) if is_git else _save(url, part, settings)
+        found = _pack(url, part, settings) if is_git else _save(url, part, settings)
         if found != sha256:
             what = f"{url} has sha256 {found}, expected {sha256}"
             fix = "the file was replaced: ask its owner, or put the new hash into matrix.yaml"
@@ -49,10 +49,17 @@ def _download(url: str, sha256: str, target: Path, settings: Settings) -> None:
         part.rename(target)
 
 
-def _pack(url: str, path: Path) -> str:
-    """Pack the commit of ``url`` (``git+REPOSITORY@COMMIT``) into ``path``; returns its SHA-256."""
-    repository, _, commit = url.removeprefix("git+").rpartition("@")
-    gitref.pack(repository, commit, path)
+def _pack(url: str, path: Path, settings: Settings) -> str:
+    """Pack what ``url`` names into ``path``; returns its SHA-256.
+
+    It is ``git+REPOSITORY@COMMIT``, with ``+BASE..HEAD`` for each range that is merged into it.
+    """
+    repository, _, commits = url.removeprefix("git+").rpartition("@")
+    commit, *ranges = commits.split("+")
+    if ranges:
+        clone.pack_merged(repository, commit, ranges, path, settings)
+    else:
+        gitref.pack(repository, commit, path)
     return sha_of(path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from packaging.requirements import Requirement
@@ -140,7 +140,6 @@ class SourceBuild:
             compiles those of ``extensions`` and takes the others from that wheel.
         tools: name of the toolchain with setuptools and the other build requirements.
         location: where it is declared.
-        ref: git ref of vLLM's sources (``git+URL@ref``); None for the release's sdist.
         extensions: CMake targets of vLLM to compile.
         sources: further sources for vLLM's CMake build: variable (``..._SRC_DIR``) -> origin.
     """
@@ -148,7 +147,6 @@ class SourceBuild:
     binaries: str
     tools: str
     location: Location
-    ref: str | None = None
     extensions: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -156,6 +154,34 @@ class SourceBuild:
     def compiles(self) -> bool:
         """Whether a compiler runs; it runs on the cell's platform, without cross-compiling."""
         return self.binaries == "compiled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmRef:
+    """A git ref as the value of the axis ``vllm``: its Python on the binaries of a wheel.
+
+    Attributes:
+        repository: URL of the git repository.
+        ref: branch, tag or commit.
+        prs: pull requests that are merged into it, in order.
+        base: the version whose wheel has the binaries.
+        tools: name of the toolchain that builds the wheel; None for that of the flavor's build.
+        words: what names, tags and conditions call it.
+        location: where it is written.
+        commit: the commit that is locked for it; empty as long as the lock was not asked.
+    """
+
+    repository: str
+    ref: str
+    prs: tuple[int, ...]
+    base: str
+    tools: str | None
+    words: str
+    location: Location = field(compare=False)
+    commit: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return " + ".join([f"{self.repository} {self.ref}", *(f"PR {n}" for n in self.prs)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +230,8 @@ class Cell:
     Attributes:
         name: unique, derived from the axes; also the bake target, so ``[a-z0-9_-]`` only.
         axes: axis -> value, the user's own axes last; axes that do not apply (``cuda`` for
-            ``cpu``) are absent.
+            ``cpu``) are absent. For a git ref, ``vllm`` is the version that is locked for it; as
+            long as the lock was not asked, it is that of its base.
         locations: axis -> where its value is written.
         flavor: the resolved flavor.
         requirements: the flavor's requirements with this cell's values filled in.
@@ -212,6 +239,7 @@ class Cell:
         tags: full image references; the first is the main one.
         driver_overrides: drivers that its toolkit is accepted on; at most one in a valid matrix.
         indexes: packages that come from an index of the matrix, sorted.
+        ref: the git ref that is the value of ``vllm``; None for a release or nightly.
     """
 
     name: str
@@ -223,6 +251,22 @@ class Cell:
     tags: tuple[str, ...]
     driver_overrides: tuple[DriverOverride, ...] = ()
     indexes: tuple[NamedIndex, ...] = ()
+    ref: VllmRef | None = None
+
+    @property
+    def build(self) -> SourceBuild | None:
+        """How its vLLM wheel is built from source; None if it comes from an index."""
+        own, ref = self.flavor.build, self.ref
+        if ref is None or ref.tools is None:
+            return own
+        if own is None:
+            return SourceBuild(binaries="official", tools=ref.tools, location=ref.location)
+        return replace(own, tools=ref.tools)
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """The axes as conditions and tags have them: with the words of a git ref."""
+        return {**self.axes, "vllm": self.ref.words} if self.ref else self.axes
 
     @property
     def platform(self) -> Platform:
@@ -241,7 +285,7 @@ class Cell:
 
     @property
     def vllm(self) -> str:
-        """The vLLM release."""
+        """The version of vLLM."""
         return self.axes["vllm"]
 
     @property

@@ -68,7 +68,6 @@ def _build(entry: BuildEntry | None, location: Location) -> SourceBuild | None:
         binaries=entry.binaries,
         tools=entry.tools,
         location=location,
-        ref=entry.ref,
         extensions=tuple(entry.extensions),
         sources=dict(entry.sources),
     )

@@ -14,8 +14,16 @@ from imagefactory.errors import InputError, Problem, fail
 from imagefactory.matrix import axes as all_axes
 from imagefactory.matrix import declarations
 from imagefactory.matrix.axes import PLACEHOLDER
-from imagefactory.matrix.cell import AXES, Cell, DriverOverride, Flavor, NamedIndex, Override
-from imagefactory.matrix.schema import MatrixFile, OverrideEntry
+from imagefactory.matrix.cell import (
+    AXES,
+    Cell,
+    DriverOverride,
+    Flavor,
+    NamedIndex,
+    Override,
+    VllmRef,
+)
+from imagefactory.matrix.schema import MatrixFile, OverrideEntry, RefEntry
 from imagefactory.system.yamlfile import Loc, Location, Positions
 
 #: More than anybody builds; a product of two long lists is a mistake that would take hours.
@@ -25,10 +33,11 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of an axis, and where it is written."""
+    """A value of an axis, and where it is written; for a git ref, ``text`` is what it is called."""
 
     text: str
     location: Location
+    ref: VllmRef | None = None
 
 
 Point = dict[str, Value]
@@ -58,8 +67,8 @@ def points(
     single = [group[0] for group in _groups(file, positions) if len(group) == 1]
     for number, row in enumerate(file.include):
         own = {
-            axis: Value(text, positions.locate(("include", number, axis), "include"))
-            for axis, text in row.items()
+            axis: _value(written, positions.locate(("include", number, axis), "include"))
+            for axis, written in row.items()
         }
         point = _completed({**defaults, **own}, own, single)
         values = frozenset(texts(point).items())
@@ -77,6 +86,21 @@ def points(
         where = f"{positions.file}:1"
         problems.append(Problem(code="matrix-empty", where=where, what=what, fix=fix))
     return kept, removed, problems
+
+
+def _value(written: str | RefEntry, location: Location) -> Value:
+    if isinstance(written, str):
+        return Value(written, location)
+    ref = VllmRef(
+        repository=written.repository.rstrip("/"),
+        ref=written.ref,
+        prs=tuple(written.prs),
+        base=written.base,
+        tools=written.tools,
+        words=written.words,
+        location=location,
+    )
+    return Value(written.words, location, ref)
 
 
 def _completed(point: Point, own: Point, single: Sequence[Point]) -> Point:
@@ -103,7 +127,7 @@ def _groups(file: MatrixFile, positions: Positions) -> list[list[Point]]:
     """The rows of every axis and of every group of zipped axes."""
     lists = [
         [
-            {axis: Value(v, positions.locate(("axes", axis, i), "axes"))}
+            {axis: _value(v, positions.locate(("axes", axis, i), "axes"))}
             for i, v in enumerate(values)
         ]
         for axis, values in file.axes.items()
@@ -114,7 +138,7 @@ def _groups(file: MatrixFile, positions: Positions) -> list[list[Point]]:
         lists.append(
             [
                 {
-                    axis: Value(values[i], positions.locate(("zip", number, axis, i), "zip"))
+                    axis: _value(values[i], positions.locate(("zip", number, axis, i), "zip"))
                     for axis, values in group.items()
                 }
                 for i in range(length)
@@ -147,6 +171,16 @@ def matches(when: Mapping[str, str | list[str]], axes: Mapping[str, str]) -> boo
     )
 
 
+def applies(when: Mapping[str, str | list[str]], point: Point) -> bool:
+    """Whether an override is for ``point``: a git ref also has those of its base.
+
+    What is resolved for the ref is what the base's wheel needs.
+    """
+    ref = point["vllm"].ref if "vllm" in point else None
+    named = texts(point)
+    return matches(when, named) or (ref is not None and matches(when, {**named, "vllm": ref.base}))
+
+
 def texts(point: Point) -> dict[str, str]:
     """The values of ``point``, without their locations."""
     return {axis: value.text for axis, value in point.items()}
@@ -160,11 +194,14 @@ def cells(
     flavors = {name: declarations.flavor(file, name, positions) for name in sorted(used)}
     made, problems, order = [], [], all_axes.names(file)
     for point in found:
-        axes = {axis: point[axis].text for axis in order if axis in point}
-        filler = _Filler(axes, point.get("vllm", next(iter(point.values()))).location)
+        named = {axis: point[axis].text for axis in order if axis in point}
+        ref = point["vllm"].ref
+        axes = {**named, "vllm": ref.base} if ref else named
+        filler = _Filler(axes, point["vllm"].location)
+        tagger = _Filler(named, point["vllm"].location)
         flavor = flavors[axes["flavor"]]
         tags = tuple(
-            f"{file.repository}:{filler.fill(t, ('tags', i), positions, plus='-')}"
+            f"{file.repository}:{tagger.fill(t, ('tags', i), positions, plus='-')}"
             for i, t in enumerate(file.tags)
         )
         loc: Loc = ("flavors", flavor.name, "requirements")
@@ -174,7 +211,7 @@ def cells(
         overrides = tuple(
             _override(entry, filler, ("overrides", number), positions)
             for number, entry in enumerate(file.overrides)
-            if entry.driver is None and matches(entry.when, axes)
+            if entry.driver is None and applies(entry.when, point)
         )
         drivers = tuple(
             DriverOverride(
@@ -183,13 +220,13 @@ def cells(
                 location=positions.locate(("overrides", number), "overrides"),
             )
             for number, entry in enumerate(file.overrides)
-            if entry.driver is not None and matches(entry.when, axes)
+            if entry.driver is not None and applies(entry.when, point)
         )
         indexes, more = _indexes(file, flavor, filler, positions)
-        problems += [*more, *filler.problems]
+        problems += [*more, *tagger.problems, *filler.problems]
         made.append(
             Cell(
-                name=_name(axes),
+                name=_name(named),
                 axes=axes,
                 locations={axis: point[axis].location for axis in axes},
                 flavor=flavor,
@@ -198,6 +235,7 @@ def cells(
                 tags=tuple(dict.fromkeys(tags)),
                 driver_overrides=drivers,
                 indexes=indexes,
+                ref=ref,
             )
         )
     return made, problems + list(_tag_problems(made, positions))
@@ -246,7 +284,8 @@ class _Filler:
 
 
 def _name(axes: Mapping[str, str]) -> str:
-    parts = [axes["flavor"], f"vllm{axes['vllm']}", f"torch{axes['torch']}", axes["channel"]]
+    of_vllm = "vllm" if axes["vllm"][:1].isdigit() else "vllm-"  # else the words of a git ref
+    parts = [axes["flavor"], f"{of_vllm}{axes['vllm']}", f"torch{axes['torch']}", axes["channel"]]
     if "flashinfer" in axes:
         parts.append(f"fi{axes['flashinfer']}")
     cuda = axes.get("cuda", "").replace(".", "")
@@ -285,7 +324,7 @@ def _tag_problems(made: Sequence[Cell], positions: Positions) -> Iterator[Proble
             first = tags.setdefault(tag, cell)
             if first is not cell:
                 both = dict.fromkeys([*first.axes, *cell.axes])
-                differing = [a for a in both if first.axes.get(a) != cell.axes.get(a)]
+                differing = [a for a in both if first.named.get(a) != cell.named.get(a)]
                 what = f"{first.name} and {cell.name} would share the tag {tag}"
                 fix = f"add {' or '.join(f'{{{axis}}}' for axis in differing)} to the template"
                 yield Problem(code="matrix-same-tag", where=line, what=what, fix=fix)

@@ -14,8 +14,9 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
     """Rows of (what, value, ``file:line``, section), axes first."""
     rows = [
         (axis, value, str(cell.locations[axis]), cell.locations[axis].section)
-        for axis, value in cell.axes.items()
+        for axis, value in (cell.axes if _is_locked(cell) else cell.named).items()
     ]
+    rows += [(what, value, str(where), where.section) for what, value, where in _ref(cell)]
     rows += [("tag", tag, "", "tags") for tag in cell.tags]
     declared = [*_base(cell), *_flavor(cell)]
     rows += [(what, value, str(where), where.section) for what, value, where in declared]
@@ -26,6 +27,21 @@ def explain(cell: Cell) -> list[tuple[str, str, str, str]]:
         text = f"driver {accepted.driver}: {accepted.reason}"
         rows.append(("override", text, str(accepted.location), "overrides"))
     return rows
+
+
+def _is_locked(cell: Cell) -> bool:
+    """Whether the version of its vLLM is known: that of a git ref is in the lock."""
+    return cell.ref is None or bool(cell.ref.commit)
+
+
+def _ref(cell: Cell) -> Iterator[tuple[str, str, Location]]:
+    """The git ref of the cell's vLLM, its commit, and where its binaries are from."""
+    ref = cell.ref
+    if ref is None:
+        return
+    yield "ref", str(ref), ref.location
+    yield "commit", ref.commit or "not locked", ref.location
+    yield "binaries", f"vllm {ref.base}", ref.location
 
 
 def _base(cell: Cell) -> Iterator[tuple[str, str, Location]]:

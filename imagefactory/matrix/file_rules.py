@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from imagefactory.errors import Problem
 from imagefactory.matrix import axes, credentials, inherit, origins
 from imagefactory.matrix.cell import AXES
-from imagefactory.matrix.expand import Point, matches, texts
+from imagefactory.matrix.expand import Point, applies
 from imagefactory.matrix.schema import (
     BaseEntry,
     FlavorEntry,
@@ -140,12 +140,6 @@ def _build(flavor: FlavorEntry, loc: Loc, positions: Positions) -> Iterator[Prob
                 "wheel:NAME/path, or a folder (./…)"
             )
             yield _problem("bad-origin", (*loc, "sources", key), what, fix, positions)
-    if build.ref:
-        origin = origins.parse(build.ref)
-        if origin is None or origin.kind is not origins.Kind.GIT:
-            what = f"{build.ref!r} is not a git ref"
-            fix = "write git+https://host/repository@ref"
-            yield _problem("bad-origin", (*loc, "ref"), what, fix, positions)
     if build.binaries == "official":
         for key in ("extensions", "sources"):
             if getattr(build, key):
@@ -231,7 +225,7 @@ def of_points(file: MatrixFile, found: Sequence[Point], positions: Positions) ->
             fix = f"write one of {', '.join(file.flavors)}"
             yield Problem(code="matrix-unknown-flavor", where=where, what=what, fix=fix)
     for number, entry in enumerate(file.overrides):
-        if not any(matches(entry.when, texts(point)) for point in found):
+        if not any(applies(entry.when, point) for point in found):
             what, fix = "this override matches no cell", "remove it, or fix its `when`"
             yield _problem("dead-override", ("overrides", number), what, fix, positions)
 

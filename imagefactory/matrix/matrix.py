@@ -15,6 +15,7 @@ from imagefactory.matrix import (
     inherit,
     moving_tags,
     policies,
+    ref_rules,
 )
 from imagefactory.matrix.cell import Cell, Toolchain
 from imagefactory.matrix.moving_tags import MovingTag
@@ -71,13 +72,14 @@ def load(path: Path) -> Matrix:
     if file is None:
         raise InputError(yamlfile.in_file_order(problems))
     problems += file_rules.of_file(file, positions)
+    problems += ref_rules.of_file(file, positions)
     problems += policies.problems(file, positions)
     points, removed, more = expand.points(file, positions)
     problems += [*more, *file_rules.of_points(file, points, positions)]
     # incomplete points have been reported by now; the complete ones are validated in the same run
     complete = [point for point in points if file_rules.is_complete(file, point)]
     cells, more = expand.cells(file, complete, positions)
-    problems += [*more, *cell_rules.of_cells(cells)]
+    problems += [*more, *cell_rules.of_cells(cells), *ref_rules.of_cells(cells)]
     problems += moving_tags.problems(file, cells, positions)
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))

@@ -67,7 +67,7 @@ def problems(file: MatrixFile, cells: Sequence[Cell], positions: Positions) -> I
             yield Problem(code="matrix-unknown-axis", where=where, what=what, fix=fix)
         if not all(axis in known for axis in named):
             continue
-        made = dict.fromkeys(filter(None, (one.of(cell.axes) for cell in cells)))
+        made = dict.fromkeys(filter(None, (one.of(cell.named) for cell in cells)))
         for tag in made or [PLACEHOLDER.sub("0", one.template)]:
             if not reference.is_tag(tag) or len(tag) > LONGEST:
                 what = f"{tag[:LONGEST]!r} is no tag"

@@ -18,6 +18,8 @@ _SUITE = r"^[a-z]+$"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 _IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
 When = dict[str, Text | list[Text]]
+#: Digits of the hash of a commit, and of one in a name.
+DIGITS, SHORT = 40, 12
 
 
 def _no_bool(value: object) -> object:
@@ -93,6 +95,51 @@ class IndexEntry(Strict):
     ]
 
 
+class RefEntry(Strict):
+    """A value of the axis `vllm`: a git ref, whose Python is put on the binaries of a wheel."""
+
+    ref: Annotated[
+        Text,
+        Field(
+            description="branch, tag, or commit with all of its 40 digits",
+            pattern=r"^[A-Za-z0-9](?:\.?[A-Za-z0-9_/-])*$",
+        ),
+    ]
+    base: Annotated[
+        Text,
+        Field(description="release or nightly whose wheel has the binaries, such as 0.33.0"),
+    ]
+    prs: Annotated[
+        list[Annotated[int, Field(ge=1)]],
+        Field(description="pull requests of the repository to merge into it, in this order"),
+    ] = []
+    repository: Annotated[
+        Text,
+        Field(
+            description="URL of the git repository",
+            pattern=r"^(?:https?|ssh|file)://[^\s#-][!-~]*$",
+        ),
+    ] = "https://github.com/vllm-project/vllm"
+    tools: Annotated[
+        Text | None,
+        Field(description="a key of `toolchains`: setuptools and the other build requirements"),
+    ] = None
+    name: Annotated[
+        str | None,
+        Field(
+            description="what names, tags and conditions call it; by default the ref and its PRs",
+            pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}$",
+        ),
+    ] = None
+
+    @property
+    def words(self) -> str:
+        """What names, tags and conditions call it."""
+        is_commit = len(self.ref) == DIGITS and self.ref.isalnum()
+        ref = self.ref[:SHORT] if is_commit else self.ref.replace("/", "-")
+        return self.name or "-".join([ref, *(f"pr{number}" for number in self.prs)])
+
+
 class BuildEntry(Strict):
     """A vLLM wheel built from source, with the flavor's patches applied."""
 
@@ -108,10 +155,6 @@ class BuildEntry(Strict):
         Text,
         Field(description="a key of `toolchains`: setuptools and the other build requirements"),
     ]
-    ref: Annotated[
-        Text | None,
-        Field(description="git+https://host/repository@ref to use instead of the release's sdist"),
-    ] = None
     extensions: Annotated[
         list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]],
         Field(description="CMake targets to compile; the others come from the release's wheel"),
@@ -265,7 +308,7 @@ class MatrixFile(Strict):
         dict[str, Text], Field(description="values of axes that a cell does not set")
     ] = {}
     axes: Annotated[
-        dict[str, list[Text]],
+        dict[str, list[Text | RefEntry]],
         Field(
             description=(
                 "lists of values; every combination is a cell; a name of your own is an axis that "
@@ -274,10 +317,11 @@ class MatrixFile(Strict):
         ),
     ] = {}
     zip: Annotated[
-        list[dict[str, list[Text]]], Field(description="axes that vary together, row by row")
+        list[dict[str, list[Text | RefEntry]]],
+        Field(description="axes that vary together, row by row"),
     ] = []
     include: Annotated[
-        list[dict[str, Text]],
+        list[dict[str, Text | RefEntry]],
         Field(
             description=(
                 "single cells; an axis that a row does not set has its value in `defaults`, or the "

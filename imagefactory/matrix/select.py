@@ -53,8 +53,8 @@ class _Term:
         axis, equals, values = self.text.partition("=")
         if not equals:
             return _glob(self.text).match(cell.name) is not None
-        value = cell.axes.get(axis, "")
-        return any(_glob(text).match(value) for text in values.split(","))
+        has = {cell.axes.get(axis, ""), cell.named.get(axis, "")}
+        return any(_glob(text).match(one) for one in has for text in values.split(","))
 
 
 @lru_cache(maxsize=65536)
@@ -159,12 +159,12 @@ def _hints(term: _Term, cells: Sequence[Cell]) -> Iterator[str]:
     if term.negated or any(term.holds(cell) for cell in cells):
         return
     if term.axis is None:
-        values = {value: axis for cell in cells for axis, value in cell.axes.items()}
+        values = {value: axis for cell in cells for axis, value in cell.named.items()}
         names = [cell.name for cell in cells]
         near = difflib.get_close_matches(term.text, names, n=1, cutoff=0.8)
         if term.text in values:
             near = [f"{values[term.text]}={term.text}"]
         yield from (f"did you mean {name}?" for name in near)
         return
-    known = dict.fromkeys(value for cell in cells if (value := cell.axes.get(term.axis)))
+    known = dict.fromkeys(value for cell in cells if (value := cell.named.get(term.axis)))
     yield f"{term.axis} is one of {', '.join(known)}" if known else f"no cell has {term.axis}"

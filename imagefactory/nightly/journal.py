@@ -1,12 +1,13 @@
 """The journal of a night: each finished step with its result, so that a killed night goes on.
 
 A step that was cut off is repeated; one that is in the journal is not. The journal is written as a
-whole after every step, and becomes the record of the last night when the night ends.
+whole after every step, with how long each took, and is removed when the night ends.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -42,6 +43,7 @@ class _Kept:
     key: str
     began: datetime
     steps: dict[str, Any]
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,12 +55,14 @@ class Journal:
         key: what the night was asked to do, and from which commit.
         began: when the night began, if it goes on after it was killed.
         steps: the results of finished steps, as JSON values.
+        seconds: how long each of them took.
     """
 
     folder: Path
     key: str
     began: datetime
     steps: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def resumed(self) -> bool:
@@ -70,7 +74,9 @@ class Journal:
         adapter = _adapter(kind)
         if name in self.steps:
             return adapter.validate_python(self.steps[name])
+        start = time.monotonic()
         result = run()
+        self.seconds[name] = time.monotonic() - start
         self.steps[name] = redaction.hide_in(adapter.dump_python(result, mode="json"))
         self._write()
         return result
@@ -84,10 +90,10 @@ class Journal:
         if last is not None:
             _write(self.folder / "last.json", last)
         (self.folder / "journal.json").unlink(missing_ok=True)
-        self.steps = {}
+        self.steps, self.seconds = {}, {}
 
     def _write(self) -> None:
-        kept = _Kept(key=self.key, began=self.began, steps=self.steps)
+        kept = _Kept(key=self.key, began=self.began, steps=self.steps, seconds=self.seconds)
         _write(self.folder / "journal.json", kept)
 
 
@@ -97,8 +103,16 @@ def begin(folder: Path, key: Mapping[str, object], now: datetime) -> Journal:
     text = json.dumps(key, sort_keys=True)
     kept = _read(folder / "journal.json", _Kept)
     if kept and kept.key == text and timedelta() <= now - kept.began < OLDEST:
-        return Journal(folder=folder, key=text, began=kept.began, steps=kept.steps)
+        return Journal(
+            folder=folder, key=text, began=kept.began, steps=kept.steps, seconds=kept.seconds
+        )
     return Journal(folder=folder, key=text, began=now.astimezone(UTC))
+
+
+def seconds(folder: Path) -> dict[str, float]:
+    """How long each finished step of the night in ``folder`` took, while the night is not over."""
+    kept = _read(folder / "journal.json", _Kept)
+    return kept.seconds if kept else {}
 
 
 def _write(path: Path, value: Last | _Kept) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imagefactory import opening, pipeline, workflows
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
@@ -123,7 +123,7 @@ def nightly_tags(declared: Matrix) -> tuple[tuple[str, str], ...]:
     """The moving tags of a night, each with the cell of the newest vLLM that may have it."""
     best: dict[str, Cell] = {}
     for cell in declared.cells:
-        for tag in filter(None, (one.of(cell.axes) for one in declared.moving_tags)):
+        for tag in filter(None, (one.of(cell.named) for one in declared.moving_tags)):
             is_ours = tag == TAG or tag.startswith(f"{TAG}-")
             if is_ours and (tag not in best or _release(cell) > _release(best[tag])):
                 best[tag] = cell
@@ -131,10 +131,8 @@ def nightly_tags(declared: Matrix) -> tuple[tuple[str, str], ...]:
 
 
 def _release(cell: Cell) -> Version:
-    try:
-        return Version(cell.axes["vllm"])
-    except InvalidVersion:  # a git ref, which a release is preferred to
-        return Version("0.dev0")
+    """Its release; any is preferred to a git ref."""
+    return Version("0.dev0" if cell.ref else cell.vllm)
 
 
 def _planned(workspace: Workspace) -> tuple[list[Decision], list[Broken]]:

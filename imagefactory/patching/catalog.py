@@ -124,21 +124,24 @@ def series(catalog: Catalog, cell: Cell) -> tuple[Step, ...]:
             )
     if problems:
         raise InputError(problems)
-    return tuple(
-        _step(catalog[name], cell.axes[catalog[name].project])
-        for name in _ordered(cell.flavor.patches, catalog)
-    )
+    return tuple(_step(catalog[name], cell) for name in _ordered(cell.flavor.patches, catalog))
 
 
 def _is_compiled(patch: Patch, cell: Cell) -> bool:
-    return patch.project == BUILT and cell.flavor.build is not None and cell.flavor.build.compiles
+    return patch.project == BUILT and cell.build is not None and cell.build.compiles
 
 
-def _step(patch: Patch, version: str) -> Step:
-    exemption = patch.exemption(version)
-    if exemption:
-        return Step(patch=patch, version=version, variant=None, exempt=exemption.reason)
-    return Step(patch=patch, version=version, variant=patch.variant(version))
+def _step(patch: Patch, cell: Cell) -> Step:
+    version = cell.axes[patch.project]
+    # 0.34.0rc1.dev5 is neither in >=0.34 nor in <0.34; for a ref, the release it leads to counts
+    coming = [Version(version).base_version] if cell.ref and patch.project == BUILT else []
+    for one in (version, *coming):
+        exemption, variant = patch.exemption(one), patch.variant(one)
+        if exemption:
+            return Step(patch=patch, version=version, variant=None, exempt=exemption.reason)
+        if variant:
+            return Step(patch=patch, version=version, variant=variant)
+    return Step(patch=patch, version=version, variant=None)
 
 
 def _ordered(names: Sequence[str], catalog: Catalog) -> list[str]:

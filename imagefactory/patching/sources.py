@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imagefactory.errors import SetupError, fail
-from imagefactory.locking import indexes, wheelhouse
+from imagefactory.errors import InputError, SetupError, fail
+from imagefactory.locking import indexes, refs, wheelhouse
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell, request_of
@@ -178,16 +178,18 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
 def of_cell(project: str, cell: Cell, lock: Lock | None, settings: Settings) -> SourceTree:
     """The sources of what ``cell`` installs of ``project``, as locked if there is a ``lock``.
 
-    They are those of a release, unless the matrix names a wheel by its URL or a commit to build
-    from. Raises SetupError if they are not available.
+    They are those of a release, unless the matrix names a wheel by its URL or a git ref. Raises
+    SetupError if they are not available, InputError for a ref that is not locked.
     """
     resolution = lock.find(request_of(cell)) if lock else None
     wheel = resolution.wheel(DISTRIBUTIONS[project].name) if resolution else None
-    ref = cell.flavor.build.ref if cell.flavor.build and project == BUILT else None
-    commit = lock.commit(ref) if lock and ref else None
-    if commit:
-        file = wheelhouse.fetch(commit.url, commit.sha256, commit.filename, settings)
-        return _of_file(project, cell.axes[project], file, commit.sha256, settings)
+    if cell.ref and project == BUILT:
+        locked = lock.ref(cell.ref) if lock else None
+        if locked is None:
+            raise InputError(refs.not_locked(cell.ref))
+        source = locked.source
+        file = wheelhouse.fetch(source.url, source.sha256, source.filename, settings)
+        return _of_file(project, locked.version, file, source.sha256, settings)
     if wheel and wheel.has_address:
         return _of_file(
             project, cell.axes[project], wheelhouse.file_of(wheel, settings), wheel.sha256, settings

@@ -110,7 +110,7 @@ def compose(
     """Plan one cell. Raises InputError for a value that cannot be written into a Dockerfile."""
     files = {
         **context.wheel_lists(resolution, toolchain),
-        **context.patch_files(series, cell.flavor.build),
+        **context.patch_files(series, cell.build),
         **context.program_files("image"),
         "image/entrypoint": read(render.find(templates, "entrypoint")).encode(),
     }

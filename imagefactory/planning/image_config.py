@@ -108,6 +108,8 @@ def labels(
         **{f"{LABEL}.pin.{axis}": value for axis, value in cell.pins.items()},
         **{f"{LABEL}.patch.{s.patch.name.replace('/', '.')}": _variant_text(s) for s in series},
     }
+    if cell.ref:
+        found |= {f"{LABEL}.ref": cell.ref.words, f"{LABEL}.commit": cell.ref.commit}
     if names := unproven(series):
         found[f"{LABEL}.unproven"] = " ".join(names)
     if base.suite:  # no image that a registry has

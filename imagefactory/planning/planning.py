@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from imagefactory.errors import FactoryError, InputError, Problem, fail
-from imagefactory.locking import closure
+from imagefactory.locking import closure, refs
 from imagefactory.locking.lock import NO_UNPACKER, Lock, LockedToolchain, Resolution
 from imagefactory.matrix.cell import Base, Cell, request_of
 from imagefactory.matrix.matrix import Matrix
@@ -25,7 +25,7 @@ from imagefactory.system.platforms import Platform
 #: The code of everything that a lock may lack.
 UNCOVERED = "lock-uncovered"
 #: What keeps a cell from being built, and no other.
-LACKING = (UNCOVERED, closure.INCOMPLETE)
+LACKING = (UNCOVERED, closure.INCOMPLETE, refs.REFUSED)
 #: The name and platform of a base.
 Key = tuple[str, Platform]
 Bases = Mapping[Key, BaseImage]
@@ -146,7 +146,7 @@ def plan_wheel(cell: Cell, inputs: Inputs, trial: Trial | None = None) -> WheelP
 
     Raises InputError if the lock lacks its resolution, sources or build tools.
     """
-    if cell.flavor.build is None:
+    if cell.build is None:
         return None
     series = catalog.series(inputs.patches, cell)
     return _plan_wheel(cell, _resolution(cell, inputs), series, inputs, trial)
@@ -173,6 +173,11 @@ def _resolution(cell: Cell, inputs: Inputs) -> Resolution:
     incomplete = closure.problems(found)
     if incomplete:
         raise InputError(incomplete)
+    if cell.ref:
+        locked = inputs.lock.ref(cell.ref)
+        refused = [*refs.problems(cell, locked, found)] if locked else [refs.not_locked(cell.ref)]
+        if refused:
+            raise InputError(refused)
     return found
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors import FactoryError, InputError, fail
-from imagefactory.locking.lock import Lock, LockedSource, LockedToolchain, Resolution, Wheel
+from imagefactory.locking.lock import Lock, LockedToolchain, Resolution, Wheel
+from imagefactory.locking.locked_sources import LockedRef, LockedSource
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix import origins
@@ -87,6 +88,7 @@ class WheelPlan:
         steps: the patches in it, in order.
         parts: what it is made from, vLLM's own sources first.
         files: build context: relative path -> bytes, without the parts and the official wheel.
+        ref: the git ref that it is built from; None for a release.
     """
 
     key: str
@@ -97,13 +99,12 @@ class WheelPlan:
     steps: tuple[Step, ...]
     parts: tuple[Part, ...]
     files: Mapping[str, bytes]
+    ref: LockedRef | None = None
 
 
 def steps_in(cell: Cell, series: Sequence[Step]) -> tuple[Step, ...]:
     """The patches that are in the cell's own wheel of vLLM: all of vLLM's, where it has one."""
-    return (
-        tuple(step for step in series if step.patch.project == BUILT) if cell.flavor.build else ()
-    )
+    return tuple(step for step in series if step.patch.project == BUILT) if cell.build else ()
 
 
 def compose(
@@ -121,7 +122,7 @@ def compose(
 
     Raises InputError if the lock lacks the sources or the tools, or a folder is not there.
     """
-    build = cell.flavor.build
+    build = cell.build
     if build is None:
         return None
     tools = lock.toolchain(build.tools, cell.platform if build.compiles else TOOLS_PLATFORM)
@@ -179,6 +180,7 @@ def compose(
         steps=steps,
         parts=parts,
         files=files,
+        ref=lock.ref(cell.ref) if cell.ref else None,
     )
 
 
@@ -212,7 +214,11 @@ def _compiler_files(
 def _parts(
     cell: Cell, build: SourceBuild, resolution: Resolution, lock: Lock, project: Path
 ) -> tuple[Part, ...]:
-    own = lock.commit(build.ref) if build.ref else lock.source(BUILT, cell.vllm)
+    if cell.ref:
+        locked = lock.ref(cell.ref)
+        own = locked.source if locked else None
+    else:
+        own = lock.source(BUILT, cell.vllm)
     if own is None:
         raise _uncovered(build, f"vLLM {cell.axes['vllm']}'s sources")
     first = Part(name="", file=own.filename, sha256=own.sha256, inside="", origin=own)

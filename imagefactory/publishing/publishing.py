@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
@@ -18,8 +17,8 @@ from pathlib import Path
 
 from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
+from imagefactory.publishing import lending, vouching
 from imagefactory.publishing import tags as names
-from imagefactory.publishing import vouching
 from imagefactory.system import registry_writes, ui
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.system.manifests import Document
@@ -175,19 +174,21 @@ def push(
     ready: Sequence[tuple[CellPlan, ImageInfo]],
     repository: str,
     receipts: Path,
+    loans: Path,
 ) -> Delivery:
     """Push the ``ready`` cells (see ``allowed``) to ``repository``: first each immutable tag.
 
     What fails ends the push: a registry that does not take an image or does not answer, a tag that
     is another digest there than was verified (``push-other-digest``), an immutable tag that is
     another image (``push-immutable``), an engine that fails. The result says which tags had been
-    pushed by then.
+    pushed by then. ``loans`` is the folder of ``lending``.
     """
     tags = [
         (plan, image, f"{repository}:{tag}")
         for plan, image in ready
         for tag in (names.of_plan(plan), *(one.rpartition(":")[2] for one in plan.cell.tags))
     ]
+    lending.sweep(engine, loans)
     known = _known_blobs(engine.registries, repository, [target for _, _, target in tags])
     pushed: list[Pushed] = []
     sent: dict[str, Document] = {}
@@ -196,7 +197,7 @@ def push(
             if plan.cell.name in sent:
                 _give(engine.registries, sent[plan.cell.name], target)
             else:
-                sent[plan.cell.name] = _send(engine, image, target)
+                sent[plan.cell.name] = _send(engine, image, target, loans)
                 _attach(engine.registries, repository, sent[plan.cell.name], image, receipts)
         except FactoryError as error:
             return Delivery(
@@ -239,7 +240,7 @@ def _blobs(registries: Registries, reference: str) -> dict[str, int]:
         return {}
 
 
-def _send(engine: Engine, image: ImageInfo, target: str) -> Document:
+def _send(engine: Engine, image: ImageInfo, target: str, loans: Path) -> Document:
     """Send an image under its immutable tag, unless it is there; its manifest in the registry."""
     there = engine.registries.document(target)
     if there is not None:
@@ -253,7 +254,7 @@ def _send(engine: Engine, image: ImageInfo, target: str) -> Document:
             fix="equal inputs were built differently: imagefactory diff shows how; "
             "lock again for a new tag",
         )
-    with _named(engine, image, target), ui.step(f"pushing {target}"):
+    with lending.named(engine, image.digest, target, loans), ui.step(f"pushing {target}"):
         engine.push(target)
     found = engine.registries.document(target)
     if found is not None and _is_of(image, found):
@@ -295,39 +296,6 @@ def _other_digest(target: str, found: Document | None, verified: str) -> Factory
         f"verified was {verified}",
         fix="do not use what was pushed; imagefactory verify, then push again",
     )
-
-
-@contextmanager
-def _named(engine: Engine, image: ImageInfo, target: str) -> Iterator[None]:
-    """Give ``image`` the name ``target`` meanwhile, because Docker pushes by name only.
-
-    A name that an image has already is the user's: it is given back.
-    """
-    before = _digest_of(engine, target)
-    if before == image.digest:
-        yield
-        return
-    # meanwhile that image needs another name: one without any may be pruned
-    kept = f"{target.rpartition(':')[0]}:imagefactory-keeps-{before[7:19]}" if before else ""
-    if before:
-        engine.tag(before, kept)
-    engine.tag(image.digest, target)
-    try:
-        yield
-    finally:
-        if before:
-            engine.tag(before, target)
-            engine.untag(kept)
-        else:
-            engine.untag(target)
-
-
-def _digest_of(engine: Engine, reference: str) -> str:
-    """The digest of the local image of that name, empty if there is none."""
-    try:
-        return engine.inspect_image(reference).digest
-    except CheckFailedError:
-        return ""
 
 
 def _in_common(one: str, other: str) -> int:

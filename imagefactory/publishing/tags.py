@@ -105,6 +105,8 @@ def axes_of(labels: Mapping[str, str], platform: str) -> dict[str, str]:
     found = {name.removeprefix(pin): labels[name] for name in labels if name.startswith(pin)}
     found |= {axis: labels[f"{LABEL}.{axis}"] for axis in ("flavor", "channel")}
     found["platform"] = platform
+    if f"{LABEL}.ref" in labels:  # conditions and tags have its words
+        found["vllm"] = labels[f"{LABEL}.ref"]
     return {axis: found[axis] for axis in [*AXES, *found] if axis in found}
 
 

@@ -140,6 +140,7 @@ def _hashes(lock: Lock) -> set[str]:
     wheels = {wheel.sha256 for resolution in lock.installable() for wheel in resolution.wheels}
     wheels |= {wheel.sha256 for one in lock.toolchains for wheel in one.wheels}
     wheels |= {one.wheel.sha256 for one in lock.unpackers}
+    wheels |= {ref.source.sha256 for ref in lock.refs}
     return wheels | {source.sha256 for source in lock.sources}
 
 

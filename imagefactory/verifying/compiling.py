@@ -85,6 +85,7 @@ def command(system: Path, root: Path, python: str) -> list[str] | None:
     here = platforms.here() or platforms.Platform.AMD64
     libraries, program = f"usr/lib/{here.machine}-linux-gnu", f"usr/bin/python{python}"
     linker, home = LINKERS[here.arch], f"usr/lib/python{python}"
+    faults: tuple[type[Exception], ...] = (OSError, KeyError, tarfile.TarError, *zstd.errors())
     needed = {program, f"{home}/os.py", *(f"{libraries}/{name}" for name in (linker, *LIBRARIES))}
     try:
         with zstd.reader(system) as stream, tarfile.open(fileobj=stream, mode="r|") as members:
@@ -93,7 +94,7 @@ def command(system: Path, root: Path, python: str) -> list[str] | None:
                 if name in needed or re.fullmatch(rf"{home}/encodings/\w+\.py", name):
                     _write(members.extractfile(member), root / name)
                     needed.discard(name)
-    except (OSError, KeyError, tarfile.TarError, *zstd.errors()):
+    except faults:
         return None
     if needed:
         return None

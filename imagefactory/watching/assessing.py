@@ -99,12 +99,16 @@ def _project(text: str) -> str | None:
 
 
 def leads(cell: Cell, policies: Policies) -> list[Pin]:
-    """The axes that move by themselves: vLLM, and a user's own ones that policies name."""
+    """The axes that move by themselves: vLLM, and a user's own ones that policies name.
+
+    A git ref moves with the lock, and what it is based on is its author's decision.
+    """
     found = pins(cell)
     return [
         pin
         for axis, pin in found.items()
-        if axis == LEAD or (axis not in AXES and policies.explicit(pin.names))
+        if (axis == LEAD and cell.ref is None)
+        or (axis not in AXES and policies.explicit(pin.names))
     ]
 
 

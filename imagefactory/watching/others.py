@@ -9,7 +9,8 @@ from dataclasses import replace
 from imagefactory.errors import FactoryError
 from imagefactory.locking import gitref
 from imagefactory.locking.debian import archive, packages
-from imagefactory.locking.lock import Lock, LockedBase, LockedSource
+from imagefactory.locking.lock import Lock, LockedBase
+from imagefactory.locking.locked_sources import LockedRef, LockedSource
 from imagefactory.matrix import origins
 from imagefactory.matrix.cell import Base, Cell
 from imagefactory.matrix.policies import canonical
@@ -91,12 +92,31 @@ def _sources(cells: Sequence[Cell], lock: Lock) -> Iterator[Lookup]:
     wanted = {
         text: str(build.location)
         for cell in cells
-        if (build := cell.flavor.build)
-        for text in [*([build.ref] if build.ref else []), *build.sources.values()]
+        if (build := cell.build)
+        for text in build.sources.values()
     }
     for source in lock.sources:
         if source.name in wanted and origins.of(source.name).kind is origins.Kind.GIT:
             yield _commit(source, wanted[source.name])
+    for ref in dict.fromkeys(cell.ref for cell in cells if cell.ref):
+        if locked := lock.ref(ref):
+            yield _ref(locked, str(ref.location))
+
+
+def _ref(locked: LockedRef, where: str) -> Lookup:
+    """Where the ref is now, and its pull requests; either moves the cells of it."""
+    row = _row("refs", f"{locked.repository}@{locked.ref}", locked.commit, where)
+    prs = {
+        pull.number: _row("refs", f"pull request {pull.number}", pull.commit, where)
+        for pull in locked.pulls
+    }
+
+    def look() -> list[Row]:
+        newest = [(row, gitref.commit_of(locked.repository, locked.ref))]
+        newest += [(pr, gitref.head_of(locked.repository, number)) for number, pr in prs.items()]
+        return [one if new == one.current else _moved(one, new, "") for one, new in newest]
+
+    return row, look
 
 
 def _commit(source: LockedSource, where: str) -> Lookup:

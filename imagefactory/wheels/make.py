@@ -26,6 +26,7 @@ from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
 from imagefactory.system import archive, ui
+from imagefactory.wheels import required
 
 #: Lines of a build's output that say why it failed.
 _ERROR = re.compile(
@@ -119,6 +120,7 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
     with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
         _bake(plan, env, Path(name), "wheel", again=again)
         (file,) = Path(name).glob("*.whl")
+        required.check(plan, file, wheelhouse.from_index(plan.official, env.settings))
         built = _built_wheel(plan, file)
         if locked and locked.wheel.sha256 != built.wheel.sha256:
             what = (

@@ -245,15 +245,16 @@ def test_an_immutable_tag_is_pushed_once_and_is_never_another_image(
         return engine.inspect_image(f"imagefactory/test:{content}")
 
     one, other = built("one"), built("other")
-    receipt.save(tmp_path / "receipts", real_receipt(one.digest, plan.labels))
+    folders = tmp_path / "receipts", tmp_path / "loans"
+    receipt.save(folders[0], real_receipt(one.digest, plan.labels))
     for _ in range(2):
-        done = publishing.push(engine, [(plan, one)], repository, tmp_path / "receipts")
+        done = publishing.push(engine, [(plan, one)], repository, *folders)
         assert done.error is None
         assert {row.digest for row in done.pushed} == {one.digest}
     (attached,) = engine.registries.referrers(repository, one.digest)
     assert attached.artifact_type == vouching.RECEIPT
     assert engine.names(repository) == [], "the engine has no more names than before"
-    refused = publishing.push(engine, [(plan, other)], repository, tmp_path / "receipts").error
+    refused = publishing.push(engine, [(plan, other)], repository, *folders).error
     assert refused is not None
     assert refused.problems[0].code == "push-immutable"
 

@@ -194,39 +194,63 @@ def test_an_arm64_image_with_it_is_verified_and_made_again_is_the_same_digest(
     assert "fail" not in outcomes.values()
 
 
-def test_from_a_git_ref_it_is_what_it_is_from_the_sdist(project: Path, tmp_path: Path) -> None:
+def repository_of(project: Path, folder: Path) -> tuple[Path, str]:
+    """A repository of the locked sdist, tagged as the release, and of a commit after it."""
     settings = from_environment(os.environ)
     source = store.read(project / "wheels.lock").sources[0]
     with tarfile.open(
         wheelhouse.fetch(source.url, source.sha256, source.filename, settings)
     ) as tar:
-        unpack(tar, tmp_path)
-    (tree,) = tmp_path.iterdir()
-    for argv in (
-        ["init", "--quiet", "--initial-branch=main"],
-        ["add", "--force", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "as released"],
-    ):
-        subprocess.run(["git", "-C", str(tree), *argv], check=True)
+        unpack(tar, folder)
+    (tree,) = folder.iterdir()
+
+    def git(*argv: str) -> str:
+        who = "-c", "user.name=a", "-c", "user.email=a@b"
+        command = ["git", "-C", str(tree), *who, *argv]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "--quiet", "--initial-branch=main")
+    git("config", "uploadpack.allowFilter", "true")
+    git("config", "pack.window", "0")  # nothing is sent over a network, so compressing is a waste
+    git("add", "--force", ".")
+    git("commit", "--quiet", "--message", "as released")
+    git("tag", "v0.22.1")
+    with (tree / "vllm/version.py").open("a") as file:
+        file.write("# a change of Python\n")
+    git("commit", "--quiet", "--all", "--message", "a change")
+    return tree, git("rev-parse", "HEAD")
+
+
+def test_from_a_git_ref_it_is_its_python_on_the_binaries_of_its_base(
+    project: Path, tmp_path: Path
+) -> None:
+    tree, commit = repository_of(project, tmp_path)
     first = made(project)
     file = project / "matrix.yaml"
     kept = file.read_text()
+    row = f"vllm: {{ref: main, base: '0.22.1', repository: 'file://{tree}'}}, flashinfer"
     try:
-        file.write_text(
-            kept.replace(
-                "binaries: official,", f"binaries: official, ref: 'git+file://{tree}@main',"
-            )
-        )
-        assert factory("lock", cwd=project).code == 0
-        (commit,) = (source.version for source in store.read(project / "wheels.lock").sources)
-        assert re.fullmatch("[0-9a-f]{40}", commit)
+        file.write_text(kept.replace("vllm: '0.22.1', flashinfer", row))
+        done = factory("lock", cwd=project)
+        assert done.code == 0, done.err
+        (ref,) = store.read(project / "wheels.lock").refs
+        assert (ref.commit, ref.version) == (commit, f"0.22.2.dev1+g{commit[:9]}")
         second = made(project)
     finally:
         file.write_text(kept)
         assert factory("lock", cwd=project).code == 0
-    assert (second["built"], second["key"] == first["key"]) == (True, False)
-    old, new = contents(Path(first["wheel"])), contents(Path(second["wheel"]))
-    assert {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)} <= set(OWN)
+    assert second["built"]
+    assert Path(second["wheel"]).name.startswith(f"vllm-{ref.version}-")
+    old, new = (unversioned(Path(row["wheel"])) for row in (first, second))
+    differing = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    own = {re.sub(r"vllm-[^/]+\.dist-info", "dist-info", name) for name in OWN}
+    assert differing - own == {"vllm/version.py", "dist-info/METADATA"}
+
+
+def unversioned(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel, under names without its version."""
+    files = contents(wheel).items()
+    return {re.sub(r"vllm-[^/]+\.dist-info", "dist-info", name): data for name, data in files}
 
 
 def test_a_patch_that_does_not_apply_stops_the_wheel_and_nothing_is_locked(project: Path) -> None:

@@ -11,7 +11,6 @@ from imagefactory.locking.lock import (
     BuiltWheel,
     Lock,
     LockedOverride,
-    LockedSource,
     LockedToolchain,
     Resolution,
     TorchBuild,
@@ -19,6 +18,7 @@ from imagefactory.locking.lock import (
     Wheel,
     drivers_of,
 )
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.system.platforms import Platform

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,8 +19,6 @@ from support.program import Run, run
 from imagefactory import cli
 from imagefactory.building import bases
 from imagefactory.building.stack import stack
-from imagefactory.examples import examples
-from imagefactory.examples.examples import Example
 from imagefactory.locking import store
 from imagefactory.patching import importing
 from imagefactory.patching.importing import Imported
@@ -270,16 +269,24 @@ def test_explain_shows_which_patches_and_templates_are_the_projects_own(
     assert "template" not in run("plan", "--explain", "cpu*").out.split()
 
 
-def test_hooks_and_workflows_run_commands_that_exist(run: Run) -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    workflow = yaml.safe_load(examples.files(Example.GB10)[".github/workflows/nightly.yml"])
-    lines = [hook["entry"] for hook in hooks]
-    lines += [step.get("run", "") for step in workflow["jobs"]["nightly"]["steps"]]
+def test_hooks_and_workflows_run_commands_and_targets_that_exist(run: Run) -> None:
+    texts = [
+        hook["entry"] for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    ]
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            for step in job.get("steps", ()):
+                texts += [step.get("run", ""), step.get("with", {}).get("command", "")]
+    lines = [line for text in texts for line in text.splitlines()]
     ours = [line.split() for line in lines if line.startswith("imagefactory ")]
-    assert len(ours) == 3
+    assert len(ours) == 5
     for _, command, *words in ours:
-        options = {word for word in words if word.startswith("--")}
-        assert options <= set(run(command, "--help").out.split())
+        options = {word for word in words if re.match("--?[a-z]", word)}
+        options |= {word.partition(":+")[2] for word in words if ":+--" in word}
+        assert options <= set(re.split(r"[\s,]+", run(command, "--help").out)), command
+    targets = {line.split()[1] for line in lines if line.startswith(("make ", ".ci/step "))}
+    assert len(targets) == 6
+    assert targets <= set(re.findall("(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
 
 
 def test_a_shell_completes_commands_and_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

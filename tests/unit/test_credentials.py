@@ -285,8 +285,8 @@ def test_the_account_in_the_sources_of_apt_is_for_that_mirror_only(tmp_path: Pat
         *(
             ("env: {A: b}", f"build: {{binaries: compiled, tools: t, {text}}}", "~/.netrc")
             for text in (
-                "ref: 'git+https://u:planted@h/x@main'",
-                "ref: 'git+ssh://git:planted@h/x@main'",
+                "sources: {X: 'git+https://u:planted@h/x@main'}",
+                "sources: {X: 'git+ssh://git:planted@h/x@main'}",
                 f"sources: {{X: 'https://planted@h/x.tar.gz#sha256={'0' * 64}'}}",
             )
         ),
@@ -304,7 +304,7 @@ def test_a_matrix_with_credentials_in_any_url_is_refused_with_the_cure(
 
 
 def test_the_user_of_ssh_and_a_ref_are_no_credentials(tmp_path: Path) -> None:
-    build = "build: {binaries: official, tools: t, ref: 'git+ssh://git@h/x@main', sources: {X: 'git+https://h/x@main'}}"
+    build = "build: {binaries: official, tools: t, sources: {Y: 'git+ssh://git@h/x@main', X: 'git+https://h/x@main'}}"
     found = matrices.problems(matrices.write(tmp_path, "env: {A: b}", build))
     assert "matrix-credentials" not in {problem.code for problem in found}
 

@@ -65,7 +65,7 @@ def test_it_shows_what_is_newer_and_writes_the_rows_when_asked(tmp_path: Path, r
     assert done.code == 0
     assert "vllm 0.29.0 requires torch==2.13.0" in done.out
     assert "new row  vllm 0.29.0 -> 0.33.0" in done.out
-    assert done.err.splitlines()[-1].startswith("2 outdated, 8 held")
+    assert done.err.splitlines()[-1].startswith("2 outdated, 12 held")
     assert run("--exit-code").code == 1
     before = (tmp_path / "matrix.yaml").read_text()
     found = json.loads(run("--json").out)

@@ -32,7 +32,7 @@ ORDER = (
         "planning",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
-    *("workspace", "opening", "results", "pipeline", "workflows", "nightly"),
+    *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )
 #: Packages without an entry module; every other one is a station, with a module of its own name.
@@ -146,7 +146,11 @@ PURE = [
     "publishing.tags",
     "publishing.ledger",
     "inspecting.anatomy",
+    "nightly.record",
     "nightly.report",
+    "dashboard.comparing",
+    "dashboard.history",
+    "dashboard.plots",
 ]
 
 

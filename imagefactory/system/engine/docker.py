@@ -160,8 +160,10 @@ def mind_the_client(code: int, doing: str) -> None:
 
 #: What Docker's client exits with if the engine failed, and not the program in the container.
 _ENGINE_EXIT = 125
-#: Failures with that code that are the image's: it asks for what it does not have.
-_OF_THE_IMAGE = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
+#: Failures with that code that are the image's: it asks for what it does not have, or for nothing.
+_OF_THE_IMAGE = re.compile(
+    r"unable to find (user|group)|no matching entries in (passwd|group)|no command specified"
+)
 
 
 def check_ran(done: shell.Completed, image: str) -> None:

@@ -126,7 +126,7 @@ def examine(contents: Contents, plan: CellPlan, base: Base | None, source: Wheel
     obsolete = system.obsolete(tree)
     install = context.layers_of(plan.resolution)
     top = next((one.wheels for one in install if one.name == _patched_layer(plan)), ())
-    series = patched.apply(plan.series, plan.cell.flavor.build, top, found, source, obsolete)
+    series = patched.apply(plan.series, plan.cell.build, top, found, source, obsolete)
     wants, python = Wants(), _python(plan)
     if base:
         _add_base(wants, base.layer)

@@ -49,7 +49,7 @@ def prove(
 
 def _has_proof(step: Step, plan: CellPlan) -> bool:
     """Whether there is a proof in the image: see ``planning.context.patch_files``."""
-    compiled = plan.cell.flavor.build is not None and step.patch.stage is Stage.SOURCE
+    compiled = plan.cell.build is not None and step.patch.stage is Stage.SOURCE
     return step.patch.proof is not None and not step.exempt and not compiled
 
 

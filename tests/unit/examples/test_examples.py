@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import yaml
-from support import ROOT
 from support.plans import all_planned, plans_of
 
 from imagefactory.errors import InputError
@@ -15,8 +13,8 @@ from imagefactory.examples import examples
 from imagefactory.examples.examples import Example
 from imagefactory.matrix import matrix
 
-#: An action as ``OWNER/NAME@COMMIT # VERSION``.
-PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v[\d.]+")
+COMMIT = "1234567890" * 4
+FROM_GIT = '{{"url": "{}", "vcs_info": {{"vcs": "git", "commit_id": "' + COMMIT + '"}}}}'
 
 
 @pytest.mark.parametrize("example", Example)
@@ -35,7 +33,7 @@ def test_a_nightly_workflow_runs_on_the_platform_of_its_images(
 ) -> None:
     examples.start(tmp_path, example)
     workflow = yaml.safe_load((tmp_path / ".github/workflows/nightly.yml").read_text())
-    runner = workflow["jobs"]["nightly"]["runs-on"]
+    runner = workflow["jobs"]["images"]["with"]["runner"]
     (platform,) = {cell.platform for cell in matrix.load(tmp_path / "matrix.yaml").cells}
     assert runner.endswith("-arm") == (platform == "linux/arm64")
 
@@ -68,12 +66,36 @@ def test_other_files_that_exist_are_kept(tmp_path: Path) -> None:
     assert all(path.is_file() for path in done.written)
 
 
-def test_the_actions_of_workflows_are_pinned_by_commit() -> None:
-    workflows = [*(ROOT / ".github/workflows").glob("*.yml"), ROOT / "action.yml"]
-    texts = [path.read_text() for path in workflows]
-    texts += [examples.files(example)[".github/workflows/nightly.yml"] for example in Example]
-    used = [line.partition("uses:")[2].strip() for text in texts for line in text.splitlines()]
-    outside = [name for name in used if name and not name.startswith("./")]
-    assert outside
-    unpinned = [name for name in outside if not PINNED.fullmatch(name)]
-    assert unpinned == []
+@pytest.mark.parametrize(
+    ("direct_url", "repository"),
+    [
+        (FROM_GIT.format("https://github.com/me/imagefactory"), "me/imagefactory"),
+        (FROM_GIT.format("https://github.com/me/imagefactory.git"), "me/imagefactory"),
+        (FROM_GIT.format("ssh://git@github.com/me/my.factory.git"), "me/my.factory"),
+        (FROM_GIT.format("https://example.org/me/imagefactory"), None),
+        ('{"url": "file:///src", "dir_info": {"editable": true}}', None),
+        (None, None),
+    ],
+)
+def test_a_workflow_runs_the_commit_that_was_installed(
+    direct_url: str | None, repository: str | None
+) -> None:
+    workflow = yaml.safe_load(
+        examples.files(Example.GB10, direct_url)[".github/workflows/nightly.yml"]
+    )
+    path = ".github/workflows/images.yml"
+    expected = (
+        f"{repository}/{path}@{COMMIT}" if repository else f"OWNER/imagefactory/{path}@COMMIT"
+    )
+    assert workflow["jobs"]["images"]["uses"] == expected
+
+
+def test_a_workflow_whose_repository_is_unknown_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = FROM_GIT.format("https://github.com/me/imagefactory")
+    for name, direct_url in (("known", known), ("unknown", None)):
+        monkeypatch.setattr(examples, "_direct_url", lambda found=direct_url: found)
+        done = examples.start(tmp_path / name, Example.CPU)
+        expected = None if direct_url else tmp_path / name / ".github/workflows/nightly.yml"
+        assert done.unfinished == expected

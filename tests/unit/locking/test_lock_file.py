@@ -16,8 +16,11 @@ from support.variants import variants
 from imagefactory.errors import InputError, Problem
 from imagefactory.locking import store
 from imagefactory.locking.lock import Lock, LockedDriver, LockedOverride, Wheel
+from imagefactory.locking.locked_sources import LockedPull, LockedRef
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import NamedIndex
+
+COMMIT = "a" * 40
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +39,23 @@ def lock(tmp_path_factory: pytest.TempPathFactory) -> Lock:
         env=(("A", "1"), ("PATH", "/bin")),
     )
     compiled = replace(found.bases[0], packages=("vim",), compiler=(deb("ccache"), deb("g++")))
+    url = "https://host.example/vllm"
+    tree = replace(found.sources[0], name=f"git+{url}@main", version=COMMIT)
+    ref = LockedRef(
+        repository=url,
+        ref="main",
+        base="0.33.0",
+        commit=COMMIT,
+        version="0.33.1.dev1",
+        base_commit="b" * 40,
+        source=replace(tree, filename="vllm.tar.gz", url=f"git+{url}@{COMMIT}"),
+        pulls=(LockedPull(number=7, base=COMMIT, commit="c" * 40),),
+        differs=("csrc/a.cu",),
+        requires=("numpy>=3",),
+    )
     made = replace(
         found,
+        refs=(ref,),
         resolutions=(
             replace(one, overrides=(override, dropped), indexes=(index,)),
             replace(one, name="second", torch=replace(one.torch, cuda=None)),

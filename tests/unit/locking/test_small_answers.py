@@ -227,9 +227,9 @@ def test_a_tag_is_preferred_to_a_branch_and_its_commit_to_itself(
 ) -> None:
     asked: list[list[str]] = []
 
-    def run(argv: list[str], *, env: dict[str, str]) -> shell.Completed:
+    def run(argv: list[str], *, env: dict[str, str], quiet: bool) -> shell.Completed:
         asked.append(argv)
-        assert env == {"GIT_TERMINAL_PROMPT": "0", "GIT_ADVICE": "0"}
+        assert env == {"GIT_TERMINAL_PROMPT": "0", "GIT_ADVICE": "0", "LC_ALL": "C"}
         out = "".join(f"{commit}\t{name}\n" for name, commit in rows.items())
         return shell.Completed(argv=tuple(argv), code=0, out=out, err="")
 

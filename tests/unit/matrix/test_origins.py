@@ -18,7 +18,6 @@ from imagefactory.locking.lock import Lock
 from imagefactory.matrix import matrix, origins
 from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.origins import Kind
-from imagefactory.patching import sources
 from imagefactory.settings import Settings
 from imagefactory.system import archive
 
@@ -193,7 +192,11 @@ def settings_in(folder: Path) -> Settings:
 
 
 def cell_of(folder: Path, url: str) -> Cell:
-    build = f"    build: {{binaries: official, tools: t, ref: 'git+{url}@v1'}}\n    env: {{A: b}}\n"
+    build = (
+        "    build: {binaries: compiled, tools: t, extensions: [x], "
+        f"sources: {{A_SRC_DIR: 'git+{url}@v1'}}}}\n"
+        "    toolchain: t\n    env: {TORCH_CUDA_ARCH_LIST: 12.1a}\n"
+    )
     tools = (
         "toolchains:\n  t: {requirements: [wheel==0.45.1], platforms: [linux/amd64]}\ndefaults:\n"
     )
@@ -207,7 +210,7 @@ def test_a_ref_is_locked_as_its_commit_and_fetched_by_commit_later(
 ) -> None:
     url, settings = f"file://{repository}", settings_in(tmp_path)
     cell = cell_of(tmp_path, url)
-    (wanted,) = toolchains.wanted_sources([cell])
+    wanted = next(one for one in toolchains.wanted_sources([cell]) if not one.version)
     source = toolchains.lock_source(wanted, settings)
     commit = git(repository, "rev-parse", "v1^{commit}")
     assert (source.name, source.version, source.url) == (
@@ -223,19 +226,6 @@ def test_a_ref_is_locked_as_its_commit_and_fetched_by_commit_later(
     other_cache = replace(settings, cache=tmp_path / "other")
     path = wheelhouse.fetch(source.url, source.sha256, source.filename, other_cache)
     assert wheelhouse.sha_of(path) == source.sha256
-
-
-def test_patches_of_a_wheel_built_from_a_commit_are_tried_on_the_tree_of_that_commit(
-    repository: Path, tmp_path: Path
-) -> None:
-    settings = settings_in(tmp_path)
-    cell = cell_of(tmp_path, f"file://{repository}")
-    (wanted,) = toolchains.wanted_sources([cell])
-    source = toolchains.lock_source(wanted, settings)
-    lock = Lock(created="", tools=(), resolutions=(), sources=(source,))
-    tree = sources.of_cell("vllm", cell, lock, settings)
-    assert (tree.version, tree.sha256) == (cell.vllm, lock.sources[0].sha256)
-    assert (tree.root / "include/a.h").read_text() == "one\n"
 
 
 def test_the_hash_of_a_folder_changes_when_one_byte_changes(tmp_path: Path) -> None:
@@ -261,7 +251,6 @@ BUILD = (
         ("TORCH_CUDA_ARCH_LIST", "B", "matrix-build-lacks"),
         ("./a", "a", "matrix-bad-origin"),
         ("binaries: compiled", "binaries: official", "matrix-build-idle"),
-        ("tools: t,", "tools: t, ref: ./vllm,", "matrix-bad-origin"),
     ],
 )
 def test_a_build_with_missing_or_useless_settings_is_reported_with_its_line(

@@ -12,7 +12,8 @@ from support.plans import inputs_with
 from support.project import project_lock, project_matrix, stock_patches
 
 from imagefactory.errors import InputError
-from imagefactory.locking.lock import Lock, LockedSource
+from imagefactory.locking.lock import Lock
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix.cell import Cell, SourceBuild
 from imagefactory.planning import planning
 from imagefactory.planning.planning import Inputs

@@ -17,7 +17,8 @@ from support.project import project_lock, project_matrix, stock_patches
 from support.variants import variants
 
 from imagefactory.errors import FactoryError
-from imagefactory.locking.lock import Lock, LockedSource, Resolution
+from imagefactory.locking.lock import Lock, Resolution
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
 from imagefactory.patching import catalog
 from imagefactory.planning import context, wheel_plan

@@ -14,7 +14,8 @@ from support.project import project_lock, project_matrix, stock_patches
 from imagefactory import opening, workspace
 from imagefactory.errors import InputError
 from imagefactory.locking import store
-from imagefactory.locking.lock import BuiltWheel, Lock, LockedSource, LockedToolchain, Resolution
+from imagefactory.locking.lock import BuiltWheel, Lock, LockedToolchain, Resolution
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix.cell import Cell, SourceBuild, request_of
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog
@@ -197,7 +198,6 @@ def test_a_trial_adds_its_units_to_the_same_plan(lock: Lock) -> None:
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "git+https://host/other@v1"}),
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "wheel:no-such-wheel/x"}),
         cell(sources={"VLLM_CUTLASS_SRC_DIR": "./no-such-folder"}),
-        cell(ref="git+https://host/vllm@main"),
     ],
 )
 def test_missing_sources_are_reported_with_the_line_of_the_build(lock: Lock, wanted: Cell) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from support.images import Images, image
+from support.images import DIGEST, Images, image
 from support.machine import settings
 from support.plans import planned
 from support.receipts import saved
@@ -17,7 +19,7 @@ from support.registry import FakeRegistry, digest_of, fake_registry
 from imagefactory import pipeline
 from imagefactory.errors import CheckFailedError, InputError, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.publishing import publishing, tags, vouching
+from imagefactory.publishing import lending, publishing, tags, vouching
 from imagefactory.publishing.publishing import Delivery
 from imagefactory.system import registry_writes
 from imagefactory.system.engine import ImageInfo
@@ -35,6 +37,7 @@ class Pushing(Images):
         self.registry = registry
         self.layers: dict[str, dict[str, int]] = {}
         self.named: dict[str, str] = {}
+        self.loans = config / "loans"
         self.pushes: list[tuple[str, str]] = []
 
     def image(self, plan: CellPlan, layers: dict[str, int]) -> ImageInfo:
@@ -47,7 +50,7 @@ class Pushing(Images):
         self.named[target] = source
 
     def untag(self, ref: str) -> None:
-        del self.named[ref]
+        self.named.pop(ref, None)
 
     def inspect_image(self, ref: str) -> ImageInfo:
         if ref not in self.named:
@@ -75,10 +78,12 @@ def cell(*tags: str) -> CellPlan:
     return replace(made, cell=own, build_key=key, labels=labels)
 
 
-def push(pushing: Pushing, ready: list[tuple[CellPlan, ImageInfo]], *more: Path) -> Delivery:
-    """Push to the fake registry; ``more`` is the folder of receipts."""
+def push(
+    pushing: Pushing, ready: list[tuple[CellPlan, ImageInfo]], receipts: Path = Path("none")
+) -> Delivery:
+    """Push to the fake registry."""
     repository = f"{pushing.registry.address}/me/vllm"
-    return publishing.push(pushing, ready, repository, *(more or (Path("none"),)))
+    return publishing.push(pushing, ready, repository, receipts, pushing.loans)
 
 
 def test_a_blob_is_sent_once_to_a_repository(pushing: Pushing) -> None:
@@ -257,6 +262,53 @@ def test_a_users_own_tag_of_that_name_is_given_back(pushing: Pushing) -> None:
     with pytest.raises(KeyboardInterrupt):
         push(pushing, [(one, made)])
     assert pushing.named == before
+
+
+@pytest.mark.parametrize("own", ["", "sha256:" + "e" * 64])
+@pytest.mark.parametrize("until", range(8))
+def test_names_that_a_killed_push_has_left_are_given_back_by_the_next(
+    pushing: Pushing, own: str, until: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cell("gb10")
+    made = pushing.image(one, {"sha256:1": 1})
+    target = f"{pushing.registry.address}/me/vllm:{tags.of_plan(one)}"
+    before = pushing.named = {"other:1": made.digest} | ({target: own} if own else {})
+    pushing.named, calls = dict(before), 0
+
+    def dying(work: Callable[..., object], *args: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls > until:  # once dead, it does nothing any more
+            raise Killed
+        return work(*args)
+
+    with monkeypatch.context() as patched:
+        for name in ("tag", "untag", "push", "inspect_image"):
+            patched.setattr(pushing, name, partial(dying, getattr(pushing, name)))
+        with suppress(Killed):
+            push(pushing, [(one, made)])
+    assert made.digest in pushing.named.values()
+    # also if there is nothing more to send
+    assert push(pushing, [(one, made)]).error is None
+    assert pushing.named == before
+    assert list(pushing.loans.glob("*.json")) == []
+
+
+def test_a_name_that_a_push_uses_just_now_and_one_that_is_the_users_again_stay(
+    pushing: Pushing,
+) -> None:
+    names = ["r/a:1", "r/b:1", "r/c:1"]
+    with lending.named(pushing, DIGEST, names[0], pushing.loans):
+        lending.sweep(pushing, pushing.loans)
+        assert pushing.named == {names[0]: DIGEST}
+    for name, text in zip(names, ('{"name":', "", '"x"'), strict=True):
+        pushing.named[name] = DIGEST
+        (pushing.loans / f"{name[2]}.json").write_text(text)
+    lost = {"name": names[1], "digest": "sha256:other", "before": "sha256:gone", "kept": ""}
+    (pushing.loans / "b.json").write_text(json.dumps(lost))
+    lending.sweep(pushing, pushing.loans)
+    assert pushing.named == dict.fromkeys(names, DIGEST)
+    assert list(pushing.loans.glob("*.json")) == []
 
 
 def test_a_users_own_tag_of_the_same_image_is_not_touched(

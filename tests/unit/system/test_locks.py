@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from pathlib import Path
 
 import pytest
 
-from imagefactory.system import locks
+from imagefactory.system import locks, ui
 
 
 def test_a_lock_that_is_free_is_taken_in_silence(
@@ -20,10 +21,10 @@ def test_a_lock_that_is_free_is_taken_in_silence(
     assert capsys.readouterr().err == ""
 
 
-def test_who_waits_says_for_what(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "PATIENCE", 0.01)
+    said = queue.Queue[str]()
+    monkeypatch.setattr(ui, "say", said.put)
     path, order = tmp_path / "x.lock", list[str]()
 
     def second() -> None:
@@ -33,8 +34,7 @@ def test_who_waits_says_for_what(
     waiting = threading.Thread(target=second)
     with locks.held(path, "torch.whl"):
         waiting.start()
-        while "waiting" not in capsys.readouterr().err:
-            pass
+        assert said.get(timeout=30).startswith("waiting for torch.whl")
         order.append("first")
     waiting.join(10)
     assert order == ["first", "second"]

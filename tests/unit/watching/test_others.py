@@ -13,7 +13,8 @@ from support.watched import NOW, SETTINGS, locked, record, write
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import gitref
 from imagefactory.locking.debian import archive
-from imagefactory.locking.lock import Deb, LockedSource
+from imagefactory.locking.lock import Deb
+from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix.policies import Policies
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
@@ -110,7 +111,10 @@ def test_the_image_of_a_base_is_compared_by_digest(
 
 
 def test_a_branch_is_compared_with_the_commit_that_was_locked(tmp_path: Path) -> None:
-    build = f"    driver: \"580.95\"\n    build: {{binaries: official, tools: t, ref: '{REF}'}}\n"
+    build = (
+        '    driver: "580.95"\n    build: {binaries: compiled, tools: t, extensions: [x], '
+        f"sources: {{A_SRC_DIR: '{REF}'}}}}\n    toolchain: t\n    env: {{TORCH_CUDA_ARCH_LIST: 12.1a}}\n"
+    )
     tools = "toolchains:\n  t: {requirements: [setuptools], platforms: [linux/arm64]}\n"
     rows = look(tmp_path, ('    driver: "580.95"\n', build), ("axes:\n", f"{tools}axes:\n"))
     found = next(row for row in rows if row.part == "sources")

@@ -169,6 +169,7 @@ def test_what_the_engine_fails_at_is_not_the_image_s_fault(
     [
         (125, "a program that ends like this by itself\n"),
         (125, "docker: Error response from daemon: unable to find user nobody99\n"),
+        (125, "docker: Error response from daemon: no command specified.\n"),
         (127, "docker: Error response from daemon: exec: no such file\n"),
         (135, ""),
     ],

@@ -1,0 +1,1 @@
+"""The dashboard: the records of all nights as a static site."""
