@@ -171,7 +171,7 @@ def of(
     """The record of a night; ``seconds`` are those of its steps, ``images`` are of all cells."""
     rows = {row.cell: row for row in night.cells if row.cell in images or not images}
     rows |= {name: Row(cell=name, state=CellState.LEFT) for name in night.left}
-    # a night that could plan nothing names no cell
+    # a night that could plan nothing has no cells
     stopped = {name: Row(cell=name, state=CellState.STOPPED) for name in images}
     cells = [_cell(row, night.broken, seconds, images) for row in (stopped | rows).values()]
     own = {failure for cell in cells for failure in cell.failures}
