@@ -48,6 +48,7 @@ def patch(tmp_path: Path) -> Patch:
     return next(iter(catalog.load(tmp_path / "patches").values()))
 
 
+@pytest.mark.programs
 def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patch) -> None:
     using = settings(tmp_path, index)
     trees = [sources.fetch("vllm", version, using) for version in TREES]
@@ -65,6 +66,7 @@ def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patc
     assert "| 0.22.1 | needed |" in page
 
 
+@pytest.mark.programs
 def test_a_release_without_a_diff_for_a_declared_reason_is_missing_it(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -85,6 +87,7 @@ def test_without_releases_nothing_is_measured(tmp_path: Path) -> None:
     assert status.measure([], [], Bench(settings(tmp_path))) == []
 
 
+@pytest.mark.programs
 def test_the_status_says_which_patches_are_the_projects_own(
     tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +109,7 @@ def test_the_status_says_which_patches_are_the_projects_own(
         assert any(line.startswith(name) and line.endswith(origin) for line in summary)
 
 
+@pytest.mark.programs
 def test_measuring_does_not_change_the_cached_sources(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -116,6 +120,7 @@ def test_measuring_does_not_change_the_cached_sources(
     assert sorted(path.name for path in tree.root.iterdir()) == [".source.json", "x.py"]
 
 
+@pytest.mark.programs
 def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -132,6 +137,7 @@ def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     assert row.state is State.BROKEN
 
 
+@pytest.mark.programs
 def test_results_are_cached_until_proofkit_changes(
     tmp_path: Path, index: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +311,7 @@ def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch:
         status.fetch([("vllm", "0.22.2")], source)
 
 
+@pytest.mark.programs
 def test_a_release_with_the_same_content_is_not_proven_again(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -319,6 +326,7 @@ def test_a_release_with_the_same_content_is_not_proven_again(
     assert trees[1].sha256[:12] in second.evidence
 
 
+@pytest.mark.programs
 def test_a_proof_that_only_an_installed_tree_confirms_leaves_a_declared_state(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -387,6 +395,7 @@ raise SystemExit(0 if len(found) != 1 else 1)
 """
 
 
+@pytest.mark.programs
 def test_of_a_search_only_what_it_finds_counts_as_read(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
