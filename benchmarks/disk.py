@@ -199,7 +199,7 @@ def run(options: argparse.Namespace, opened: ExitStack) -> None:
     if present:  # they have the layers that are to be measured
         fix = f"remove them: docker image rm {' '.join(sorted(present))}"
         raise fail(SetupError, "bench-images", "the engine has images of the project", fix=fix)
-    devices = {os.stat(path).st_dev for path in (engine.data_root, tempfile.gettempdir())}
+    devices = {Path(path).stat().st_dev for path in (engine.data_root, tempfile.gettempdir())}
     if len(devices) > 1:
         what = f"{engine.data_root} and {tempfile.gettempdir()} are on two file systems"
         raise fail(SetupError, "bench-disks", what, fix="set TMPDIR to a folder beside the first")
