@@ -65,7 +65,6 @@ HARMLESS: Mapping[str, str] = {
     "imagefactory/verifying/tiny_model.py: 4 -> 5": "the factor need only be large enough",
     "imagefactory/patching/cuda_home.py: without '--require-hashes'": "all have one, which uv checks",
     "imagefactory/patching/measure.py: without step.variant": "what was applied has a variant",
-    "imagefactory/patching/merge.py: 'imagefactory-diff-' -> 'imagefactory-diff-_'": "a folder's name",
     "imagefactory/patching/status.py: without 1": "for a machine that does not know its processors",
     "imagefactory/verifying/check_registry.py: without 'manifest'": "a type, for mypy",
     "imagefactory/verifying/outside/streams.py: 1 -> 2": "any negative size means all",
