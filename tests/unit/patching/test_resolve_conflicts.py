@@ -31,6 +31,9 @@ CONFLICT = b"<<<<<<< new\n%s||||||| old\n%s=======\n%s>>>>>>> patch\n"
         # lines from different places do not belong together
         (b"O\nP\n", b"B\nC\n", b"one\nB\nC\ntwo\n", None),
         (b"list\nmore\n", b"plain\n", b"list\n\nown\n", b"list\nmore\n\nown\n"),
+        (b"list\nmore\n)\n", b"plain\n", b"list\nown\n)\n", b"list\nmore\n)\nown\n)\n"),
+        (b"list\nm\nlast\n", b"plain\n", b"list\nown\nlast\n", b"list\nm\nlast\nown\n"),
+        (b"(\nlist\nm\n", b"plain\n", b"(\nlist\nown\n", b"(\nlist\nm\nown\n"),
         (b"B\nO\n", b"B\nC\n", b"own\n", None),
         (b"O\n", b"B\n", b"own\n", None),
         (b"O\n", b"B\n", b"B\n", None),

@@ -72,6 +72,18 @@ FAULTS = (
     ),
     Fault(
         check="entrypoint-modes",
+        name="no word about the missing Ray from a worker",
+        breaks=lambda image: ends(image, "ray-worker", 3, err="not found"),
+        says="ray-worker without Ray",
+    ),
+    Fault(
+        check="entrypoint-modes",
+        name="a worker goes on without Ray",
+        breaks=lambda image: ends(image, "ray-worker", 0, err="no Ray"),
+        says="ray-worker without Ray",
+    ),
+    Fault(
+        check="entrypoint-modes",
         name="Ray is installed and not started",
         breaks=lambda image: image.facts["entrypoint"].update(ray=True),
         says="ray-head: exit 3",
