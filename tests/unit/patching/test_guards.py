@@ -41,11 +41,13 @@ def test_a_new_patch_has_a_valid_name_that_is_not_taken(
     make(tmp_path)
     monkeypatch.setattr(port, "target", lambda _, version, __: version)
     monkeypatch.setattr(sources, "fetch", lambda project, version, _: f"{project} {version}")
-    try:
-        found = port.source_for(name, "0.22.1", tmp_path / "patches", settings(tmp_path))
-        assert (code, found) == ("", "vllm 0.22.1")
-    except InputError as error:
-        assert [one.code for one in error.problems] == [code]
+    patches, own = tmp_path / "patches", settings(tmp_path)
+    if not code:
+        assert port.source_for(name, "0.22.1", patches, own) == "vllm 0.22.1"  # type: ignore[comparison-overlap]
+        return
+    with pytest.raises(InputError) as caught:
+        port.source_for(name, "0.22.1", patches, own)
+    assert [one.code for one in caught.value.problems] == [code]
 
 
 @pytest.mark.parametrize(("code", "fails"), [(0, False), (127, False), (128, True), (-9, True)])
@@ -53,11 +55,13 @@ def test_a_merge_that_git_could_not_make_is_an_error_and_not_128_conflicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, fails: bool
 ) -> None:
     monkeypatch.setattr(shell, "run", lambda *_, **__: SimpleNamespace(code=code, err="fatal"))
-    try:
-        found = merge._merge_file(b"ours", b"base", tmp_path / "theirs", tmp_path, ("a", "b"))
-        assert (fails, found) == (False, (b"ours", code))
-    except CheckFailedError as error:
-        assert (fails, error.problems[0].code) == (True, "port-merge")
+    given = b"ours", b"base", tmp_path / "theirs", tmp_path, ("a", "b")
+    if not fails:
+        assert merge._merge_file(*given) == (b"ours", code)
+        return
+    with pytest.raises(CheckFailedError) as caught:
+        merge._merge_file(*given)
+    assert caught.value.problems[0].code == "port-merge"
 
 
 def test_of_what_is_known_about_a_series_only_patches_that_were_applied_are_applied_again(
