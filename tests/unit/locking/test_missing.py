@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,12 @@ def test_a_download_is_shown_as_a_step_unless_it_is_one_of_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    monkeypatch.setattr(ui, "step", lambda text: steps.append(text) or nullcontext())
+
+    def step(text: str) -> AbstractContextManager[None]:
+        steps.append(text)
+        return nullcontext()
+
+    monkeypatch.setattr(ui, "step", step)
     monkeypatch.setattr(wheelhouse, "_download", lambda _, __, target, ___: target.touch())
     for sha, shown in (("a", {}), ("b", {"shown": False}), ("a", {})):
         wheelhouse.fetch("https://h.example/x", sha * 64, "x.whl", settings(tmp_path), **shown)

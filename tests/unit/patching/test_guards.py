@@ -12,15 +12,27 @@ from types import SimpleNamespace
 
 import pytest
 from support.machine import settings
-from support.patches import make
+from support.patches import DIFF, make
 
-from imagefactory.errors import CheckFailedError, InputError
+from imagefactory.errors import CheckFailedError, FactoryError, InputError
 from imagefactory.inbuild import overlay
-from imagefactory.patching import catalog, measure, merge, port, sources, status, tracing
+from imagefactory.patching import (
+    catalog,
+    diffs,
+    fetched,
+    importing,
+    measure,
+    merge,
+    port,
+    sources,
+    status,
+    tracing,
+)
+from imagefactory.patching.incoming import Part
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import State
 from imagefactory.patching.sources import SourceTree
-from imagefactory.system import shell
+from imagefactory.system import shell, web
 
 
 @pytest.mark.parametrize(
@@ -112,3 +124,129 @@ def test_a_traced_proof_gets_its_arguments_and_a_record_of_its_own(
     assert ended == [(tracing.write, recorder, own, own.with_suffix(".headers"))]
     assert os.environ[tracing.GCC_REPORT] == str(own.with_suffix(".headers"))
     assert os.environ[tracing.TRACER] == tracing.__file__
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("", False),
+        ("{", False),
+        ("3", False),
+        ("[5]", False),
+        ("[{}]", False),
+        ('[{"state": "new"}]', False),
+        ('[{"state": "needed"}]', False),
+        ("[]", True),
+        (None, False),
+    ],
+)
+def test_a_damaged_measurement_counts_as_none(
+    tmp_path: Path, text: str | None, known: bool
+) -> None:
+    if text is not None:
+        (tmp_path / "0.json").write_text(text)
+    assert measure._read(tmp_path / "0.json") == ([] if known else None)
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code"),
+    [
+        (DIFF.encode(), 200, ""),
+        (b"diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", 200, ""),
+        (b"<html>\n</html>", 200, "import-no-diff"),
+        (b"x @@ \n", 200, "import-no-diff"),
+        (b"", 200, "import-no-diff"),
+        (DIFF.encode(), 404, "import-not-found"),
+        (DIFF.encode(), 403, "import-refused"),
+        (DIFF.encode(), 500, "import-failing"),
+        (DIFF.encode() + b"x" * 100, 200, "import-large"),
+    ],
+)
+def test_what_an_address_gives_is_a_diff_or_an_error(
+    monkeypatch: pytest.MonkeyPatch, content: bytes, status: int, code: str
+) -> None:
+    monkeypatch.setattr(diffs, "LARGEST", 100)
+    answer = web.Response(status=status, content=content, retry_after="")
+    monkeypatch.setattr(web, "within", lambda *_: answer)
+    address = fetched.Address(url="https://h.example/x.diff", name="x", project=None)
+    if not code:
+        found = fetched.fetch(address)
+        assert (found.content, found.source.address) == (content, address.url)
+        return
+    with pytest.raises(FactoryError) as caught:
+        fetched.fetch(address)
+    assert [one.code for one in caught.value.problems] == [code]
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["vllm/a.py"], ""),
+        (["vllm/a.py", "vllm/b.py"], ""),
+        (["vllm/a.py", "flashinfer/b.py"], "import-projects"),
+        (["vllm/a.py", "other/b.py"], "import-project"),
+        ([], "import-projects"),
+    ],
+)
+def test_a_patch_belongs_to_one_known_project(names: list[str], code: str) -> None:
+    parts = tuple(
+        Part(shown="x.diff", old=n, new=n, first=1, lines=(), hunks=(), renamed=False)
+        for n in names
+    )
+    kept = importing._Kept(diffs=(parts,), skipped=(), empty=())
+    given = importing._Given(shown="x.diff", name="x", texts={})
+    if not code:
+        assert importing._project(kept, given) == "vllm"
+        return
+    with pytest.raises(InputError) as caught:
+        importing._project(kept, given)
+    assert [one.code for one in caught.value.problems] == [code]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text", "refused"),
+    [
+        (["a.py"], "a diff", False),
+        (["a.py", "b.so"], "a diff", False),
+        (["a.py", "b.py"], "a diff", True),
+        (["b.so"], "", True),
+    ],
+)
+def test_a_tree_is_an_edited_copy_of_the_release_if_few_files_of_text_differ(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: list[str],
+    text: str,
+    refused: bool,
+) -> None:
+    source = SourceTree(project="vllm", version="0.22.1", root=tmp_path, sha256="aa")
+    for name in changed:
+        (tmp_path / name).touch()
+    written: list[object] = []
+    monkeypatch.setattr(port, "MAX_FILES", 1)
+    monkeypatch.setattr(port, "source_for", lambda *_: source)
+    monkeypatch.setattr(port, "changed_files", lambda *_: [*changed, "gone.py"])
+    monkeypatch.setattr(port, "diff_of", lambda _, __, names: text * (names != ["b.so"]))
+    monkeypatch.setattr(port.authoring, "write_draft", lambda *given: written.append(given[:3]))
+    given = "vllm/new", "0.22.1", tmp_path, tmp_path / "patches", settings(tmp_path)
+    if refused:
+        with pytest.raises(InputError) as caught:
+            port.from_tree(*given)
+        assert (caught.value.problems[0].code, written) == ("patch-tree", [])
+        return
+    assert port.from_tree(*given) == text
+    assert written == [(tmp_path / "patches/vllm/new", "0.22.1", text)]
+
+
+def test_a_diff_that_does_not_apply_to_its_own_release_is_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.diff").write_text(DIFF)
+    failed = SimpleNamespace(returncode=1, stderr="error: x.py\nerror: no such file\n")
+    monkeypatch.setattr(overlay, "git_apply", lambda *_: failed)
+    monkeypatch.setattr(merge, "copy_files", lambda *_: None)
+    with pytest.raises(CheckFailedError) as caught:
+        merge.merge(tmp_path / "x.diff", tmp_path, tmp_path, ("vllm 1", "vllm 2"))
+    (problem,) = caught.value.problems
+    assert problem.code == "port-base"
+    assert problem.what == "x.diff does not apply to vllm 1: error: no such file"
