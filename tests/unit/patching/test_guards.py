@@ -7,29 +7,36 @@ import os
 import runpy
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from support.machine import settings
 from support.patches import DIFF, make
+from unidiff.patch import PatchSet
 
 from imagefactory.errors import CheckFailedError, FactoryError, InputError
 from imagefactory.inbuild import overlay
 from imagefactory.patching import (
     catalog,
+    conflicts,
     diffs,
     fetched,
     importing,
+    incoming,
     measure,
     merge,
+    partial,
     port,
+    rebase,
     sources,
     status,
     tracing,
 )
 from imagefactory.patching.incoming import Part
 from imagefactory.patching.measure import Bench, Measured
+from imagefactory.patching.merge import MergedFile
 from imagefactory.patching.patch import State
 from imagefactory.patching.sources import SourceTree
 from imagefactory.system import shell, web
@@ -155,6 +162,7 @@ def test_a_damaged_measurement_counts_as_none(
         (b"diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", 200, ""),
         (b"<html>\n</html>", 200, "import-no-diff"),
         (b"x @@ \n", 200, "import-no-diff"),
+        (b"\xff\n", 200, "import-no-diff"),
         (b"", 200, "import-no-diff"),
         (DIFF.encode(), 404, "import-not-found"),
         (DIFF.encode(), 403, "import-refused"),
@@ -250,3 +258,43 @@ def test_a_diff_that_does_not_apply_to_its_own_release_is_not_merged(
     (problem,) = caught.value.problems
     assert problem.code == "port-base"
     assert problem.what == "x.diff does not apply to vllm 1: error: no such file"
+
+
+def test_text_that_is_not_utf_8_is_read_all_the_same(tmp_path: Path) -> None:
+    """Sources of old have names of people in Latin-1, and scripts and mails anything."""
+    lines = b"# J\xfcrgen\none\ntwo\nthree\n"
+    old, new = tmp_path / "old", tmp_path / "new"
+    for path in (old / "pkg/x.py", new / "sub/x.py"):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(lines)
+    diff = DIFF.replace("x.py", "pkg/x.py")
+    assert merge.locate("pkg/x.py", lines.decode("latin-1"), new) == "sub/x.py"
+    assert conflicts.moved(diff, new) == {"pkg/x.py": "sub/x.py"}
+    wrong = diff.replace("-two", "-too")
+    assert "# J\ufffdrgen" in conflicts.explain(wrong, old)
+    tree = SourceTree(project="vllm", version="1", root=old, sha256="aa")
+    assert (partial.fitting([diff], tree), partial.fitting([wrong], tree)) == (1, 0)
+    (old / "pkg/x.py").write_bytes(lines + b"<<<<<<< ours\n")
+    assert list(merge.leftover_markers(old, ["pkg/x.py"])) == [f"{old / 'pkg/x.py'}:5"]
+    assert incoming.subject(b"Subject: [PATCH] J\xfcrgen's\n") == "J\ufffdrgen's"
+    script = tmp_path / "run.sh"
+    script.write_bytes(b"# \xfc\ncurl https://github.com/o/r/pull/7.diff\n")
+    assert importing._addresses_in(script) == ["https://github.com/o/r/pull/7.diff"]
+    text = b"<<<<<<< a\n\xfc\n||||||| b\n=======\n>>>>>>> c\n"
+    file = MergedFile(old="x.cu", new="x.cu", text=text, conflicts=1, base=lines, patched=lines)
+    assert "    \ufffd" in list(port.conflict_lines([file]))
+    assert rebase._fault([replace(file, text=lines)], replace(tree, root=new)) == ""
+
+
+def test_a_file_that_is_not_utf_8_is_merged_where_it_moved_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = b"# J\xfcrgen\none\ntwo\nthree\n"
+    for path in ("old/pkg/x.py", "patched/pkg/x.py", "new/sub/x.py"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(lines)
+    (file,) = PatchSet(DIFF.replace("x.py", "pkg/x.py"))
+    monkeypatch.setattr(merge, "_merge_file", lambda ours, base, *_: (ours + base, 0))
+    trees = (tmp_path / name for name in ("old", "patched", "new"))
+    found = merge._merged(file, *trees, tmp_path, ("1", "2"))
+    assert (found.new, found.text, found.base) == ("sub/x.py", lines * 2, lines)
