@@ -81,7 +81,12 @@ def test_the_commit_of_a_base_is_that_of_its_tag_or_the_one_that_it_names(
 ) -> None:
     asked: list[str] = []
     answers: list[str | None] = ["b" * 40, None]
-    monkeypatch.setattr(Clone, "commit", lambda _, name: asked.append(name) or answers.pop(0))
+
+    def commit(_: Clone, name: str) -> str | None:
+        asked.append(name)
+        return answers.pop(0)
+
+    monkeypatch.setattr(Clone, "commit", commit)
     wanted = replace(WANTED, base=base)
     assert refs._base(CLONE, wanted) == "b" * 40
     assert code_of(lambda: refs._base(CLONE, wanted)) == "ref-base"

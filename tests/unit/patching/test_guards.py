@@ -6,6 +6,7 @@ import atexit
 import os
 import runpy
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from support.patches import DIFF, make
 from unidiff.patch import PatchSet
 
 from imagefactory.errors import CheckFailedError, FactoryError, InputError
-from imagefactory.inbuild import overlay
+from imagefactory.inbuild import overlay, proofkit
 from imagefactory.patching import (
+    authoring,
     catalog,
     conflicts,
     diffs,
@@ -235,7 +237,7 @@ def test_a_tree_is_an_edited_copy_of_the_release_if_few_files_of_text_differ(
     monkeypatch.setattr(port, "source_for", lambda *_: source)
     monkeypatch.setattr(port, "changed_files", lambda *_: [*changed, "gone.py"])
     monkeypatch.setattr(port, "diff_of", lambda _, __, names: text * (names != ["b.so"]))
-    monkeypatch.setattr(port.authoring, "write_draft", lambda *given: written.append(given[:3]))
+    monkeypatch.setattr(authoring, "write_draft", lambda *given: written.append(given[:3]))
     given = "vllm/new", "0.22.1", tmp_path, tmp_path / "patches", settings(tmp_path)
     if refused:
         with pytest.raises(InputError) as caught:
@@ -295,6 +297,40 @@ def test_a_file_that_is_not_utf_8_is_merged_where_it_moved_to(
         (tmp_path / path).write_bytes(lines)
     (file,) = PatchSet(DIFF.replace("x.py", "pkg/x.py"))
     monkeypatch.setattr(merge, "_merge_file", lambda ours, base, *_: (ours + base, 0))
-    trees = (tmp_path / name for name in ("old", "patched", "new"))
-    found = merge._merged(file, *trees, tmp_path, ("1", "2"))
+    old, patched, new = (tmp_path / name for name in ("old", "patched", "new"))
+    found = merge._merged(file, old, patched, new, tmp_path, ("1", "2"))
     assert (found.new, found.text, found.base) == ("sub/x.py", lines * 2, lines)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_proof_gets_the_toolchain_and_runs_only_with_the_tools_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traced: bool
+) -> None:
+    make(tmp_path)
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    assert patch.proof
+    step = status.step_for(patch, SourceTree(project="vllm", version="1", root=tmp_path, sha256=""))
+    ran: list[tuple[Path, Mapping[str, str]]] = []
+
+    def prove(script: Path, _: Path, env: Mapping[str, str]) -> tuple[int, str]:
+        ran.append((script, env))
+        return 0, "seen"
+
+    def missing(_: object, env: Mapping[str, str]) -> str:
+        return "" if env.get(proofkit.CUDA) == str(home) and "OWN" in env else "no nvcc"
+
+    home, traces = tmp_path / "toolchains/t-1/nvidia/cu13", tmp_path / "traces"
+    traces.mkdir()
+    monkeypatch.setenv("OWN", "1")
+    monkeypatch.setattr(overlay, "prove", prove)
+    monkeypatch.setattr(proofkit, "missing", missing)
+    given = [step], traces if traced else None
+    without = Bench(settings(tmp_path))._prover(*given)
+    said = overlay.INCONCLUSIVE, "inconclusive: no nvcc"
+    assert (without(patch.proof.script, tmp_path), ran) == (said, [])
+    prover = Bench(settings(tmp_path), cuda=home)._prover(*given)
+    assert prover(patch.proof.script, tmp_path) == (0, "seen")
+    ((script, env),) = ran
+    assert script == (Path(tracing.__file__) if traced else patch.proof.script)
+    own = {tracing.PROOF: str(patch.proof.script), tracing.TRACE: str(traces / "0.trace")}
+    assert env == {proofkit.CUDA: str(home), **(own if traced else {})}
