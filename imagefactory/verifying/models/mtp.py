@@ -67,7 +67,7 @@ MODEL = TinyModel(
     name="mtp-nvfp4",
     proves="a head for speculation that is not quantized, on a model that is: drafts are accepted",
     write=write,
-    serve_args=("--dtype", "bfloat16", "--speculative-config", json.dumps(SPECULATION)),
+    serve_args=("--speculative-config", json.dumps(SPECULATION)),
     devices=("cuda",),
     metrics={"vllm:spec_decode_num_accepted_tokens_total": 0},
 )
