@@ -32,19 +32,16 @@ def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     """A spoilt report, and a spoilt answer, each a verdict: never an exception, never a pass."""
     chance = random.Random(seed)  # noqa: S311 - repeatable
     engine = FakeEngine()
-    try:
-        for number in range(count):
-            began = time.monotonic()
-            name, tried = ("answer", _answer) if number % 2 else ("report", _report)
-            try:
-                detail = tried(chance, engine)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it was not held
-                detail = f"{type(error).__name__}: {error}"
-            if time.monotonic() - began > MOST_SECONDS:
-                detail = f"took {time.monotonic() - began:.0f} s"
-            yield Outcome(fault=f"{name} {number}", held=not detail, detail=detail)
-    finally:
-        engine.close()
+    for number in range(count):
+        began = time.monotonic()
+        name, tried = ("answer", _answer) if number % 2 else ("report", _report)
+        try:
+            detail = tried(chance, engine)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it was not held
+            detail = f"{type(error).__name__}: {error}"
+        if time.monotonic() - began > MOST_SECONDS:
+            detail = f"took {time.monotonic() - began:.0f} s"
+        yield Outcome(fault=f"{name} {number}", held=not detail, detail=detail)
 
 
 def _report(chance: random.Random, _: FakeEngine) -> str:

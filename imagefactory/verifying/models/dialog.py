@@ -71,6 +71,10 @@ LANGUAGE = Language(
     template=TEMPLATE,
 )
 
+PARSERS = (
+    *("--reasoning-parser", "qwen3"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+)
 TOOLS = [
     {
         "type": "function",
@@ -140,8 +144,5 @@ MODEL = TinyModel(
     chats=PLAIN_CHATS,
     reasoning=REASONING,
     calls=CALLS,
-    serve_args=(
-        *("--dtype", "float32", "--reasoning-parser", "qwen3"),
-        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-    ),
+    serve_args=("--dtype", "float32", *PARSERS),
 )
