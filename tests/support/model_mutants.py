@@ -140,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the head takes the embedding for the hidden state",
-        models=("mtp-nvfp4",),
+        models=("mtp", "mtp-nvfp4"),
         spoil=_tensors(
             lambda name: name.endswith("input_proj.weight"),
             lambda rows: np.roll(rows, rows.shape[1] // 2, axis=1),

@@ -31,6 +31,7 @@ FILES = {
     "fp8": "a2f9fa0753a55ceb",
     "moe": "44665960eb21310c",
     "moe-nvfp4": "65be2c421598c2a2",
+    "mtp": "2efeeca79ada3a54",
     "mtp-nvfp4": "d668e1a4855e3201",
     "nvfp4": "f11f2d706b63175b",
     "nvfp4-modelopt": "479762d246eddf6d",
@@ -102,8 +103,9 @@ def test_every_model_has_a_fault_that_is_seen() -> None:
     assert FAMILY.keys() - {name for mutant in MUTANTS for name in mutant.models} == set()
 
 
-def test_a_head_s_drafts_are_what_the_model_says_next(written: Path) -> None:
-    reference = Reference(written / "mtp-nvfp4")
+@pytest.mark.parametrize("name", ["mtp", "mtp-nvfp4"])
+def test_a_head_s_drafts_are_what_the_model_says_next(name: str, written: Path) -> None:
+    reference = Reference(written / name)
     assert reference.draft(SAID.split()) == "."
     assert reference.draft([*SAID.split(), "."]) == words.END
 
