@@ -96,11 +96,14 @@ def test_a_spoilt_model_says_something_else_or_is_not_sure(
         reference = read(spoilt)
     except Unreadable:
         return
-    said = [reference.answer(one.prompt.split(), most=2) for one in model.completions]
-    right = [words for words, _ in said] == [one.answer for one in model.completions]
-    sure = min(least for _, least in said) > answers.SURE  # as the check of logprobs wants it
+    # as the checks of answers and of logprobs want it
+    right = all(
+        said == one.answer[:2] and least > answers.SURE
+        for one in model.completions
+        for said, least in [reference.answer(one.prompt.split(), most=2)]
+    )
     drafted = "mtp" not in name or reference.draft(SAID.split()) == "."
-    assert not (right and sure and drafted)
+    assert not (right and drafted)
 
 
 def test_every_model_has_a_fault_that_is_seen() -> None:
