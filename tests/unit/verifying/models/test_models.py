@@ -34,8 +34,8 @@ FILES = {
     "hybrid": "be484acea7712713",
     "moe": "44665960eb21310c",
     "moe-nvfp4": "65be2c421598c2a2",
-    "mtp": "2efeeca79ada3a54",
-    "mtp-nvfp4": "d668e1a4855e3201",
+    "mtp": "7ad7556ba848febc",
+    "mtp-nvfp4": "d3d0aff96a70140f",
     "nvfp4": "f11f2d706b63175b",
     "nvfp4-modelopt": "479762d246eddf6d",
 }
