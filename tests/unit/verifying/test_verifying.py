@@ -101,7 +101,8 @@ def test_a_server_that_answers_garbage_fails_the_image(
     cpu.behaviour.text = "!!!!!"
     receipt = verify(cpu, settings)
     assert not receipt.passed
-    assert outcomes(receipt, Outcome.FAIL) == {"server-completions", "server-chat", "server-stream"}
+    texts = ("completions", "chat", "stream", "reasoning", "calls")
+    assert outcomes(receipt, Outcome.FAIL) == {f"server-{name}" for name in texts}
 
 
 def reported(**changes: object) -> str:
