@@ -84,7 +84,6 @@ MODEL = TinyModel(
     proves="speculation with an MTP head: its drafts are accepted",
     write=write,
     serve_args=SERVE,
-    devices=("cuda",),
     metrics=DRAFTED,
 )
 QUANTIZED = TinyModel(
