@@ -134,6 +134,20 @@ def test_a_name_that_is_gone_already_is_no_error(engine: Engine, docker: FakeDoc
     engine.untag("gone:1")
 
 
+@pytest.mark.parametrize(("failures", "listed"), [(4, True), (5, False)])
+def test_images_are_listed_again_while_the_engine_removes_one(
+    engine: Engine, docker: FakeDocker, failures: int, listed: bool
+) -> None:
+    gone = "Error response from daemon: snapshot sha256:89b1 does not exist: not found"
+    docker.answer("image ls", err=gone, code=1, times=failures)
+    docker.answer("image ls", out="made:1\n")
+    if listed:
+        assert engine.names("made") == ["made:1"]
+        return
+    with pytest.raises(SetupError, match="does not exist"):
+        engine.names("made")
+
+
 def test_names_without_a_tag_are_none(engine: Engine, docker: FakeDocker) -> None:
     docker.answer("image ls", out="made:1\nmade:<none>\nmade:2\n")
     assert engine.names("made") == ["made:1", "made:2"]
