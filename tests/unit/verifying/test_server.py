@@ -246,7 +246,6 @@ STREAMED = {f"server-{name}" for name in ("stream", "reasoning", "calls")}
         ({"text": "Paris ."}, TEXT, "'Paris .' and not 'Rome .'"),
         ({"text": "Paris . !"}, TEXT, "'Paris . !' and not 'Paris .'"),
     ],
-    ids=str,
 )
 def test_an_answer_that_is_wrong_in_one_way_is_red_and_says_how(
     engine: FakeEngine, tmp_path: Path, broken: dict[str, Any], checks: set[str], says: str
