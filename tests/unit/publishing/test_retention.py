@@ -10,11 +10,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.promoting import NOW, PATH, at, image, labels, receipt_of, repository, verified
+from support.promoting import (
+    NOW,
+    PATH,
+    at,
+    attached,
+    image,
+    labels,
+    receipt_of,
+    repository,
+    verified,
+)
 from support.registry import FakeRegistry, fake_registry
 
 from imagefactory.errors import InputError
-from imagefactory.publishing import moving, retention, tags, vouching
+from imagefactory.publishing import moving, retention, tags
 from imagefactory.publishing.moving import Repository
 from imagefactory.publishing.retention import Keep, parse_keep
 from imagefactory.system.manifests import Descriptor, Manifest
@@ -139,7 +149,7 @@ def filled(registry: FakeRegistry, folder: Path) -> tuple[Repository, list[str]]
     digests = [verified(registry, folder, one) for one in own]
     made = repository(registry, folder)
     registry.has_referrers = False
-    vouching.attach(made.registries, made.name, digests[0], receipt_of(digests[0], own[0]))
+    attached(made, receipt_of(digests[0], own[0]))
     for hours, digest in enumerate(digests[:2]):
         moving.promote(made, digest, "nightly", at(24 * hours))
     return made, digests
