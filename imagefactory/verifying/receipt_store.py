@@ -6,6 +6,7 @@ plain JSON. Where anybody is trusted (see ``signing.Trust``), an unsigned one do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ def statement(
 def write(record: Receipt, trust: Trust) -> bytes:
     """A receipt as it is kept and attached: signed if there is a key to sign it with."""
     if trust.signer is None:
-        return strict_json.dumps(record.as_dict())
+        return json.dumps(record.as_dict(), indent=2).encode() + b"\n"  # for people to read
     made = statement(record.digest, record.tag, PREDICATE, record.as_dict())
     return signing.seal(strict_json.dumps(made), IN_TOTO, trust.signer)
 

@@ -270,10 +270,10 @@ def _is_same(text: str, good: Receipt) -> bool:
     try:
         data: Any = json.loads(text, parse_constant=_no_number)
         expected = json.loads(json.dumps(good.as_dict()))
-        free = ("tag", "verified_at", "version")
-        new = ("level", "lock_digest", "inputs", "patches", "tools", "machine", "schema")
+        new = ("level", "inputs", "patches", "tools", "machine", "schema")
         checks = [{**row, "detail": "", "seconds": 0} for row in data["checks"]]
-        texts = [data["tag"], data["verified_at"], data.get("version", "")]
+        texts = [data["tag"], data["verified_at"]]
+        texts += [data.get(name, "") for name in ("version", "lock_digest")]
         texts += [row["detail"] for row in data["checks"]]
         numbers = [row["seconds"] for row in data["checks"]]
         return (
@@ -281,7 +281,7 @@ def _is_same(text: str, good: Receipt) -> bool:
             and data["passed"] is True
             and data.get("unproven", []) == []
             and {*data} <= {*expected}
-            and all(data.get(key, expected[key]) == expected[key] for key in new if key not in free)
+            and all(data.get(key, expected[key]) == expected[key] for key in new)
             and checks == [{**row, "detail": "", "seconds": 0} for row in expected["checks"]]
             and all(type(row["required"]) is bool for row in data["checks"])
             and all(isinstance(one, str) and one.encode() is not None for one in texts)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from imagefactory import __version__
+from imagefactory.system import signing
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Receipt, Requirement
 from imagefactory.verifying.receipt_store import ReceiptStore
@@ -89,7 +90,7 @@ def test_a_receipt_that_imagefactory_does_not_write_counts_as_none(
 
 def test_a_receipt_is_read_from_a_small_file_only(tmp_path: Path) -> None:
     path = ReceiptStore(folder=tmp_path).save(ONE)
-    path.write_text(path.read_text() + " " * receipt.LARGEST)
+    path.write_text(path.read_text() + " " * signing.LARGEST)
     assert ReceiptStore(folder=tmp_path).load(ONE.digest) is None
     path.unlink()
     os.mkfifo(path)
