@@ -60,7 +60,7 @@ class Signer:
     """A private key, which is never shown."""
 
     key: PublicKey
-    private: Ed25519PrivateKey = field(repr=False)
+    private: Ed25519PrivateKey = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
