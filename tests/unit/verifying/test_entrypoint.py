@@ -90,6 +90,7 @@ def program(folder: Path, name: str, body: str) -> Path:
     return path
 
 
+@pytest.mark.programs
 def test_serve_is_the_default_mode_with_the_documented_defaults() -> None:
     words = argv(env=MODEL)
     assert words[:3] == ["vllm", "serve", "org/a-model"]
@@ -123,6 +124,7 @@ def test_the_model_can_be_an_argument_and_then_wins_over_the_variable() -> None:
     assert argv(["serve", "org/other"])[2] == "org/other"
 
 
+@pytest.mark.programs
 def test_without_a_model_the_error_says_what_to_set() -> None:
     done = run(["serve"])
     assert done.returncode == 2
@@ -130,6 +132,7 @@ def test_without_a_model_the_error_says_what_to_set() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.programs
 def test_a_model_that_is_an_option_is_refused() -> None:
     assert run(env={"MODEL": "--trust-remote-code"}).returncode == 2
 
@@ -150,6 +153,7 @@ def test_nothing_in_the_extra_arguments_is_expanded() -> None:
     assert words[-7:] == ["$HOME", "`id`", "$(id)", "*", "~", ";", "rm"]
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("extra", ["--x 'open", '--x "open', "--x \\"])
 def test_an_unbalanced_quote_is_one_clear_error(extra: str) -> None:
     done = run(env={**MODEL, "VLLM_EXTRA_ARGS": extra})
@@ -218,6 +222,7 @@ def test_switching_off_wins_over_a_flavor_that_switches_on() -> None:
     assert "--enable-prefix-caching" not in words
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("broken", ["{", '"--x"', "[1]"])
 def test_flavor_arguments_that_are_no_list_of_words_are_an_error(broken: str) -> None:
     done = run(env={**MODEL, "IMAGEFACTORY_SERVE_ARGS": broken})
@@ -246,6 +251,7 @@ def test_quoted_words_arrive_unchanged(extra: list[str], arguments: list[str]) -
         ]
 
 
+@pytest.mark.programs
 def test_any_other_command_runs_with_its_arguments_as_they_are() -> None:
     code = "import json, sys; print(json.dumps(sys.argv[1:]))"
     for first in ("", "--help", "serve"):
@@ -266,17 +272,20 @@ def test_any_other_command_runs_with_its_arguments_as_they_are() -> None:
         assert json.loads(done.stdout) == words
 
 
+@pytest.mark.programs
 def test_a_command_that_is_not_there_is_said_to_be_missing() -> None:
     done = run(["no-such-command"])
     assert done.returncode == 127
     assert "no-such-command" in done.stderr
 
 
+@pytest.mark.programs
 def test_bash_runs_a_shell_with_its_arguments() -> None:
     done = run(["bash", "-c", 'echo "$0|$1"; exit 7', "two words", "'q'"])
     assert (done.returncode, done.stdout) == (7, "two words|'q'\n")
 
 
+@pytest.mark.programs
 def test_vllm_takes_the_place_of_the_entrypoint_so_that_signals_reach_it(tmp_path: Path) -> None:
     program(
         tmp_path,
@@ -322,6 +331,7 @@ def test_a_ray_worker_joins_the_head_at_the_address(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.programs
 def test_a_ray_worker_without_a_head_says_what_to_set(tmp_path: Path) -> None:
     program(tmp_path, "ray", "")
     done = run(["ray-worker"], {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
@@ -329,6 +339,7 @@ def test_a_ray_worker_without_a_head_says_what_to_set(tmp_path: Path) -> None:
     assert "RAY_HEAD_ADDRESS" in done.stderr
 
 
+@pytest.mark.programs
 def test_ray_modes_without_ray_say_so_and_exit_3(tmp_path: Path) -> None:
     for mode in ("ray-head", "ray-worker"):
         done = run([mode], {"PATH": str(tmp_path), "RAY_HEAD_ADDRESS": "10.0.0.1"})
@@ -336,6 +347,7 @@ def test_ray_modes_without_ray_say_so_and_exit_3(tmp_path: Path) -> None:
         assert "Ray" in done.stderr
 
 
+@pytest.mark.programs
 def test_help_names_the_modes_and_the_variables() -> None:
     done = run(["--help"])
     assert done.returncode == 0

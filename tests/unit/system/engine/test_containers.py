@@ -12,6 +12,8 @@ from imagefactory.system import platforms
 from imagefactory.system.engine import Engine, Limits, RunningContainer, owner
 from imagefactory.system.engine.docker import Docker
 
+pytestmark = pytest.mark.programs
+
 GONE = "Error response from daemon: No such container: c0ffee\n"
 OUT_OF_MEMORY = '[{"Id": "c0ffee", "State": {"OOMKilled": %s}}]'
 STATE = '[{"Id": "c0ffee", "State": {"Running": %s}, "Image": "sha256:%s"}]'

@@ -14,6 +14,8 @@ from support.docker import FakeDocker
 from imagefactory.errors import CheckFailedError, SetupError
 from imagefactory.system.engine import Engine, ImageInfo
 
+pytestmark = pytest.mark.programs
+
 DIGEST = "sha256:" + "a" * 64
 MISSING = "Error response from daemon: No such image: gone:1\n"
 DEAD = "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?\n"
