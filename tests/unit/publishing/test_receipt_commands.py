@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import projects
 from support.images import Images, image
 from support.keys import signer, trusting
 from support.machine import settings
@@ -19,11 +21,12 @@ from support.registry import FakeRegistry, fake_registry
 from typer.testing import CliRunner
 
 from imagefactory import opening, workflows
-from imagefactory.commands import key, verify
+from imagefactory.commands import key, sbom, verify
 from imagefactory.errors import CheckFailedError, FactoryError, InputError
-from imagefactory.publishing import publishing, tags
+from imagefactory.publishing import attachments, publishing, tags
 from imagefactory.system import signing, ui
 from imagefactory.system.registry import Registries
+from imagefactory.system.registry_writes import Attachment
 from imagefactory.verifying.receipt import Outcome, Receipt, Requirement
 from imagefactory.verifying.receipt_store import TRUSTED, ReceiptStore
 from imagefactory.workspace import Workspace
@@ -116,6 +119,25 @@ def test_the_receipt_of_an_image_is_checked_without_running_it(
     assert refused() == "verify-failed-verify"
     with pytest.raises(InputError):
         run(verify, "--receipt")
+
+
+def test_an_sbom_is_that_of_a_cell_or_the_one_that_is_attached(
+    run: Run, workspace: Workspace, registry: FakeRegistry
+) -> None:
+    projects.write(workspace.project)
+    workspace = replace(workspace, matrix=workspace.project / "matrix.yaml")
+    (plan, *_) = workflows.check(workspace, [])
+    made = json.loads(workflows.sbom(workspace, plan.cell.name))
+    assert made["metadata"]["component"]["bom-ref"] == plan.build_key
+    digest = stored(registry, NEW)
+    name, own = f"{registry.address}/{PATH}@{digest}", repository(registry, workspace.project)
+    with pytest.raises(CheckFailedError, match="sbom-missing"):
+        run(sbom, name)
+    row = Attachment(kind=attachments.SBOM, media_type="a/b", content=b"{}", annotations={})
+    assert attachments.attach(own.registries, own.name, digest, [row])
+    assert run(sbom, name) == "{}\n"
+    run(sbom, name, "-o", str(workspace.project / "x.json"))
+    assert (workspace.project / "x.json").read_text() == "{}"
 
 
 def test_an_image_may_be_pushed_with_the_receipt_that_another_machine_attached(
