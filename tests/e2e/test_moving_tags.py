@@ -91,7 +91,7 @@ def put_image(registries: Registries, repository: str, own: Mapping[str, str]) -
     )
     assert isinstance(found, receipt_store.Found)
     row = attachments.of_receipt(found)
-    assert attachments.attach(registries, repository, made.digest, [row])
+    assert attachments.attach(registries, repository, made, [row])
     return made.digest
 
 

@@ -343,7 +343,7 @@ def test_an_attached_receipt_that_was_edited_or_forged_does_not_count(
         )
         for row in contents.values()
     ]
-    assert attachments.attach(Registries(tmp_path), ci.repository, digest, rows)
+    assert attachments.attach(Registries(tmp_path), ci.repository, document_of(PLAN)[0], rows)
     other.trusts(ci)
     name = f"{ci.repository}@{digest}"
     assert receipt_seen(other, name)["receipt"]["level"] == "serve"

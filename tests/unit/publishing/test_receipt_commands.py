@@ -14,7 +14,7 @@ from support.images import Images, image
 from support.keys import signer, trusting
 from support.machine import settings
 from support.plans import planned
-from support.promoting import NEEDED, PATH, attached, labels, receipt_of, repository
+from support.promoting import NEEDED, PATH, attach, attached, labels, receipt_of, repository
 from support.promoting import image as stored
 from support.receipts import GOOD
 from support.registry import FakeRegistry, fake_registry
@@ -134,7 +134,7 @@ def test_an_sbom_is_that_of_a_cell_or_the_one_that_is_attached(
     with pytest.raises(CheckFailedError, match="sbom-missing"):
         run(sbom, name)
     row = Attachment(kind=attachments.SBOM, media_type="a/b", content=b"{}", annotations={})
-    assert attachments.attach(own.registries, own.name, digest, [row])
+    assert attach(own, digest, row)
     assert run(sbom, name) == "{}\n"
     run(sbom, name, "-o", str(workspace.project / "x.json"))
     assert (workspace.project / "x.json").read_text() == "{}"
