@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from imagefactory import opening, pipeline
+from imagefactory.auditing import auditing
+from imagefactory.auditing.auditing import Audit
 from imagefactory.building import bakefile, building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
@@ -25,6 +27,7 @@ from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.publishing import moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
@@ -81,6 +84,23 @@ def lock(
     if writes:
         opening.write_lock(workspace, renewed.lock)
     return renewed, writes
+
+
+def audit(
+    workspace: Workspace, selection: Sequence[str]
+) -> tuple[tuple[Audit, ...], tuple[Uncovered, ...]]:
+    """Judge the locked wheels of the selected cells; also returns the cells that are not locked."""
+    inputs = opening.read(workspace)
+    cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
+    return auditing.audit_cells(cells, inputs), uncovered
+
+
+def audit_locked(workspace: Workspace) -> tuple[Audit, ...]:
+    """Judge the cells that are locked, whatever is wrong with the others."""
+    inputs = opening.read(workspace)
+    unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
+    cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
+    return auditing.audit_cells(cells, inputs)
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:

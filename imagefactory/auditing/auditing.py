@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from imagefactory.auditing import judging, platform_libraries
@@ -17,10 +17,13 @@ from imagefactory.auditing.elf import Library
 from imagefactory.auditing.judging import Extension
 from imagefactory.auditing.reading import Member, Reader
 from imagefactory.auditing.subject import TORCH, Content, Subject, fits
-from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError
-from imagefactory.locking.lock import Lock, Resolution, Wheel
+from imagefactory.auditing.verdicts import Verdict, Verdicts
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
+from imagefactory.locking.lock import Resolution, Wheel
 from imagefactory.matrix.cell import Cell, request_of
-from imagefactory.settings import Settings
+from imagefactory.planning import planning
+from imagefactory.planning.planning import Inputs
+from imagefactory.system import ui
 
 #: The GPU of the machines that images with CUDA are for (GB10), unless the flavor names others.
 GB10 = 121
@@ -88,20 +91,38 @@ def error(audits: Iterable[Audit]) -> FactoryError | None:
     return SetupError(unknown) if unknown else None
 
 
-def subject_of(cell: Cell, lock: Lock, resolution: Resolution | None = None) -> Subject | None:
-    """A cell as the audit sees it; None if it is not locked.
+def audit_cells(cells: Iterable[Cell], inputs: Inputs) -> tuple[Audit, ...]:
+    """Judge the wheels of ``cells``, all of which are locked."""
+    reader, verdicts = Reader(inputs.settings), Verdicts(inputs.settings)
+    return tuple(_audit_cell(cell, inputs, reader, verdicts) for cell in cells)
 
-    ``resolution`` is what its image installs, if a wheel of it is built from source.
-    """
-    found = resolution or lock.find(request_of(cell))
-    if found is None:
-        return None
-    return Subject(
+
+def _audit_cell(cell: Cell, inputs: Inputs, reader: Reader, verdicts: Verdicts) -> Audit:
+    """Judge one cell; of a wheel that is still to be compiled nothing is known."""
+    try:
+        resolution = planning.installed(cell, inputs)
+    except InputError as error:
+        locked = inputs.lock.find(request_of(cell))
+        if locked is None or (cell.build and cell.build.compiles):
+            return _unknown(cell.name, str(cell.locations["vllm"]), error)
+        resolution = locked  # its compiled parts are those of the wheel that is built
+    subject = Subject(
         name=cell.name,
         where=str(cell.locations["vllm"]),
-        resolution=found,
-        base=lock.base(cell.flavor.base, cell.platform),
+        resolution=resolution,
+        base=inputs.lock.base(cell.flavor.base, cell.platform),
         capability=_capability(cell),
+    )
+    start = time.monotonic()
+    kept = verdicts.find(subject)
+    if kept is None:
+        with ui.step(f"reading the libraries of {cell.name}"):
+            made = audit(subject, reader)
+        if made.unknown is None:
+            verdicts.keep(subject, Verdict(made.problems, made.extensions))
+        return made
+    return replace(
+        _judged(subject, kept.problems, kept.extensions), seconds=time.monotonic() - start
     )
 
 
@@ -112,31 +133,37 @@ def _capability(cell: Cell) -> int | None:
     return int(found[1] + found[2]) if found else GB10
 
 
-def audit(subjects: Sequence[Subject], settings: Settings) -> tuple[Audit, ...]:
-    """Judge each of ``subjects``, which share what is read."""
-    reader = Reader(settings)
-    return tuple(_audit(subject, reader) for subject in subjects)
-
-
-def _audit(subject: Subject, reader: Reader) -> Audit:
+def audit(subject: Subject, reader: Reader) -> Audit:
+    """Judge one subject."""
     start = time.monotonic()
     try:
         content = read(subject, reader)
     except FactoryError as error:
-        first = error.problems[0]
-        unknown = Problem(
-            code="not-audited",
-            where=subject.where,
-            what=f"{subject.name} is not audited: {first.what}",
-            fix=first.fix,
-        )
-        return Audit(cell=subject.name, unknown=unknown, seconds=time.monotonic() - start)
+        return _unknown(subject.name, subject.where, error)
+    made = _judged(
+        subject,
+        tuple(dict.fromkeys(judging.problems(subject, content))),
+        tuple(judging.extensions(subject, content)),
+    )
+    return replace(made, seconds=time.monotonic() - start)
+
+
+def _judged(
+    subject: Subject, problems: tuple[Problem, ...], extensions: tuple[Extension, ...]
+) -> Audit:
     return Audit(
         cell=subject.name,
-        problems=tuple(dict.fromkeys(judging.problems(subject, content))),
-        extensions=tuple(judging.extensions(subject, content)),
+        problems=tuple(replace(problem, where=subject.where) for problem in problems),
+        extensions=extensions,
         capability=subject.capability,
-        seconds=time.monotonic() - start,
+    )
+
+
+def _unknown(name: str, where: str, error: FactoryError) -> Audit:
+    first = error.problems[0]
+    what = f"{name} is not audited: {first.what}"
+    return Audit(
+        cell=name, unknown=Problem(code="not-audited", where=where, what=what, fix=first.fix)
     )
 
 
@@ -155,7 +182,8 @@ def read(subject: Subject, reader: Reader) -> Content:
     libraries: dict[Member, Library] = dict(reader.libraries(judged))
     content = Content(members=members, libraries=libraries)
     if _lacks(content, subject):
-        members |= reader.members(_others(resolution, members))
+        members = {**members, **reader.members(_others(resolution, members))}
+        content = Content(members=members, libraries=libraries)
     waiting = [m for user in judged for m in _needs(user, content)]
     while left := [one for one in waiting if one not in libraries and _is_read(one)]:
         libraries |= reader.libraries(left)

@@ -108,9 +108,10 @@ class _Kept(io.BytesIO):
         self.elf = _opened(self)
         segments = [segment.header for segment in self.elf.iter_segments()]
         self.loads = [one for one in segments if one.p_type == "PT_LOAD"]
-        self.dynamic = next((one for one in segments if one.p_type == "PT_DYNAMIC"), None)
-        if self.dynamic is None:
+        dynamic = [one for one in segments if one.p_type == "PT_DYNAMIC"]
+        if not dynamic:
             raise UnreadableError("it is not linked dynamically")
+        self.dynamic = dynamic[0]
         self._wanted = list(self._ranges())
         self._parts: dict[int, bytearray] = {}
         self._size = 0

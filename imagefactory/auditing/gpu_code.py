@@ -72,7 +72,7 @@ class Finder:
         if len(data) - found < _OUTER.size:
             self._rest = data[found:]
             return None
-        _, version, header, size = _OUTER.unpack_from(data, found)
+        version, header, size = map(int, _OUTER.unpack_from(data, found)[1:])
         if (version, header) != (1, _OUTER.size) or size > _LARGEST:
             return found + len(MAGIC)  # the bytes of an instruction
         self._left = size
@@ -86,7 +86,8 @@ class Finder:
         if len(data) - at < _ENTRY.size:
             self._rest = data[at:]
             return None
-        kind, _, header, payload, *_, sm, _, _, flags = _ENTRY.unpack_from(data, at)
+        row = [int(one) for one in _ENTRY.unpack_from(data, at)]
+        kind, _, header, payload, *_, sm, _, _, flags = row
         size = header + payload
         if not _ENTRY.size <= header <= _LONGEST_HEADER or size > self._left:
             self.damaged += 1

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -158,14 +157,12 @@ def _cure_of_library(name: str, wheel: Wheel, subject: Subject, content: Content
     """What to do about a missing library: another CUDA, another torch, or a package."""
     resolution = subject.resolution
     stem = name.partition(".so")[0]
-    same = [m for rows in content.members.values() for m in rows if m.stem == stem]
     if stem in {"libtorch_cuda", "libc10_cuda"}:
         return (
             f"torch {resolution.torch.version} is a CPU build: take torch from an index that has "
             "CUDA builds for this platform, such as https://download.pytorch.org/whl/cu130"
         )
-    if same:
-        one = same[0]
+    if one := content.same_stem(stem):
         return (
             f"{wheel.name} {wheel.version} is built for another CUDA than these wheels: "
             f"{one.wheel.name} {one.wheel.version} has {one.name}; choose a {wheel.name} built "
@@ -225,7 +222,7 @@ def undefined(member: Member, library: Library, content: Content) -> list[str]:
 
     names, found = hashed(wanted), np.zeros(len(wanted), dtype=bool)
     for one_library in known.values():
-        found |= np.isin(names, _exports(one_library.exports))
+        found |= _has(_exports(one_library.exports), names)
     left = [name for name, ok in zip(wanted, found.tolist(), strict=True) if not ok]
     return wrong + [name for name in left if not _is_unread(name, loaded, content)]
 
@@ -236,11 +233,19 @@ def _is_unread(symbol: str, loaded: Iterable[Member], content: Content) -> bool:
     return any(one.stem == stem and one in content.unread for one in loaded)
 
 
-@lru_cache(maxsize=256)
 def _exports(raw: bytes) -> NDArray[np.uint64]:
     import numpy as np  # noqa: PLC0415 - as above
 
     return np.frombuffer(raw, "<u8")
+
+
+def _has(exports: NDArray[np.uint64], names: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of ``names`` are among ``exports``, which are sorted."""
+    places = exports.searchsorted(names)
+    inside = places < len(exports)
+    inside[inside] = exports[places[inside]] == names[inside]
+    found: NDArray[np.bool_] = inside
+    return found
 
 
 def _floors(subject: Subject, content: Content) -> Iterator[Problem]:

@@ -15,7 +15,9 @@ _GLIBC = re.compile(
 _DRIVER = re.compile(r"lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler|nvcuvid|nvidia-encode)\.so\.1")
 #: Symbols without a version that are looked for in wheels: those of C++, without its own library
 #: (which every base has), and the C functions of torch and CUDA. Others are of libc or Python.
-_MANGLED = re.compile(r"_Z(?!(?:T[ISV]|GV)?N?[KVRO]*(?:S[tsaiod]|10__cxxabiv1|9__gnu_cxx)|[nd][wla])")
+_MANGLED = re.compile(
+    r"_Z(?!(?:T[ISV]|GV)?N?[KVRO]*(?:S[tsaiod]|10__cxxabiv1|9__gnu_cxx)|[nd][wla])"
+)
 _TORCH = re.compile(r"(?:aoti_|torch_|THP)\w+")
 #: Those of libcuda.so.1 are like cuLaunchKernel, and are not among them.
 _CUDA = re.compile(

@@ -17,18 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from imagefactory.auditing.elf import Import, Library, UnreadableError, read
 from imagefactory.auditing.gpu_code import GpuCode
-from imagefactory.errors import FactoryError, SetupError, fail
+from imagefactory.errors import SetupError, fail
 from imagefactory.locking import indexes, wheelhouse
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
 from imagefactory.system import index_errors, web
-
-if TYPE_CHECKING:
-    import requests
 
 #: Written into the path of what is kept: another format is another folder.
 FORMAT = "1"
@@ -79,7 +76,9 @@ class Reader:
         Raises SetupError for a wheel that cannot be read.
         """
         wanted = {wheel.sha256: wheel for wheel in wheels}
-        found = {sha: kept for sha, one in wanted.items() if (kept := self._listed(one)) is not None}
+        found = {
+            sha: kept for sha, one in wanted.items() if (kept := self._listed(one)) is not None
+        }
         left = [wheel for sha, wheel in wanted.items() if sha not in found]
         self._look_up(left)
         with ThreadPoolExecutor(LISTING) as pool:
@@ -106,7 +105,7 @@ class Reader:
                 if _SHARED.search(info.filename)
             },
         )
-        _write(self._path(wheel, "members"), rows)
+        write(self._path(wheel, "members"), rows)
         return tuple(Member(wheel, path, size) for path, size in rows.items())
 
     def _read(self, member: Member) -> Library:
@@ -122,13 +121,13 @@ class Reader:
             raise fail(SetupError, "audit-unreadable", what, fix=fix) from None
         if self._local(member.wheel) is None:
             self.downloaded += member.size
-        _write(self._path(member.wheel, member.path), _as_dict(found))
+        write(self._path(member.wheel, member.path), _as_dict(found))
         return found
 
     def _with(self, wheel: Wheel, use: Callable[[zipfile.ZipFile], Result]) -> Result:
         """What ``use`` makes of a wheel. Raises SetupError if it cannot be read."""
         import requests  # noqa: PLC0415 - takes 50 ms
-        from remotezip import RemoteIOError, RemoteZip  # noqa: PLC0415
+        from remotezip import RangeNotSupported, RemoteZip, RemoteZipError  # noqa: PLC0415
 
         local = self._local(wheel)
         url = str(local) if local else self._urls[wheel.sha256]
@@ -139,16 +138,19 @@ class Reader:
                 return use(archive)
 
         try:
-            if local:
-                with zipfile.ZipFile(local) as archive:
-                    return use(archive)
-            with web.waiting(url):
-                return web.with_retries(ranged)
+            if local is None:
+                try:
+                    with web.waiting(url):
+                        return web.with_retries(ranged)
+                except RangeNotSupported:
+                    local = wheelhouse.fetch(url, wheel.sha256, wheel.filename, self._settings)
+            with zipfile.ZipFile(local) as archive:
+                return use(archive)
         except requests.RequestException as error:
             raise SetupError(index_errors.of_request(url, error)) from None
         except UnreadableError:
             raise
-        except (RemoteIOError, zipfile.BadZipFile, LookupError, OSError, ValueError) as error:
+        except (RemoteZipError, zipfile.BadZipFile, LookupError, OSError, ValueError) as error:
             what = f"{wheel.filename} cannot be read: {error!r}"
             fix = "check the indexes: imagefactory doctor"
             raise fail(SetupError, "audit-unreadable", what, fix=fix) from None
@@ -220,9 +222,10 @@ def _rows(value: object) -> list[str]:
     return value
 
 
-def _write(path: Path, value: object) -> None:
+def write(path: Path, value: object) -> None:
+    """Write JSON atomically, if possible: without it, the wheel is only read again."""
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with suppress(OSError):  # without it, the wheel is only read again the next time
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(value), encoding="utf-8")
         part.replace(path)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 from imagefactory.auditing.elf import Library
 from imagefactory.auditing.reading import Member
@@ -43,7 +45,7 @@ class Subject:
         return tuple(one for one in self.resolution.wheels if JUDGED.fullmatch(one.name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Content:
     """What was read of a subject's wheels.
 
@@ -55,24 +57,39 @@ class Content:
 
     members: Mapping[str, tuple[Member, ...]]
     libraries: Mapping[Member, Library]
-    unread: frozenset[Member] = field(default=frozenset())
+    unread: frozenset[Member] = frozenset()
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Member]]:
+        found: dict[str, list[Member]] = {}
+        for rows in self.members.values():
+            for member in rows:
+                found.setdefault(member.name, []).append(member)
+        return found
 
     def extensions(self, wheel: Wheel, python: str) -> list[Member]:
         """The libraries of ``wheel`` that ``python``, such as 3.13, can load."""
         return [one for one in self.members.get(wheel.sha256, ()) if fits(one, python)]
 
     def find(self, name: str, user: Member, library: Library) -> Member | None:
-        """The library ``name`` that the dynamic linker finds for ``user``; None if none."""
-        known = [one for rows in self.members.values() for one in rows if one.name == name]
+        """The library ``name`` that the dynamic linker finds for ``user``; None if none.
+
+        It looks into the folders of RUNPATH, unless torch has loaded one of that name.
+        """
+        known = self._by_name.get(name, ())
+        loaded = (one for one in known if _PRELOADED.fullmatch(one.wheel.name))
         folder = posixpath.dirname(user.installed)
-        paths = [_path(text, folder) for text in library.runpath]
-        on_path = [one for one in known if posixpath.dirname(one.installed) in paths]
-        loaded = [one for one in known if _PRELOADED.fullmatch(one.wheel.name)]
-        return next(iter([*on_path, *loaded]), None)
+        paths = {_path(text, folder) for text in library.runpath} if known else set()
+        on_path = (one for one in known if posixpath.dirname(one.installed) in paths)
+        return next(chain(on_path, loaded), None)
 
     def elsewhere(self, name: str) -> Member | None:
         """A library ``name`` of any wheel, whether the dynamic linker finds it or not."""
-        return next((m for rows in self.members.values() for m in rows if m.name == name), None)
+        return next(iter(self._by_name.get(name, ())), None)
+
+    def same_stem(self, stem: str) -> Member | None:
+        """A library of any wheel with this name, of whatever version."""
+        return next((m for rows in self.members.values() for m in rows if m.stem == stem), None)
 
     def closure(self, start: Member) -> Iterator[Member]:
         """All libraries that are loaded for ``start``, as far as they were read."""
@@ -80,8 +97,10 @@ class Content:
         while waiting:
             member = waiting.pop()
             library = self.libraries.get(member)
-            for name in library.needed if library else ():
-                found = self.find(name, member, library) if library else None
+            if library is None:
+                continue
+            for name in library.needed:
+                found = self.find(name, member, library)
                 if found and found not in seen:
                     seen.add(found)
                     waiting.append(found)
