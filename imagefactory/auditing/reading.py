@@ -127,15 +127,23 @@ class Reader:
     def _with(self, wheel: Wheel, use: Callable[[zipfile.ZipFile], Result]) -> Result:
         """What ``use`` makes of a wheel. Raises SetupError if it cannot be read."""
         import requests  # noqa: PLC0415 - takes 50 ms
-        from remotezip import RangeNotSupported, RemoteZip, RemoteZipError  # noqa: PLC0415
+        from remotezip import (  # noqa: PLC0415
+            RangeNotSupported,
+            RemoteIOError,
+            RemoteZip,
+            RemoteZipError,
+        )
 
         local = self._local(wheel)
         url = str(local) if local else self._urls[wheel.sha256]
 
         def ranged() -> Result:
             account = self._settings.account_for(url)
-            with RemoteZip(url, auth=account, timeout=web.timeout()) as archive:
-                return use(archive)
+            try:
+                with RemoteZip(url, auth=account, timeout=web.timeout()) as archive:
+                    return use(archive)
+            except RemoteIOError as error:  # a connection that broke: it is tried again
+                raise requests.ConnectionError(str(error)) from None
 
         try:
             if local is None:
