@@ -48,6 +48,7 @@ class Audit:
     Attributes:
         cell: its name.
         problems: what is wrong with its wheels.
+        notes: what else a person should know of them.
         unknown: why it could not be judged, or None.
         extensions: the extensions of vLLM and FlashInfer, with their GPU code.
         capability: of the GPU that they were judged for; None for a CPU image.
@@ -56,6 +57,7 @@ class Audit:
 
     cell: str
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
     unknown: Problem | None = None
     extensions: tuple[Extension, ...] = ()
     capability: int | None = None
@@ -74,6 +76,7 @@ class Audit:
             "cell": self.cell,
             "state": self.state,
             "problems": [problem.as_dict() for problem in self.problems],
+            "notes": list(self.notes),
             "unknown": self.unknown.as_dict() if self.unknown else None,
             "gpu": f"sm_{self.capability}" if self.capability else None,
             "extensions": [judging.as_dict(one) for one in self.extensions],
@@ -119,11 +122,9 @@ def _audit_cell(cell: Cell, inputs: Inputs, reader: Reader, verdicts: Verdicts) 
         with ui.step(f"reading the libraries of {cell.name}"):
             made = audit(subject, reader)
         if made.unknown is None:
-            verdicts.keep(subject, Verdict(made.problems, made.extensions))
+            verdicts.keep(subject, Verdict(made.problems, made.notes, made.extensions))
         return made
-    return replace(
-        _judged(subject, kept.problems, kept.extensions), seconds=time.monotonic() - start
-    )
+    return replace(_judged(subject, kept), seconds=time.monotonic() - start)
 
 
 def _capability(cell: Cell) -> int | None:
@@ -140,28 +141,28 @@ def audit(subject: Subject, reader: Reader) -> Audit:
         content = read(subject, reader)
     except FactoryError as error:
         return _unknown(subject.name, subject.where, error)
-    made = _judged(
-        subject,
-        tuple(dict.fromkeys(judging.problems(subject, content))),
-        tuple(judging.extensions(subject, content)),
+    found = Verdict(
+        problems=tuple(dict.fromkeys(judging.problems(subject, content))),
+        notes=tuple(judging.notes(subject, content)),
+        extensions=tuple(judging.extensions(subject, content)),
     )
-    return replace(made, seconds=time.monotonic() - start)
+    return replace(_judged(subject, found), seconds=time.monotonic() - start)
 
 
-def _judged(
-    subject: Subject, problems: tuple[Problem, ...], extensions: tuple[Extension, ...]
-) -> Audit:
+def _judged(subject: Subject, found: Verdict) -> Audit:
     return Audit(
         cell=subject.name,
-        problems=tuple(replace(problem, where=subject.where) for problem in problems),
-        extensions=extensions,
+        problems=tuple(replace(problem, where=subject.where) for problem in found.problems),
+        notes=found.notes,
+        extensions=found.extensions,
         capability=subject.capability,
     )
 
 
 def _unknown(name: str, where: str, error: FactoryError) -> Audit:
     first = error.problems[0]
-    what = f"{name} is not audited: {first.what}"
+    of = f"{first.where}: " if first.where else ""
+    what = f"{name} is not audited: {of}{first.what}"
     return Audit(
         cell=name, unknown=Problem(code="not-audited", where=where, what=what, fix=first.fix)
     )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 #: Extensions that every model needs; upstream compiles others for single GPUs only.
 _REQUIRED = re.compile(r"_(moe_)?C(_stable_libtorch)?")
 _VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)")
+_OF_TORCH = ("libtorch", "libc10")
 _MACHINES = {"EM_AARCH64": "aarch64", "EM_X86_64": "x86_64"}
 _LISTED = 20
 
@@ -110,13 +111,30 @@ def _tags(subject: Subject) -> Iterator[Problem]:
 
 def _pythons(subject: Subject, content: Content) -> Iterator[Problem]:
     """Extensions that the wheel has for other versions of Python only."""
-    python = subject.resolution.python
-    for wheel in subject.judged:
-        members = content.members.get(wheel.sha256, ())
-        for name, versions in for_other_pythons(members, python):
+    for wheel, name, versions in _for_others(subject, content):
+        if not _is_extra(name):
             what = f"{wheel.name} {wheel.version} has {name} for Python {', '.join(versions)} only"
             fix = f"choose a base with Python {versions[-1]}, or another version of {wheel.name}"
             yield _problem(subject, "audit-python", what, fix)
+
+
+def notes(subject: Subject, content: Content) -> Iterator[str]:
+    """What a person should know, and that stops nothing."""
+    for wheel, name, versions in _for_others(subject, content):
+        if _is_extra(name):
+            yield f"{wheel.name} {wheel.version} has {name} for Python {', '.join(versions)} only"
+
+
+def _for_others(subject: Subject, content: Content) -> Iterator[tuple[Wheel, str, list[str]]]:
+    for wheel in subject.judged:
+        members = content.members.get(wheel.sha256, ())
+        for name, versions in for_other_pythons(members, subject.resolution.python):
+            yield wheel, name, versions
+
+
+def _is_extra(path: str) -> bool:
+    """Whether an extension is of another project, which vLLM does without where it is missing."""
+    return "/third_party/" in path
 
 
 def _machines(subject: Subject, content: Content) -> Iterator[Problem]:
@@ -150,7 +168,11 @@ def _is_found(
 ) -> bool:
     if platform_libraries.is_of_driver(name) or content.find(name, user, library):
         return True
-    return platform_libraries.is_of_base(name, subject.base) is not False
+    found = platform_libraries.is_of_base(name, subject.base)
+    if found is None:  # an image may have any library, but not those that wheels have
+        stem = name.partition(".so")[0]
+        return not stem.startswith(_OF_TORCH) and content.same_stem(stem) is None
+    return found
 
 
 def _cure_of_library(name: str, wheel: Wheel, subject: Subject, content: Content) -> str:
@@ -180,14 +202,18 @@ def _missing_symbols(subject: Subject, content: Content) -> Iterator[Problem]:
         modules = {name: None for names in symbols.values() for name in names}
         torch = subject.resolution.torch.version
         what = (
-            f"{wheel.name} {wheel.version} does not load with torch {torch}: {len(symbols)} "
-            f"symbols are defined nowhere, in {', '.join(sorted(modules))}"
+            f"{wheel.name} {wheel.version} does not load with torch {torch}: {_count(symbols)} "
+            f"defined nowhere, in {', '.join(sorted(modules))}"
         )
         rows = [f"{name} ({', '.join(users)})" for name, users in sorted(symbols.items())]
         more = f"\nand {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
         detail = "\n".join(rows[:_LISTED]) + more
         fix = _cure_of_symbols(wheel, torch)
         yield _problem(subject, "audit-symbols", what, fix, detail)
+
+
+def _count(symbols: Mapping[str, object]) -> str:
+    return "1 symbol is" if len(symbols) == 1 else f"{len(symbols)} symbols are"
 
 
 def _cure_of_symbols(wheel: Wheel, torch: str) -> str:
@@ -276,7 +302,7 @@ def _text(version: tuple[int, ...]) -> str:
 def _gpus(subject: Subject, content: Content, capability: int) -> Iterator[Problem]:
     """Extensions that every model needs, without code that the GPU runs."""
     for wheel, member, library in _judged(subject, content):
-        needs_gpu = _REQUIRED.fullmatch(module(member.path)) and "/third_party/" not in member.path
+        needs_gpu = _REQUIRED.fullmatch(module(member.path)) and not _is_extra(member.path)
         if needs_gpu and library.gpu.targets and library.gpu.way(capability) is Way.NONE:
             has = ", ".join(library.gpu.targets)
             what = (

@@ -25,6 +25,7 @@ class Verdict:
     """What was found out about a subject of which everything could be read."""
 
     problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
     extensions: tuple[Extension, ...]
 
 
@@ -44,7 +45,7 @@ class Verdicts:
         """Keep a verdict; where the problems are is not part of it."""
         problems = [asdict(replace(one, where=None)) for one in verdict.problems]
         extensions = [asdict(one) for one in verdict.extensions]
-        row = {"problems": problems, "extensions": extensions}
+        row = {"problems": problems, "notes": verdict.notes, "extensions": extensions}
         reading.write(self._path(subject), row)
 
     def _path(self, subject: Subject) -> Path:
@@ -65,6 +66,7 @@ def _key(subject: Subject) -> str:
 def _verdict(row: Any) -> Verdict:
     return Verdict(
         problems=tuple(Problem(**one) for one in row["problems"]),
+        notes=tuple(row["notes"]),
         extensions=tuple(
             Extension(
                 wheel=one["wheel"],

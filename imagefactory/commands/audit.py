@@ -75,6 +75,8 @@ def _show(audits: Sequence[Audit], uncovered: Sequence[Uncovered]) -> None:
         [ui.styled(one.cell.name, "bold"), ui.styled("not locked", "red"), ""] for one in uncovered
     ]
     ui.table("audit", ["cell", "result", "problems"], rows)
+    for note in dict.fromkeys(note for one in audits for note in one.notes):
+        ui.say(f"note: {note}")
     groups: dict[tuple[str, int], list[Extension]] = {}
     for one in audits:
         for extension in one.extensions if one.capability else ():
@@ -96,17 +98,19 @@ def _show_gpu_code(wheel: str, capability: int, extensions: Sequence[Extension])
         if one.gpu.targets or one.gpu.damaged
     ]
     if rows:
-        columns = ["extension", "runs as", "pieces of code by target"]
+        columns = ["extension", "runs as", "code by target"]
         ui.table(f"\nGPU code of {wheel} for sm_{capability}", columns, rows)
 
 
 def _targets(extension: Extension, capability: int) -> str:
-    """The code of this GPU's generation with how often it is there, and the names of the rest."""
-    generation = f"_{capability // 10}"
-    near = {
-        t: n for t, n in extension.gpu.targets.items() if t.partition("_")[2][:2] == generation[1:]
-    }
-    shown = [f"{target} ({count})" for target, count in near.items()]
-    shown += [target for target in extension.gpu.targets if target not in near]
+    """The code that matters for a GPU: that of its generation, else PTX, else all that there is."""
+    targets = extension.gpu.targets
+    near = [f"{t} ({n})" for t, n in targets.items() if _sm(t) // 10 == capability // 10]
+    ptx = [target for target in targets if target.startswith("compute_")]
+    shown = near or ptx or list(targets)
     shown += [f"{extension.gpu.damaged} unreadable"] if extension.gpu.damaged else []
     return ", ".join(shown)
+
+
+def _sm(target: str) -> int:
+    return int(target.partition("_")[2].rstrip("af"))
