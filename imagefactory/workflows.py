@@ -18,9 +18,10 @@ from imagefactory.errors import InputError, fail
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.locking import bases, locking
+from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
@@ -95,12 +96,20 @@ def audit(
     return auditing.audit_cells(cells, inputs), uncovered
 
 
-def audit_locked(workspace: Workspace) -> tuple[Audit, ...]:
-    """Judge the cells that are locked, whatever is wrong with the others."""
+def audit_locked(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
+    """Judge the cells whose wheels are not those of ``old``, and others if that takes no time."""
     inputs = opening.read(workspace)
     unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
     cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
-    return auditing.audit_cells(cells, inputs)
+    known = {
+        cell.name for cell in cells if old and _wheels(cell, old) == _wheels(cell, inputs.lock)
+    }
+    return auditing.audit_cells(cells, inputs, unless_long=known)
+
+
+def _wheels(cell: Cell, lock: Lock) -> frozenset[str] | None:
+    found = lock.find(request_of(cell))
+    return frozenset(wheel.sha256 for wheel in found.wheels) if found else None
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:

@@ -131,7 +131,7 @@ class _Kept(io.BytesIO):
         start, end = self._size, self._size + len(data)
         for (first, last), part in self._parts.items():
             if first < end and start < last:
-                part += data[max(first - start, 0) : last - start]
+                part.extend(data[max(first - start, 0) : last - start])
         self._size = end
 
     def at(self, offset: int, size: int) -> bytes:
