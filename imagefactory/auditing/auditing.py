@@ -95,13 +95,18 @@ def error(audits: Iterable[Audit]) -> FactoryError | None:
 
 
 def audit_cells(
-    cells: Iterable[Cell], inputs: Inputs, *, unless_long: Container[str] = ()
+    cells: Iterable[Cell],
+    inputs: Inputs,
+    *,
+    unless_long: Container[str] = (),
+    before_build: bool = False,
 ) -> tuple[Audit, ...]:
     """Judge the wheels of ``cells``, all of which are locked.
 
-    The cells that ``unless_long`` names are only judged if that was done before.
+    The cells that ``unless_long`` names are only judged if that was done before. ``before_build``
+    downloads the wheels that are read, which a build would do next.
     """
-    reader, verdicts = Reader(inputs.settings), Verdicts(inputs.settings)
+    reader, verdicts = Reader(inputs.settings, whole=before_build), Verdicts(inputs.settings)
     found = (_audit_cell(one, inputs, reader, verdicts, one.name in unless_long) for one in cells)
     return tuple(one for one in found if one)
 

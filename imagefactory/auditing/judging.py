@@ -183,7 +183,8 @@ def _cure_of_library(name: str, wheel: Wheel, subject: Subject, content: Content
     if stem in {"libtorch_cuda", "libc10_cuda"}:
         return (
             f"torch {resolution.torch.version} is a CPU build: take torch from an index that has "
-            "CUDA builds for this platform, such as https://download.pytorch.org/whl/cu130"
+            "CUDA builds for this platform, such as "
+            f"https://download.pytorch.org/whl/{resolution.channel}"
         )
     if one := content.same_stem(stem):
         return (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from support.plans import base_image, inputs_with
 from support.plans import planned as plan_of
 from support.program import Run, runner
 
-from imagefactory import opening, pipeline
+from imagefactory import opening, pipeline, workspace
 from imagefactory.auditing import auditing
 from imagefactory.auditing.auditing import Audit
 from imagefactory.building import sites
@@ -91,6 +93,13 @@ def test_a_lock_is_written_and_says_which_cells_cannot_work(project: Path, run: 
     assert (row["state"], row["gpu"]) == ("bad", "sm_121")
     assert row["extensions"][0]["targets"] == {"sm_120f": 1, "sm_90a": 1}
     assert run("audit", "no-such-cell").code == 2
+    assert not list((project / "cache").rglob("*.whl"))  # its parts were read
+    inputs = opening.read(workspace.find(project / "matrix.yaml", os.environ))
+    shutil.rmtree(project / "cache")
+    assert run("lock").code == 0  # nothing has changed, and an audit would take its time
+    auditing.audit_cells(inputs.matrix.cells, inputs, before_build=True)
+    kept = sorted(path.name for path in (project / "cache" / "imagefactory").rglob("*.whl"))
+    assert kept == ["torch-2.11.0-py3-none-any.whl", "vllm-0.22.1-py3-none-any.whl"]
 
 
 @pytest.mark.parametrize("skip", [False, True])
