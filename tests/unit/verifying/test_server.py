@@ -213,6 +213,7 @@ def test_the_server_is_reached_through_an_isolated_program_in_the_container(
     }
 
 
+@pytest.mark.programs
 def test_the_relay_waits_for_the_server_and_passes_bytes_on_both_ways() -> None:
     with socket.socket() as served:
         served.bind(("127.0.0.1", 0))

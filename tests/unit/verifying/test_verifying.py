@@ -20,6 +20,8 @@ from imagefactory.verifying import probe, verifying
 from imagefactory.verifying.outside.judged import Finding, Judged
 from imagefactory.verifying.receipt import CheckResult, Outcome
 
+pytestmark = pytest.mark.programs
+
 BRIEF: dict[str, Any] = {"files_judged": True, "proofs": ()}
 REST = tuple(theme for theme in probe.sources() if theme != "compilers")
 
