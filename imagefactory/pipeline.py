@@ -1,8 +1,8 @@
 """The pipeline from a matrix to images in a registry: ``build``, then ``push``.
 
-A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, patches
-checked, build, verify, push. Each is a call into one station, which takes and returns immutable
-values; a station is a package, such as ``planning``.
+A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, wheels
+audited and patches checked, build, verify, push. Each is a call into one station, which takes and
+returns immutable values; a station is a package, such as ``planning``.
 """
 
 from __future__ import annotations

@@ -73,6 +73,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return runner(monkeypatch, capsys, project)
 
 
+@pytest.mark.programs
 def test_a_lock_is_written_and_says_which_cells_cannot_work(project: Path, run: Run) -> None:
     done = run("lock", "--json")
     found = json.loads(done.out)
