@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from imagefactory import opening, pipeline
+from imagefactory.auditing import auditing
+from imagefactory.auditing.auditing import Audit
 from imagefactory.building import bakefile, building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
@@ -16,15 +18,17 @@ from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.locking import bases, locking
+from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.publishing import attachments, moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
@@ -84,6 +88,31 @@ def lock(
     if writes:
         opening.write_lock(workspace, renewed.lock)
     return renewed, writes
+
+
+def audit(
+    workspace: Workspace, selection: Sequence[str]
+) -> tuple[tuple[Audit, ...], tuple[Uncovered, ...]]:
+    """Judge the locked wheels of the selected cells; also returns the cells that are not locked."""
+    inputs = opening.read(workspace)
+    cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
+    return auditing.audit_cells(cells, inputs), uncovered
+
+
+def audit_locked(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
+    """Judge the cells whose wheels are not those of ``old``, and others if that takes no time."""
+    inputs = opening.read(workspace)
+    unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
+    cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
+    known = {
+        cell.name for cell in cells if old and _wheels(cell, old) == _wheels(cell, inputs.lock)
+    }
+    return auditing.audit_cells(cells, inputs, unless_long=known)
+
+
+def _wheels(cell: Cell, lock: Lock) -> frozenset[str] | None:
+    found = lock.find(request_of(cell))
+    return frozenset(wheel.sha256 for wheel in found.wheels) if found else None
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
