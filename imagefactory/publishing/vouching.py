@@ -22,11 +22,11 @@ from imagefactory.system.manifests import Descriptor, Document
 from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
 from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import Receipt, Requirement
+from imagefactory.verifying.receipt import Level, Receipt, Requirement
 
 RECEIPT = "application/vnd.imagefactory.receipt.v1+json"
-#: The only level that the receipts of this version can show.
-LEVEL = "verified"
+#: What a moving tag asks for unless it names a level: that the image passed.
+VERIFIED = "verified"
 #: Gives, for a torch channel, what a receipt of this version must have.
 Requirements = Callable[[str], Sequence[Requirement]]
 
@@ -108,9 +108,9 @@ def require(
         what = f"{where} ({image.name}) did not pass its last verification: "
         what += ", ".join(record.failed_checks)
         raise fail(CheckFailedError, "promote-failed-verify", what, fix=f"{verify} shows why")
-    if moving.level != LEVEL:
+    if moving.level != VERIFIED and not record.level.includes(Level(moving.level)):
         what = f"{moving.template} needs a receipt of level {moving.level!r}, and the receipt of "
-        what += f"{where} shows level {LEVEL!r}: this version verifies without a GPU"
+        what += f"{where} shows level {str(record.level)!r}"
         fix = f"give it a tag that needs less, or change `level` at {moving.location}"
         raise fail(CheckFailedError, "promote-level", what, fix=fix)
     return record

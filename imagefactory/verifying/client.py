@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from imagefactory.verifying import tiny_model
+from imagefactory.verifying.models import words
 
 #: The Python of an image.
 PYTHON = "/opt/venv/bin/python"
@@ -66,7 +66,7 @@ class Answer:
     """
 
     kind: str
-    question: tiny_model.Question
+    question: words.Question
     status: int | None
     text: str
     seconds: float
@@ -127,7 +127,7 @@ class Client:
         except (UnansweredError, LookupError, TypeError) as error:
             return (), f"{type(error).__name__}: {error}"[:SHOWN]
 
-    def ask(self, kind: str, question: tiny_model.Question, *, when: str = FIRST) -> Answer:
+    def ask(self, kind: str, question: words.Question, *, when: str = FIRST) -> Answer:
         """The answer to one question: ``completion``, ``chat`` or ``stream``."""
         body: dict[str, Any] = {"model": self._model, "temperature": 0, "max_tokens": 8}
         if kind == "completion":

@@ -32,6 +32,20 @@ class Outcome(StrEnum):
     SKIP = "skip"
 
 
+class Level(StrEnum):
+    """How far a verification went. Each level includes those before it."""
+
+    STATIC = "static"
+    IMPORT = "import"
+    SERVE = "serve"
+    GPU = "gpu"
+
+    def includes(self, other: Level) -> bool:
+        """Whether what reached this level has reached ``other``, too."""
+        order = tuple(Level)
+        return order.index(self) >= order.index(other)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """One thing that was asserted about an image.
@@ -80,6 +94,7 @@ class Receipt:
         checks: the results, in order.
         version: of the imagefactory that verified it; empty for a version that did not record it.
         unproven: the patches in it of which nothing shows what they do.
+        level: how far it was verified; versions that did not record it imported everything.
     """
 
     digest: str
@@ -90,6 +105,7 @@ class Receipt:
     checks: tuple[CheckResult, ...]
     version: str = ""
     unproven: tuple[str, ...] = ()
+    level: Level = Level.IMPORT
 
     @property
     def passed(self) -> bool:
@@ -137,7 +153,8 @@ def read(data: Any) -> Receipt:
     if not isinstance(unproven, list):
         raise TypeError("the unproven patches of a receipt are no list of names")
     _must_be_texts((*fields.values(), *unproven))
-    found = Receipt(**fields, checks=tuple(checks), unproven=tuple(unproven))
+    level = Level(data.get("level", Level.IMPORT))
+    found = Receipt(**fields, checks=tuple(checks), unproven=tuple(unproven), level=level)
     if data["passed"] is not found.passed:
         raise ValueError("it contradicts its checks")
     return found

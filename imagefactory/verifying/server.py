@@ -15,8 +15,8 @@ from imagefactory.planning.vllm_settings import option_name
 from imagefactory.system import platforms, ui
 from imagefactory.system.engine import Engine, ImageInfo, Limits, RunningContainer
 from imagefactory.system.text import shorten
-from imagefactory.verifying import tiny_model
 from imagefactory.verifying.client import FIRST, PYTHON, RELAY, Answer, Client
+from imagefactory.verifying.models import dense, words
 
 MODEL_FOLDER = "/opt/imagefactory-smoke-model"
 MODEL_NAME = "capitals"
@@ -103,7 +103,7 @@ def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patienc
         ARGUMENTS,
         platform=image.platform,
         env={**ENVIRONMENT, "VLLM_EXTRA_ARGS": _fast(image)},
-        mounts=[(tiny_model.write(folder), MODEL_FOLDER)],
+        mounts=[(dense.MODEL.write(folder), MODEL_FOLDER)],
         shm_size=SHM_SIZE,
         limits=Limits(memory=memory),
     )
@@ -179,25 +179,25 @@ def _questions(
 
 def _all(client: Client, when: str) -> tuple[Answer, ...]:
     return (
-        *(client.ask("completion", question, when=when) for question in tiny_model.COMPLETIONS),
-        *(client.ask("chat", question, when=when) for question in tiny_model.CHATS),
-        *(client.ask("stream", question, when=when) for question in tiny_model.CHATS),
+        *(client.ask("completion", question, when=when) for question in words.COMPLETIONS),
+        *(client.ask("chat", question, when=when) for question in words.CHATS),
+        *(client.ask("stream", question, when=when) for question in words.CHATS),
     )
 
 
 def _at_once(container: RunningContainer, patience: Patience) -> tuple[Answer, ...]:
-    when = f"asked with {len(tiny_model.AT_ONCE) - 1} others"
+    when = f"asked with {len(words.AT_ONCE) - 1} others"
 
-    def ask(question: tiny_model.Question) -> Answer:
+    def ask(question: words.Question) -> Answer:
         with closing(_client(container, patience)) as client:
             client.healthy()  # opens the connection
             with suppress(threading.BrokenBarrierError):  # asked alone, if the others are not ready
                 ready.wait()
             return client.ask("completion", question, when=when)
 
-    ready = threading.Barrier(len(tiny_model.AT_ONCE), timeout=patience.answer)
-    with ThreadPoolExecutor(len(tiny_model.AT_ONCE)) as pool:
-        return tuple(pool.map(ask, tiny_model.AT_ONCE))
+    ready = threading.Barrier(len(words.AT_ONCE), timeout=patience.answer)
+    with ThreadPoolExecutor(len(words.AT_ONCE)) as pool:
+        return tuple(pool.map(ask, words.AT_ONCE))
 
 
 def _wait(container: RunningContainer, client: Client, patience: Patience) -> str:

@@ -16,8 +16,9 @@ from support.verify_fakes import CPU, Good
 from support.verify_faults import receipt
 
 from faults import Outcome
-from imagefactory.verifying import junit, reports, server, tiny_model
+from imagefactory.verifying import junit, reports, server
 from imagefactory.verifying.client import Client
+from imagefactory.verifying.models import words
 
 #: Seconds that the judgement of one observation may take.
 MOST_SECONDS = 5.0
@@ -61,7 +62,7 @@ def _report(chance: random.Random, _: FakeEngine) -> str:
 
 def _answer(chance: random.Random, engine: FakeEngine) -> str:
     kind = chance.choice(("completion", "chat", "stream"))
-    question = tiny_model.CHATS[0]
+    question = words.CHATS[0]
     shape = {"choices": [{"text": "x", "message": {"content": "x"}, "delta": {"content": "x"}}]}
     text = spoil(chance, shape)
     spoilt = f"data: {text}\n\ndata: [DONE]\n" if kind == "stream" else text

@@ -14,12 +14,13 @@ from typing import Any
 
 from imagefactory.system.engine import Engine, RunningContainer
 from imagefactory.system.engine.docker import Docker
-from imagefactory.verifying import server, tiny_model
+from imagefactory.verifying import server
+from imagefactory.verifying.models import words
 
 QUICK = server.Patience(start=1.5, answer=0.5, stop=1, poll=0.02)
 RIGHT = {
     question.prompt: " ".join(question.answer)
-    for question in (*tiny_model.COMPLETIONS, *tiny_model.CHATS, *tiny_model.AT_ONCE)
+    for question in (*words.COMPLETIONS, *words.CHATS, *words.AT_ONCE)
 }
 
 

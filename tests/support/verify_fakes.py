@@ -14,9 +14,10 @@ from imagefactory.matrix.cell import Base, Cell, Flavor
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
-from imagefactory.verifying import checks, probe, tiny_model
+from imagefactory.verifying import checks, probe
 from imagefactory.verifying.check_registry import judge
 from imagefactory.verifying.client import Answer
+from imagefactory.verifying.models import words
 from imagefactory.verifying.modes import JSON_OPTION
 from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import CheckResult
@@ -186,7 +187,7 @@ def runs() -> dict[str, Ran]:
 
 
 def answer(
-    kind: str, question: tiny_model.Question, *, text: str | None = None, status: int | None = 200
+    kind: str, question: words.Question, *, text: str | None = None, status: int | None = 200
 ) -> Answer:
     said = " ".join(question.answer) if text is None else text
     return Answer(kind=kind, question=question, status=status, text=said, seconds=0.1)
@@ -194,8 +195,8 @@ def answer(
 
 def server_run(**changes: Any) -> ServerRun:
     answers = (
-        *(answer("completion", question) for question in tiny_model.COMPLETIONS),
-        *(answer(kind, question) for question in tiny_model.CHATS for kind in ("chat", "stream")),
+        *(answer("completion", question) for question in words.COMPLETIONS),
+        *(answer(kind, question) for question in words.CHATS for kind in ("chat", "stream")),
     )
     good = {
         "fault": "",

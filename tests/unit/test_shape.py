@@ -142,7 +142,7 @@ PURE = [
     "planning.image_config",
     "planning.wheel_plan",
     "verifying.receipt",
-    "verifying.tiny_model",
+    "verifying.models.models",
     "publishing.tags",
     "publishing.ledger",
     "inspecting.anatomy",

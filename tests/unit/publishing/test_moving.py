@@ -29,7 +29,7 @@ from imagefactory.publishing.ledger import Entry
 from imagefactory.publishing.moving import Repository, State
 from imagefactory.system import registry_writes
 from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.receipt import Level, Outcome
 
 OLD, NEW = labels("aaaaaaaa", vllm="0.32.0", day="2026-11-19"), labels("bbbbbbbb")
 
@@ -142,10 +142,12 @@ def test_a_tag_that_needs_a_gpu_is_refused_with_the_reason(
 ) -> None:
     digest = verified(registry, tmp_path, NEW)
     own = repository(registry, tmp_path)
-    with pytest.raises(CheckFailedError, match="verifies without a GPU") as caught:
+    with pytest.raises(CheckFailedError, match="shows level 'import'") as caught:
         moves.promote(own, digest, "stable-gb10", NOW)
     assert caught.value.problems[0].code == "promote-level"
     assert "matrix.yaml:5" in caught.value.problems[0].fix
+    receipt.save(own.receipts, receipt_of(digest, NEW, level=Level.GPU))
+    assert moves.promote(own, digest, "stable-gb10", NOW).moved
 
 
 def test_a_tag_that_the_matrix_does_not_declare_for_an_image_is_refused(

@@ -14,7 +14,7 @@ import pytest
 
 from imagefactory import __version__
 from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
+from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Receipt, Requirement
 
 GOOD = CheckResult(name="good", outcome=Outcome.PASS, required=True, detail="seen", seconds=1)
 ONE = Receipt(
@@ -71,6 +71,7 @@ def test_without_a_required_check_nothing_has_passed() -> None:
         ('"tag": "t"', '"tag": 1'),
         ('"tag": "t"', '"tag": "\\ud800"'),
         ('"outcome": "pass"', '"outcome": "passed"'),
+        ('"level": "import"', '"level": "everything"'),
         ('"name": "good"', '"name": "good", "more": 1'),
     ],
 )
@@ -95,6 +96,12 @@ def test_a_receipt_is_read_from_a_small_file_only(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to("/dev/zero")
     assert receipt.load(tmp_path, ONE.digest) is None
+
+
+def test_a_level_includes_those_before_it() -> None:
+    reached = [[one.includes(other) for other in Level] for one in Level]
+    assert [row.count(True) for row in reached] == [1, 2, 3, 4]
+    assert all(row == sorted(row, reverse=True) for row in reached)
 
 
 REQUIRED = (

@@ -9,13 +9,13 @@ import pytest
 from support.verify_fakes import CPU, Good, answer, server_run
 from support.verify_faults import Fault, red
 
-from imagefactory.verifying import tiny_model
+from imagefactory.verifying.models import words
 from imagefactory.verifying.receipt import Outcome
 from imagefactory.verifying.server import LOG_FLOOD
 
 
 def answers_with(image: Good, kind: str, *, text: str, status: int | None = 200) -> None:
-    questions = tiny_model.COMPLETIONS if kind == "completion" else tiny_model.CHATS
+    questions = words.COMPLETIONS if kind == "completion" else words.CHATS
     others = tuple(entry for entry in server_run().answers if entry.kind != kind)
     wrong = tuple(answer(kind, question, text=text, status=status) for question in questions)
     image.server = server_run(answers=(*others, *wrong), log_tail="Illegal instruction")

@@ -1,11 +1,10 @@
-"""A tiny language model whose right answers are known, for proving that a server computes and not
-only listens.
+"""A dense Qwen3 in float32, of which every weight is written down.
 
-Nothing is trained: the weights are written down. The model continues ``the capital of France is``
-with ``Paris .`` and ``the capital of Italy is`` with ``Rome .``: the same last word, so the answer
-can only come through attention; and with several countries in the prompt the nearest one wins, so
-only through attention that knows positions. What follows the capital comes through the MLP of the
-other layer. Zeros, NaN or garbage from any kernel end in another text, mostly ``!!!!!``.
+Nothing is trained. The model continues ``the capital of France is`` with ``Paris .`` and ``the
+capital of Italy is`` with ``Rome .``: the same last word, so the answer can only come through
+attention; and with several countries in the prompt the nearest one wins, so only through attention
+that knows positions. What follows the capital comes through the MLP of the other layer. Zeros, NaN
+or garbage from any kernel end in another text, mostly ``!!!!!``.
 
 How the 128 hidden dimensions are used: the first half says which word this is, the second half
     which word comes next.
@@ -13,9 +12,6 @@ How the 128 hidden dimensions are used: the first half says which word this is, 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,44 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-Weights = dict[str, NDArray[np.float32]]
-
-CAPITALS: Mapping[str, str] = {
-    "France": "Paris",
-    "Italy": "Rome",
-    "Japan": "Tokyo",
-    "Spain": "Madrid",
-    "Egypt": "Cairo",
-    "Norway": "Oslo",
-    "Peru": "Lima",
-    "Kenya": "Nairobi",
-}
-#: Word 0 is what a broken model says: the arg max of zeros, and of NaN, is 0.
-GARBAGE = "!"
-END = "<|im_end|>"
-START = "<|im_start|>"
-#: After these words the answer is asked for.
-MARKERS = ("is", "assistant")
-NEXT_WORD: Mapping[str, str] = {
-    "the": "capital",
-    "capital": "of",
-    "which": "city",
-    "city": "is",
-    **dict.fromkeys(CAPITALS.values(), "."),
-    ".": END,
-}
-SPECIAL = ("<unk>", START, END)
-WORDS = (
-    GARBAGE,
-    *SPECIAL,
-    *("the", "capital", "of", "is", "which", "city", "?", ".", "user", "assistant", "system"),
-    *CAPITALS,
-    *CAPITALS.values(),
+from imagefactory.verifying.models import words
+from imagefactory.verifying.models.models import TinyModel
+from imagefactory.verifying.models.words import (
+    CAPITALS,
+    END,
+    MARKERS,
+    NEXT_WORD,
+    VOCABULARY,
+    word_id,
 )
 
-#: Vocabulary and width of each half of the hidden state; vLLM pads vocabularies to multiples of 64
-#: anyway.
-VOCABULARY = 64
+Weights = dict[str, NDArray[np.float32]]
+
+#: The first half of the hidden state says which word this is, the second which comes next.
 HIDDEN = 2 * VOCABULARY
 HEADS = 2
 HEAD_DIM = 64
@@ -73,40 +45,6 @@ MEETING_DIM = 9
 #: Norm weights of query and key: the score of a country at distance 0 is their product times
 #: sqrt(HEAD_DIM).
 SHARPNESS = 8.0
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|> {{ message['role'] }} {{ message['content'] }} "
-    "<|im_end|> {% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|> assistant{% endif %}"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A prompt and the only right continuation, as words."""
-
-    prompt: str
-    answer: tuple[str, ...]
-
-
-COMPLETIONS = (
-    Question(prompt="the capital of France is", answer=("Paris", ".")),
-    Question(prompt="the capital of Italy is", answer=("Rome", ".")),
-    Question(
-        prompt="the capital of Spain is Madrid . the capital of Norway is", answer=("Oslo", ".")
-    ),
-)
-#: One for each country, to be asked at the same time.
-AT_ONCE = tuple(
-    Question(prompt=f"the capital of {country} is", answer=(capital, "."))
-    for country, capital in CAPITALS.items()
-)
-CHATS = (Question(prompt="which city is the capital of Japan ?", answer=("Tokyo", ".")),)
-
-
-def word_id(word: str) -> int:
-    """The token of ``word``."""
-    return WORDS.index(word)
 
 
 def weights() -> Weights:
@@ -197,36 +135,9 @@ def config() -> dict[str, Any]:
     }
 
 
-def tokenizer() -> dict[str, Any]:
-    """``tokenizer.json``: a word is a token."""
-    added = [
-        {
-            "id": word_id(word),
-            "content": word,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for word in SPECIAL
-    ]
-    filler = {f"<unused{number}>": number for number in range(len(WORDS), VOCABULARY)}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {word: number for number, word in enumerate(WORDS)} | filler,
-            "unk_token": "<unk>",
-        },
-    }
+def save_weights(folder: Path, tensors: Weights) -> None:
+    """Write the weights' file, the same bytes every time."""
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 
 
 def write(folder: Path) -> Path:
@@ -234,23 +145,14 @@ def write(folder: Path) -> Path:
 
     Returns the folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "eos_token": END,
-        "pad_token": END,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 256,
-        "chat_template": CHAT_TEMPLATE,
-    }
-    for name, value in {
-        "config.json": config(),
-        "tokenizer.json": tokenizer(),
-        "tokenizer_config.json": tokenizer_config,
-    }.items():
-        (folder / name).write_text(
-            json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-        )
-    (folder / "model.safetensors").write_bytes(save(weights(), metadata={"format": "pt"}))
+    words.write(folder, config())
+    save_weights(folder, weights())
     return folder
+
+
+MODEL = TinyModel(
+    name="dense",
+    proves="attention that knows positions, MLP, norms and sampling, in float32",
+    write=write,
+    serve_args=("--dtype", "float32"),
+)
