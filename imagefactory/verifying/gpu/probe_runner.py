@@ -127,7 +127,7 @@ def show(made: Any) -> int:
     for plant, ran in made["planted"].items():
         name = plant.partition(":")[0]
         judged = judging.judge(name, {**made, "probes": {**made["probes"], name: ran}})
-        caught = judged.outcome == "fail" or judged.excused
+        caught = judged.excused or (judged.outcome == "fail" and not ran["error"])
         code |= not caught
         verdict = judged.outcome if caught else "NOT FOUND"
         print(f"planted {plant}: {verdict}: {judged.detail}")  # noqa: T201

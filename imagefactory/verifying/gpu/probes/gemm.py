@@ -11,7 +11,7 @@ from typing import Any
 
 FAULTS = dict.fromkeys(("gemm-bf16", "gemm-fp8", "gemm-fp4"), ("transposed", "truncated"))
 #: Rows, columns and depth: a prefill, a decode, and one that fills no tile.
-SHAPES = ((512, 512, 1024), (1, 512, 1024), (17, 72, 128))
+SHAPES = ((512, 512, 1024), (1, 512, 1024), (17, 80, 128))
 #: The values that E2M1 holds, by code.
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
