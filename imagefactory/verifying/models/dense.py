@@ -19,16 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from imagefactory.verifying.models import words
 from imagefactory.verifying.models.models import TinyModel
-from imagefactory.verifying.models.words import (
-    CAPITALS,
-    END,
-    MARKERS,
-    NEXT_WORD,
-    VOCABULARY,
-    word_id,
-)
+from imagefactory.verifying.models.words import CAPITALS, END, PLAIN, VOCABULARY, Language
 
 Weights = dict[str, NDArray[np.float32]]
 
@@ -47,7 +39,7 @@ MEETING_DIM = 9
 SHARPNESS = 8.0
 
 
-def weights() -> Weights:
+def weights(language: Language = PLAIN) -> Weights:
     """All tensors, by their Hugging Face names."""
     embed = np.zeros((VOCABULARY, HIDDEN), np.float32)
     embed[np.arange(VOCABULARY), np.arange(VOCABULARY)] = 1
@@ -59,14 +51,17 @@ def weights() -> Weights:
         "lm_head.weight": predict,
     }
     for layer in range(LAYERS):
-        parts = {**_attention(active=layer == 0), **_mlp(active=layer == LAYERS - 1)}
+        parts = {
+            **_attention(language, active=layer == 0),
+            **_mlp(language, active=layer == LAYERS - 1),
+        }
         for norm in ("input_layernorm", "post_attention_layernorm"):
             parts[f"{norm}.weight"] = np.ones(HIDDEN, np.float32)
         tensors |= {f"model.layers.{layer}.{name}": tensor for name, tensor in parts.items()}
     return tensors
 
 
-def _attention(*, active: bool) -> Weights:
+def _attention(language: Language, *, active: bool) -> Weights:
     """Markers look for countries; what they bring back is the capital, in the half that says what
     comes next.
 
@@ -78,12 +73,12 @@ def _attention(*, active: bool) -> Weights:
     if active:
         for head in range(HEADS):
             meeting = head * HEAD_DIM + MEETING_DIM
-            query[meeting, [word_id(marker) for marker in MARKERS]] = 1
-            key[meeting, [word_id(country) for country in CAPITALS]] = 1
+            query[meeting, [language.token(marker) for marker in language.markers]] = 1
+            key[meeting, [language.token(country) for country in CAPITALS]] = 1
         for number, (country, capital) in enumerate(CAPITALS.items()):
             slot = (number % HEADS) * HEAD_DIM + number
-            value[slot, word_id(country)] = 1 / np.sqrt(HIDDEN)
-            output[VOCABULARY + word_id(capital), slot] = 1
+            value[slot, language.token(country)] = 1 / np.sqrt(HIDDEN)
+            output[VOCABULARY + language.token(capital), slot] = 1
     sharp = np.full(HEAD_DIM, SHARPNESS, np.float32)
     return {
         "self_attn.q_proj.weight": query,
@@ -95,7 +90,7 @@ def _attention(*, active: bool) -> Weights:
     }
 
 
-def _mlp(*, active: bool) -> Weights:
+def _mlp(language: Language, *, active: bool) -> Weights:
     """One hidden unit a word: it fires for that word only and asks for the word that follows it.
 
     Words that are no markers attend to everything alike, which leaves at most half a capital with
@@ -104,15 +99,15 @@ def _mlp(*, active: bool) -> Weights:
     gate, up = (np.zeros((VOCABULARY, HIDDEN), np.float32) for _ in range(2))
     down = np.zeros((HIDDEN, VOCABULARY), np.float32)
     if active:
-        for word, following in NEXT_WORD.items():
-            unit = word_id(word)
+        for word, following in language.next_word.items():
+            unit = language.token(word)
             gate[unit, unit] = 1
             up[unit, unit] = 1 / HIDDEN
-            down[VOCABULARY + word_id(following), unit] = 4
+            down[VOCABULARY + language.token(following), unit] = 4
     return {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up, "mlp.down_proj.weight": down}
 
 
-def config() -> dict[str, Any]:
+def config(language: Language = PLAIN) -> dict[str, Any]:
     """``config.json``."""
     return {
         "architectures": ["Qwen3ForCausalLM"],
@@ -131,7 +126,7 @@ def config() -> dict[str, Any]:
         "attention_bias": False,
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
-        "eos_token_id": word_id(END),
+        "eos_token_id": language.token(END),
     }
 
 
@@ -145,7 +140,7 @@ def write(folder: Path) -> Path:
 
     Returns the folder.
     """
-    words.write(folder, config())
+    PLAIN.write(folder, config())
     save_weights(folder, weights())
     return folder
 

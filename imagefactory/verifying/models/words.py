@@ -1,4 +1,4 @@
-"""The language of the tiny models: its words, the questions asked in it, and its tokenizer.
+"""The languages of the tiny models: their words, the questions asked in them, their tokenizers.
 
 A word is a token. The right answer to a question is one text and no other.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ CAPITALS: Mapping[str, str] = {
 GARBAGE = "!"
 END = "<|im_end|>"
 START = "<|im_start|>"
-#: After these words the answer is asked for.
-MARKERS = ("is", "assistant")
 NEXT_WORD: Mapping[str, str] = {
     "the": "capital",
     "capital": "of",
@@ -36,13 +34,6 @@ NEXT_WORD: Mapping[str, str] = {
     ".": END,
 }
 SPECIAL = ("<unk>", START, END)
-WORDS = (
-    GARBAGE,
-    *SPECIAL,
-    *("the", "capital", "of", "is", "which", "city", "?", ".", "user", "assistant", "system"),
-    *CAPITALS,
-    *CAPITALS.values(),
-)
 #: vLLM pads vocabularies to multiples of 64 anyway.
 VOCABULARY = 64
 
@@ -54,11 +45,116 @@ CHAT_TEMPLATE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """The words of a model, and which word follows which.
+
+    Attributes:
+        words: every word; its place is its token.
+        special: those that servers leave out of answers.
+        whole: others that the tokenizer must not split.
+        next_word: what follows a word, whatever came before.
+        markers: the words after which a capital is asked for.
+        template: the chat template.
+    """
+
+    words: tuple[str, ...]
+    special: tuple[str, ...]
+    whole: tuple[str, ...] = ()
+    next_word: Mapping[str, str]
+    markers: tuple[str, ...]
+    template: str
+
+    def token(self, word: str) -> int:
+        """The token of ``word``."""
+        return self.words.index(word)
+
+    def tokenizer(self) -> dict[str, Any]:
+        """``tokenizer.json``: a word is a token."""
+        added = [
+            {
+                "id": self.token(word),
+                "content": word,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": word in self.special,
+            }
+            for word in (*self.special, *self.whole)
+        ]
+        filler = {f"<unused{number}>": number for number in range(len(self.words), VOCABULARY)}
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added,
+            "normalizer": None,
+            "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": None,
+            "decoder": None,
+            "model": {
+                "type": "WordLevel",
+                "vocab": {word: number for number, word in enumerate(self.words)} | filler,
+                "unk_token": "<unk>",
+            },
+        }
+
+    def tokenizer_config(self) -> dict[str, Any]:
+        """``tokenizer_config.json``."""
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": "<unk>",
+            "eos_token": END,
+            "pad_token": END,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 256,
+            "chat_template": self.template,
+        }
+
+    def write(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """Write everything but the weights into ``folder``, which is made if missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in {
+            "config.json": config,
+            "tokenizer.json": self.tokenizer(),
+            "tokenizer_config.json": self.tokenizer_config(),
+        }.items():
+            (folder / name).write_text(
+                json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+            )
+
+
+PLAIN = Language(
+    words=(
+        GARBAGE,
+        *SPECIAL,
+        *("the", "capital", "of", "is", "which", "city", "?", ".", "user", "assistant", "system"),
+        *CAPITALS,
+        *CAPITALS.values(),
+    ),
+    special=SPECIAL,
+    next_word=NEXT_WORD,
+    markers=("is", "assistant"),
+    template=CHAT_TEMPLATE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A prompt and the only right continuation, as words."""
+    """A prompt and the only right continuation.
+
+    Attributes:
+        prompt: what is asked: the prompt, or the user's message.
+        answer: the words of the right answer. Reasoning comes first, between ``<think>`` and
+            ``</think>``, then a call as the function's name and its arguments in JSON.
+        finish: the right ``finish_reason``.
+        extra: what else the request has; ``messages`` replaces the user's message.
+    """
 
     prompt: str
     answer: tuple[str, ...]
+    finish: str = "stop"
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 COMPLETIONS = (
@@ -74,67 +170,3 @@ AT_ONCE = tuple(
     for country, capital in CAPITALS.items()
 )
 CHATS = (Question(prompt="which city is the capital of Japan ?", answer=("Tokyo", ".")),)
-
-
-def word_id(word: str) -> int:
-    """The token of ``word``."""
-    return WORDS.index(word)
-
-
-def tokenizer() -> dict[str, Any]:
-    """``tokenizer.json``: a word is a token."""
-    added = [
-        {
-            "id": word_id(word),
-            "content": word,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for word in SPECIAL
-    ]
-    filler = {f"<unused{number}>": number for number in range(len(WORDS), VOCABULARY)}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {word: number for number, word in enumerate(WORDS)} | filler,
-            "unk_token": "<unk>",
-        },
-    }
-
-
-def tokenizer_config() -> dict[str, Any]:
-    """``tokenizer_config.json``."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "eos_token": END,
-        "pad_token": END,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 256,
-        "chat_template": CHAT_TEMPLATE,
-    }
-
-
-def write(folder: Path, config: Mapping[str, Any]) -> Path:
-    """Write everything but the weights into ``folder`` (made if missing) and return it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, value in {
-        "config.json": config,
-        "tokenizer.json": tokenizer(),
-        "tokenizer_config.json": tokenizer_config(),
-    }.items():
-        (folder / name).write_text(
-            json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-        )
-    return folder

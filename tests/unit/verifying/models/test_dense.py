@@ -76,7 +76,7 @@ def answer(
 
     The second value is the smallest lead of a chosen word over the next best.
     """
-    tokens = [language.word_id(word) for word in words]
+    tokens = [language.PLAIN.token(word) for word in words]
     said: list[str] = []
     lead = np.inf
     while len(said) < 6:
@@ -84,10 +84,10 @@ def answer(
         best = int(np.argmax(logits))
         second, first = np.sort(logits)[-2:]
         lead = min(lead, float(first - second))
-        if language.WORDS[best] == language.END:
+        if language.PLAIN.words[best] == language.END:
             break
         tokens.append(best)
-        said.append(language.WORDS[best])
+        said.append(language.PLAIN.words[best])
     return tuple(said), lead
 
 
@@ -232,4 +232,4 @@ def test_the_tokenizer_knows_every_word_of_the_questions_under_the_model_s_numbe
     vocabulary = written["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(language.VOCABULARY))
     for words, right in PROMPTS:
-        assert all(vocabulary[word] == language.word_id(word) for word in (*words, *right))
+        assert all(vocabulary[word] == language.PLAIN.token(word) for word in (*words, *right))
