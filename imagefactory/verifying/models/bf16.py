@@ -21,5 +21,4 @@ MODEL = TinyModel(
     name="dense-bf16",
     proves="attention, MLP and norms in bfloat16",
     write=write,
-    serve_args=("--dtype", "bfloat16"),
 )

@@ -12,13 +12,14 @@ How the 128 hidden dimensions are used: the first half says which word this is, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
+from imagefactory.verifying.models import formats
 from imagefactory.verifying.models.models import TinyModel
 from imagefactory.verifying.models.words import CAPITALS, END, PLAIN, VOCABULARY, Language
 
@@ -39,8 +40,14 @@ MEETING_DIM = 9
 SHARPNESS = 8.0
 
 
-def weights(language: Language = PLAIN) -> Weights:
-    """All tensors, by their Hugging Face names."""
+def weights(
+    language: Language = PLAIN, quoted: tuple[Sequence[str], Mapping[str, str]] = ((), {})
+) -> Weights:
+    """All tensors, by their Hugging Face names.
+
+    ``quoted`` is for the last layer's attention: markers, and the word that they bring back there
+    for each country.
+    """
     embed = np.zeros((VOCABULARY, HIDDEN), np.float32)
     embed[np.arange(VOCABULARY), np.arange(VOCABULARY)] = 1
     predict = np.zeros((VOCABULARY, HIDDEN), np.float32)
@@ -51,34 +58,32 @@ def weights(language: Language = PLAIN) -> Weights:
         "lm_head.weight": predict,
     }
     for layer in range(LAYERS):
-        parts = {
-            **_attention(language, active=layer == 0),
-            **_mlp(language, active=layer == LAYERS - 1),
-        }
+        last = layer == LAYERS - 1
+        markers, brought = quoted if last else (language.markers, CAPITALS)
+        parts = {**_attention(language, markers, brought), **_mlp(language, active=last)}
         for norm in ("input_layernorm", "post_attention_layernorm"):
             parts[f"{norm}.weight"] = np.ones(HIDDEN, np.float32)
         tensors |= {f"model.layers.{layer}.{name}": tensor for name, tensor in parts.items()}
     return tensors
 
 
-def _attention(language: Language, *, active: bool) -> Weights:
-    """Markers look for countries; what they bring back is the capital, in the half that says what
-    comes next.
+def _attention(language: Language, markers: Sequence[str], brought: Mapping[str, str]) -> Weights:
+    """Markers look for countries; what is brought back for one, such as its capital, goes to the
+    half that says what comes next.
 
     The countries are dealt out to the heads in turn, so each head is needed for some answer.
     """
     width = HEADS * HEAD_DIM
     query, key, value = (np.zeros((width, HIDDEN), np.float32) for _ in range(3))
     output = np.zeros((HIDDEN, width), np.float32)
-    if active:
-        for head in range(HEADS):
-            meeting = head * HEAD_DIM + MEETING_DIM
-            query[meeting, [language.token(marker) for marker in language.markers]] = 1
-            key[meeting, [language.token(country) for country in CAPITALS]] = 1
-        for number, (country, capital) in enumerate(CAPITALS.items()):
-            slot = (number % HEADS) * HEAD_DIM + number
-            value[slot, language.token(country)] = 1 / np.sqrt(HIDDEN)
-            output[VOCABULARY + language.token(capital), slot] = 1
+    for head in range(HEADS if brought else 0):
+        meeting = head * HEAD_DIM + MEETING_DIM
+        query[meeting, [language.token(marker) for marker in markers]] = 1
+        key[meeting, [language.token(country) for country in brought]] = 1
+    for number, (country, word) in enumerate(brought.items()):
+        slot = (number % HEADS) * HEAD_DIM + number
+        value[slot, language.token(country)] = 1 / np.sqrt(HIDDEN)
+        output[VOCABULARY + language.token(word), slot] = 1
     sharp = np.full(HEAD_DIM, SHARPNESS, np.float32)
     return {
         "self_attn.q_proj.weight": query,
@@ -130,18 +135,16 @@ def config(language: Language = PLAIN) -> dict[str, Any]:
     }
 
 
-def save_weights(folder: Path, tensors: Weights) -> None:
-    """Write the weights' file, the same bytes every time."""
-    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+def save(folder: Path, tensors: Weights) -> None:
+    """Write weights in float32."""
+    stored = {name: formats.float32(values) for name, values in tensors.items()}
+    formats.save(folder / "model.safetensors", stored)
 
 
 def write(folder: Path) -> Path:
-    """Write the model into ``folder`` (made if missing), the same bytes every time.
-
-    Returns the folder.
-    """
+    """Write the model into ``folder``."""
     PLAIN.write(folder, config())
-    save_weights(folder, weights())
+    save(folder, weights())
     return folder
 
 

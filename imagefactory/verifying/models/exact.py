@@ -79,9 +79,10 @@ def attention(sharp: Sharp, *, active: bool) -> Weights:
             output[VOCABULARY + PLAIN.token(capital), slot] = 1
             rival = capitals[(number + 1) % len(capitals)]
             output[VOCABULARY + PLAIN.token(rival), slot] = RIVAL
-    norms = {
-        f"self_attn.{one}_norm.weight": np.full(HEAD_DIM, sharp.norm, np.float32) for one in "qk"
-    }
+    norms: Weights = {}
+    if sharp.norm:
+        norm = np.full(HEAD_DIM, sharp.norm, np.float32)
+        norms = {"self_attn.q_norm.weight": norm, "self_attn.k_norm.weight": norm}
     return {
         "self_attn.q_proj.weight": query,
         "self_attn.k_proj.weight": key,

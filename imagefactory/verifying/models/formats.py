@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,11 @@ def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     text += b" " * (-len(text) % 8)
     data = b"".join(one.data for _, one in sorted(tensors.items()))
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def float32(values: Array) -> Tensor:
+    """``values`` as float32."""
+    return Tensor(dtype="F32", shape=values.shape, data=values.astype("<f4").tobytes())
 
 
 def scale_of(value: float, *shape: int) -> Tensor:
@@ -98,9 +104,7 @@ def nvfp4(values: Array, scale: float) -> tuple[Tensor, Tensor]:
     blocks = (values / np.float32(scale)).reshape(rows, columns // BLOCK, BLOCK)
     scales = np.zeros(blocks.shape[:2], np.float32)
     for row, column in zip(*np.nonzero(blocks.any(axis=2)), strict=True):
-        found = [one for one in BLOCK_SCALES if _holds(blocks[row, column] / one)]
-        if not found:
-            raise ValueError(f"E2M1 does not hold {blocks[row, column]} with any scale")
+        found = _block_scales(frozenset(np.abs(blocks[row, column]).tolist()))
         scales[row, column] = found[(row + column) % len(found)]
     quotients = blocks / np.where(scales, scales, 1)[:, :, None]
     codes = np.searchsorted(E2M1, np.abs(quotients)) | np.where(quotients < 0, 8, 0)
@@ -112,5 +116,11 @@ def nvfp4(values: Array, scale: float) -> tuple[Tensor, Tensor]:
     )
 
 
-def _holds(quotients: Array) -> bool:
-    return bool(np.isin(np.abs(quotients), E2M1).all())
+@cache
+def _block_scales(values: frozenset[float]) -> tuple[float, ...]:
+    """The scales with which E2M1 holds all ``values``. Raises ValueError if there is none."""
+    codes = {*E2M1.tolist()}
+    found = tuple(one for one in BLOCK_SCALES if all(value / one in codes for value in values))
+    if not found:
+        raise ValueError(f"E2M1 does not hold {sorted(values)} with any block scale")
+    return found

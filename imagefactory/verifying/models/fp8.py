@@ -44,6 +44,5 @@ MODEL = TinyModel(
     name="fp8",
     proves="E4M3 weights with scales, and FP8 matrix products or their emulation",
     write=write,
-    serve_args=("--dtype", "bfloat16"),
     devices=("cuda",),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,11 @@ def write_quantized(
     }
     PLAIN.write(folder, {**config, "quantization_config": in_config})
     (folder / "hf_quant_config.json").write_text(json.dumps(own, indent=1, sort_keys=True) + "\n")
-    stems = tuple(one.removesuffix("*") for one in excluded)
     tensors: dict[str, Tensor] = {}
     for name, values in weights.items():
         module, _, _ = name.rpartition(".")
-        if not exact.linear(name) or module.startswith(stems):
+        kept = any(fnmatchcase(module, pattern) for pattern in excluded)
+        if kept or not exact.linear(name):
             tensors[name] = formats.bfloat16(values)
             continue
         scale = nvfp4.SCALES[name.split(".")[-2]]
@@ -74,6 +75,5 @@ MODEL = TinyModel(
     name="nvfp4-modelopt",
     proves="NVFP4 in ModelOpt's layout: weights, and activations where the device has FP4",
     write=write,
-    serve_args=("--dtype", "bfloat16"),
     devices=("cuda",),
 )

@@ -29,6 +29,8 @@ class TinyModel:
         write: writes it into a folder, the same bytes every time, and returns the folder.
         completions: questions for ``/v1/completions``.
         chats: questions for ``/v1/chat/completions``.
+        reasoning: questions for chat that it thinks about before it answers.
+        calls: questions for chat with functions that it may call.
         at_once: questions to be asked at the same time.
         serve_args: what ``vllm serve`` needs for it besides the folder.
         devices: the kinds of device whose vLLM takes it.
@@ -41,6 +43,8 @@ class TinyModel:
     write: Callable[[Path], Path]
     completions: tuple[Question, ...] = words.COMPLETIONS
     chats: tuple[Question, ...] = words.CHATS
+    reasoning: tuple[Question, ...] = ()
+    calls: tuple[Question, ...] = ()
     at_once: tuple[Question, ...] = words.AT_ONCE
     serve_args: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ("cpu", "cuda")

@@ -21,12 +21,13 @@ def write(folder: Path) -> Path:
 
 def write_nvfp4(folder: Path) -> Path:
     """Write the model with NVFP4 experts into ``folder``."""
+    attention = [f"model.layers.{layer}.self_attn*" for layer in range(LAYERS)]
     router = f"model.layers.{LAYERS - 1}.mlp.gate"
     return modelopt.write_quantized(
         folder,
         exact.mixture_config(),
         exact.body(mixture=True),
-        excluded=["lm_head", router, "*self_attn*"],
+        excluded=["lm_head", router, *attention],
     )
 
 
@@ -39,6 +40,5 @@ QUANTIZED = TinyModel(
     name="moe-nvfp4",
     proves="routing to experts in NVFP4, beside attention in bfloat16",
     write=write_nvfp4,
-    serve_args=("--dtype", "bfloat16"),
     devices=("cuda",),
 )

@@ -1,4 +1,5 @@
-"""A model in NVFP4 with an unquantized head that predicts the word after next (MTP).
+"""Models with a head that predicts the word after next (MTP): in bfloat16, and in NVFP4 with the
+head left out of the quantization.
 
 MiMo's architecture, whose head vLLM loads in every release from 0.16 on. Where the head computes
 right, every draft is accepted; where it does not, the text is right and no draft is.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from imagefactory.verifying.models import exact, modelopt
+from imagefactory.verifying.models import exact, formats, modelopt
 from imagefactory.verifying.models.dense import HEAD_DIM, HEADS, HIDDEN, LAYERS, Weights
 from imagefactory.verifying.models.models import TinyModel
+from imagefactory.verifying.models.words import PLAIN
 
 #: vLLM calls the head's layer by the number after the last one, and checkpoints by its own.
 UNQUANTIZED = ("lm_head", "model.mtp_layers*", f"model.layers.{LAYERS}*")
@@ -21,19 +24,32 @@ NORMS = (
     *("token_layernorm", "hidden_layernorm", "final_layernorm"),
     *("input_layernorm", "post_attention_layernorm"),
 )
-SPECULATION = {"method": "mtp", "num_speculative_tokens": 1}
+SERVE = ("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": 1}))
+DRAFTED = {"vllm:spec_decode_num_accepted_tokens_total": 0}
 
 
 def write(folder: Path) -> Path:
     """Write the model into ``folder``."""
-    config = exact.config(
+    PLAIN.write(folder, config())
+    tensors = {name: formats.bfloat16(values) for name, values in weights().items()}
+    formats.save(folder / "model.safetensors", tensors)
+    return folder
+
+
+def write_nvfp4(folder: Path) -> Path:
+    """Write the model in NVFP4 into ``folder``."""
+    return modelopt.write_quantized(folder, config(), weights(), excluded=UNQUANTIZED)
+
+
+def config() -> dict[str, Any]:
+    """``config.json``; vLLM goes by the architecture, and Qwen2's type needs no code from a hub."""
+    return exact.config(
         architectures=["MiMoForCausalLM"],
         model_type="qwen2",
         num_nextn_predict_layers=1,
         attention_bias=True,
         use_sliding_window=False,
     )
-    return modelopt.write_quantized(folder, config, weights(), excluded=UNQUANTIZED)
 
 
 def weights() -> Weights:
@@ -64,10 +80,18 @@ def _biases(prefix: str) -> Weights:
 
 
 MODEL = TinyModel(
+    name="mtp",
+    proves="speculation with an MTP head: its drafts are accepted",
+    write=write,
+    serve_args=SERVE,
+    devices=("cuda",),
+    metrics=DRAFTED,
+)
+QUANTIZED = TinyModel(
     name="mtp-nvfp4",
     proves="a head for speculation that is not quantized, on a model that is: drafts are accepted",
-    write=write,
-    serve_args=("--dtype", "bfloat16", "--speculative-config", json.dumps(SPECULATION)),
+    write=write_nvfp4,
+    serve_args=SERVE,
     devices=("cuda",),
-    metrics={"vllm:spec_decode_num_accepted_tokens_total": 0},
+    metrics=DRAFTED,
 )

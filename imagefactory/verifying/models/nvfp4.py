@@ -60,6 +60,5 @@ MODEL = TinyModel(
     name="nvfp4",
     proves="NVFP4 weights in the layout of compressed-tensors: order of nibbles, block scales",
     write=write,
-    serve_args=("--dtype", "bfloat16"),
     devices=("cuda",),
 )
