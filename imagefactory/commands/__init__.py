@@ -14,6 +14,7 @@ COMMANDS = (
     "render",
     "build",
     "verify",
+    "key",
     "push",
     "promote",
     "rollback",

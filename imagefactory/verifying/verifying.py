@@ -21,7 +21,15 @@ from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo, owner
-from imagefactory.verifying import compiling, leftovers, modes, probe, reports, server
+from imagefactory.verifying import (
+    circumstances,
+    compiling,
+    leftovers,
+    modes,
+    probe,
+    reports,
+    server,
+)
 from imagefactory.verifying.check_registry import judge, reached
 from imagefactory.verifying.client import PYTHON
 from imagefactory.verifying.outside.judged import Judged
@@ -100,6 +108,7 @@ def verify(
         version=__version__,
         unproven=tuple(subject.label("unproven").split()),
         level=reached(results),
+        **circumstances.of(subject, engine),
     )
 
 

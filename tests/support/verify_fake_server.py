@@ -235,6 +235,10 @@ class FakeEngine(Engine):
         self.container = FakeContainer(self.behaviour)
         self.started: dict[str, Any] = {}
 
+    @property
+    def version(self) -> tuple[str, str]:
+        return "27.5.1", ""
+
     def start(self, image: str, argv: Sequence[str], **options: Any) -> FakeContainer:
         self.started = {"image": image, "argv": argv, **options}
         (mount,) = options["mounts"]
