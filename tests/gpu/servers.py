@@ -1,23 +1,24 @@
 """Serves tiny models with the vLLM of some Python, and asks them; no container is needed.
 
-``python servers.py --json`` runs in the Python that has vLLM, with numpy, safetensors and
+``python servers.py`` prints what it saw as JSON. It runs in the Python that has vLLM, with numpy, safetensors and
 packaging; the folder of imagefactory has to be on PYTHONPATH.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -26,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu.spoilt_models import FAULTS, spoil
-
-from imagefactory.verifying.client import FIRST, Answer, Client
+from imagefactory.verifying import asking
+from imagefactory.verifying.answers import Answer
+from imagefactory.verifying.client import Client
 from imagefactory.verifying.models import models
 from imagefactory.verifying.models.models import TinyModel
 
@@ -44,8 +46,15 @@ ENVIRONMENT = {
     # else it is compiled at the start
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
+#: Options that a model needs on every GPU: without, FlashInfer compiles CUTLASS's grouped products,
+#: which took more than eight minutes.
+MORE: Mapping[str, tuple[str, ...]] = {"moe": ("--moe-backend", "triton")}
 #: Seconds: for the start, the first answer, for which kernels are compiled, later ones, the end.
-START, FIRST_ANSWER, ANSWER, STOP = 420.0, 240.0, 60.0, 60.0
+START, FIRST_ANSWER, ANSWER, STOP = 240.0, 120.0, 60.0, 30.0
+#: Lines of a log that say nothing about the server: one for each request, and for each route.
+ACCESS = re.compile(r'"(GET|POST) /|Route: /')
+#: Characters of a line that are kept.
+LINE = 400
 #: Tokens that are asked for at once when the speed is measured.
 STREAMS, TOKENS = 8, 128
 
@@ -56,7 +65,6 @@ class Job:
 
     model: TinyModel
     spoil: str = ""
-    arguments: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -78,7 +86,7 @@ class Server:
         program = "import sys; from vllm.entrypoints.cli.main import main; sys.exit(main())"
         words = ("serve", str(written), "--host", "127.0.0.1", "--port", str(self.port))
         named = ("--served-model-name", job.model.name)
-        options = (*ARGUMENTS, *job.model.serve_args, *job.arguments)
+        options = (*ARGUMENTS, *job.model.serve_args, *MORE.get(job.model.name, ()))
         self.words = [*words, *named, *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -136,7 +144,9 @@ class Server:
         body = {
             "model": self.job.model.name,
             "prompt": self.job.model.completions[0].prompt,
-            **{"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True},
+            "temperature": 0,
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
         }
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER)
@@ -176,48 +186,35 @@ def observe(job: Job, folder: Path, logs: Path) -> dict[str, Any]:
         seen["fault"] = server.wait()
         seen["start_seconds"] = round(time.monotonic() - began, 1)
         if not seen["fault"]:
-            asked = _answers(server)
-            seen["answers"] = [asdict(one) for one in asked]
-            right = all(one.right for one in asked)
+            with closing(server.client(FIRST_ANSWER)) as client:
+                connect = functools.partial(server.client, ANSWER)
+                asked = asking.everything(job.model, connect, client=client, seconds=ANSWER)
+            seen["answers"] = [_plain(one) for one in asked.answers]
+            seen["refusals"] = [asdict(one) for one in asked.refusals]
+            right = all(one.right for one in asked.answers)
             seen["tokens_per_second"] = server.speed() if right else 0.0
+            seen["limits"] = dict(job.model.metrics)
             seen["metrics"] = server.counters()
     finally:
         stopping = time.monotonic()
         seen["exit_code"] = server.stop()
         seen["stop_seconds"] = round(time.monotonic() - stopping, 1)
     seen["seconds"] = round(time.monotonic() - began, 1)
-    seen["log"] = server.log.read_text(errors="replace").splitlines()
+    useful = not job.spoil or seen["fault"]
+    seen["log"] = [line[:LINE] for line in _lines(server.log) if not ACCESS.search(line)]
+    seen["log"] = seen["log"] if useful else []
     return seen
 
 
-def _answers(server: Server) -> tuple[Answer, ...]:
-    """The answers to all questions, to many at once, and to all again."""
-    model = server.job.model
-    with closing(server.client(FIRST_ANSWER)) as client:
-        first = _all(client, model, FIRST)
-    if not all(answer.right for answer in first):
-        return first
-    ready = threading.Barrier(len(model.at_once))
-
-    def ask(number: int) -> Answer:
-        with closing(server.client(ANSWER)) as client:
-            client.healthy()
-            ready.wait(ANSWER)
-            when = f"asked with {len(model.at_once) - 1} others"
-            return client.ask("completion", model.at_once[number], when=when)
-
-    with ThreadPoolExecutor(len(model.at_once)) as pool:
-        together = tuple(pool.map(ask, range(len(model.at_once))))
-    with closing(server.client(ANSWER)) as client:
-        return (*first, *together, *_all(client, model, "asked again"))
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()
 
 
-def _all(client: Client, model: TinyModel, when: str) -> tuple[Answer, ...]:
-    return (
-        *(client.ask("completion", question, when=when) for question in model.completions),
-        *(client.ask("chat", question, when=when) for question in model.chats),
-        *(client.ask("stream", question, when=when) for question in model.chats),
-    )
+def _plain(answer: Answer) -> dict[str, Any]:
+    """What of an answer is recorded: all that it is judged by."""
+    question = {name: getattr(answer.question, name) for name in ("prompt", "answer", "finish")}
+    fields = ("kind", "status", "text", "seconds", "when", "finish", "logprobs")
+    return {**{name: getattr(answer, name) for name in fields}, "question": question}
 
 
 def _free_port() -> int:
@@ -242,17 +239,22 @@ def spoils_of(model: TinyModel) -> Iterator[str]:
                 yield fault
 
 
-def run(todo: Sequence[Job], logs: Path, *, parallel: int) -> Mapping[str, Any]:
+def run(todo: Sequence[Job], logs: Path, *, parallel: int) -> dict[str, Any]:
     """Observe all jobs, several at a time: most of a start is spent on the CPU."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(parallel) as pool:
-        one: Callable[[Job], dict[str, Any]] = lambda job: observe(job, Path(folder), logs)  # noqa: E731
+
+        def one(job: Job) -> dict[str, Any]:
+            seen = observe(job, Path(folder), logs)
+            said = seen["fault"] or f"{len(seen['answers'])} answers"
+            print(f"{job.name}: {said}, {seen['seconds']} s", file=sys.stderr, flush=True)  # noqa: T201
+            return seen
+
         return dict(zip((job.name for job in todo), pool.map(one, todo), strict=True))
 
 
 def main() -> int:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print what was observed, as JSON")
     parser.add_argument("--only", action="append", default=[], metavar="MODEL[:FAULT]")
     parser.add_argument("--logs", type=Path, help="keep the logs in this folder")
     parser.add_argument("--parallel", type=int, default=3, help="servers at the same time")
@@ -269,13 +271,7 @@ def main() -> int:
     seen = run(todo, logs, parallel=options.parallel)
     seconds = round(time.monotonic() - began, 1)
     made = {"vllm": version, "parallel": options.parallel, "seconds": seconds, "servers": seen}
-    if options.json:
-        print(json.dumps(made))  # noqa: T201
-    else:
-        for name, one in seen.items():
-            wrong = [a for a in one["answers"] if a["text"].split() != list(a["question"]["answer"])]
-            said = one["fault"] or (f"{len(wrong)} wrong" if wrong else "right")
-            print(f"{name}: {said}, {one['start_seconds']} s")  # noqa: T201
+    print(json.dumps(made))  # noqa: T201
     return 0
 
 

@@ -47,7 +47,7 @@ def load(path: Path) -> ModuleType:
 def all_probes() -> dict[str, tuple[Any, tuple[str, ...]]]:
     """Every probe with the faults that may be planted in it, by name."""
     found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-    for path in sorted(HERE.glob("probes/*.py")):
+    for path in sorted(HERE.glob("probes/[!_]*.py")):
         module = load(path)
         for name, function in module.PROBES.items():
             found[name] = function, module.FAULTS[name]

@@ -17,15 +17,15 @@ def identity(torch: Any, plant: str) -> dict[str, Any]:
     driver = ctypes.CDLL("libcuda.so.1")
     number = ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(number))
-    supported, runtime = number.value, torch.version.cuda
+    supported = [number.value // 1000, number.value // 10 % 100]
     ones = torch.ones(1000, device="cuda")
     return {
         "name": properties.name,
         "capability": [properties.major, properties.minor],
         "multiprocessors": properties.multi_processor_count,
         "driver": _kernel_driver(),
-        "driver_cuda": [1, 0] if plant == "old-driver" else [supported // 1000, supported // 10 % 100],
-        "runtime_cuda": [int(part) for part in runtime.split(".")[:2]],
+        "driver_cuda": [1, 0] if plant == "old-driver" else supported,
+        "runtime_cuda": [int(part) for part in torch.version.cuda.split(".")[:2]],
         "forward_compatible": _compat_library(),
         "archs": ["sm_20"] if plant == "wrong-arch" else torch.cuda.get_arch_list(),
         "sum": float((ones + ones).sum()),
