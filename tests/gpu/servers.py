@@ -52,9 +52,9 @@ MORE: Mapping[str, tuple[str, ...]] = {"moe": ("--moe-backend", "triton")}
 #: Seconds: for the start, the first answer, for which kernels are compiled, later ones, the end.
 START, FIRST_ANSWER, ANSWER, STOP = 240.0, 120.0, 60.0, 30.0
 #: Lines of a log that say nothing about the server: one for each request, and for each route.
-ACCESS = re.compile(r'"(GET|POST) /|Route: /')
+ACCESS = re.compile(r'"(GET|POST) /|Route: /|pid=\d+\)   |pid=\d+\) *$')
 #: Characters of a line that are kept.
-LINE = 400
+LINE = 300
 #: Tokens that are asked for at once when the speed is measured.
 STREAMS, TOKENS = 8, 128
 
