@@ -64,7 +64,7 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", made["device"].lower()).strip("-")
     path = options.folder / f"{name}-{made['made']}.json"
-    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(made, separators=(",", ":")) + "\n", encoding="utf-8")
     rows = list(records.rows(made))
     for row in rows:
         mark = "ok" if row.good else "WRONG"

@@ -24,4 +24,7 @@ ORDER = (
     "labels",
     "image",
     "server",
+    "gpu",
 )
+#: Themes that judge what was read of the image, and run nothing of it.
+STATIC = ("labels", "image")
