@@ -15,7 +15,7 @@ Bytes = NDArray[np.uint8]
 
 def swap_nibbles(name: str, kind: str, data: Bytes) -> Bytes:
     """The two E2M1 values of each byte change places."""
-    return data >> 4 | data << 4 if kind == "U8" else data
+    return (data >> 4 | data << 4).astype(np.uint8) if kind == "U8" else data
 
 
 def shift_scales(name: str, kind: str, data: Bytes) -> Bytes:
@@ -26,7 +26,8 @@ def shift_scales(name: str, kind: str, data: Bytes) -> Bytes:
 
 def negate_weights(name: str, kind: str, data: Bytes) -> Bytes:
     """FP8 weights change their signs."""
-    return data ^ 0x80 if kind == "F8_E4M3" and name.endswith("proj.weight") else data
+    weights = kind == "F8_E4M3" and name.endswith("proj.weight")
+    return (data ^ 0x80).astype(np.uint8) if weights else data
 
 
 def rotate_experts(tensors: dict[str, Bytes]) -> dict[str, Bytes]:

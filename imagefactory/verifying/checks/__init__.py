@@ -24,6 +24,7 @@ ORDER = (
     "labels",
     "image",
     "server",
+    "logs",
     "gpu",
 )
 #: Themes that judge what was read of the image, and run nothing of it.

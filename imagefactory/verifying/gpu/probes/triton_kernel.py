@@ -15,8 +15,10 @@ except ImportError as error:
 else:
     MISSING = ""
 
-    @triton.jit
-    def row_sums(left, right, out, rows, columns, depth, masked: tl.constexpr, tile: tl.constexpr):
+    @triton.jit  # type: ignore[untyped-decorator]
+    def row_sums(  # type: ignore[no-untyped-def]
+        left, right, out, rows, columns, depth, masked: tl.constexpr, tile: tl.constexpr
+    ):
         """The sums of the rows of ``left @ right``, whose sizes need not fill tiles."""
         row = tl.program_id(0) * tile + tl.arange(0, tile)
         total = tl.zeros((tile,), tl.float32)
