@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-proofs test-e2e test-all check fmt engine down compiler clean
+.PHONY: help demo test test-unit test-programs test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift simulated-year schema bench bench-disk
 .PHONY: bench-dashboard browser faults kills test-faults mutants test-mutants
@@ -36,7 +36,7 @@ demo: engine ## build and verify the demo cell, and show the results
 	@command -v imagefactory >/dev/null || \
 	  echo "to call imagefactory by its name: source $(BIN)/activate"
 
-test: check test-unit test-faults test-mutants test-proofs test-e2e ## run all tests except the large ones
+test: check test-unit test-programs test-faults test-mutants test-proofs test-e2e ## run all tests except the large ones
 
 check: $(BIN)/imagefactory ## run ruff, mypy, and linters of the workflows
 	@PATH="$$PWD/$(BIN):$$PATH" actionlint
@@ -60,10 +60,13 @@ browser:
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
 	  || { echo "the tests need Chromium: install it" >&2; exit 3; }
 
+test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
+	@$(BIN)/pytest -n $$(nproc) -m 'not programs and not e2e' tests/unit imagefactory
+
 # one process more than there are cores, for some tests wait
 PARALLEL = $(BIN)/pytest -n $$(($$(nproc) + 1))
-test-unit: $(BIN)/imagefactory compiler ## run the unit tests, which need no engine
-	@$(PARALLEL) -m 'not e2e and not large' tests/unit imagefactory
+test-programs: $(BIN)/imagefactory compiler ## run the tests that start git, uv, Python or compilers
+	@$(PARALLEL) -m 'programs and not e2e' tests/unit imagefactory
 
 test-proofs: $(BIN)/imagefactory compiler ## test the proofs of patches on small sources
 	@$(PARALLEL) tests/proofs

@@ -6,11 +6,9 @@ one of a CI service, adds its night to those of others.
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +20,7 @@ from imagefactory.nightly import record
 from imagefactory.nightly.record import Record
 from imagefactory.settings import Settings
 from imagefactory.system import files
+from imagefactory.system.collection import without_collection
 
 #: The folders of a site with what its pages were made from.
 RECORDS, RECEIPTS = "records", "receipts"
@@ -49,7 +48,7 @@ def write(out: Path, records: Path, project: str, now: datetime, *, settings: Se
 
     Raises InputError if there are none, SetupError if the folder cannot be written.
     """
-    with _no_collection():
+    with without_collection():
         return _write(out, records, project, now, settings)
 
 
@@ -93,18 +92,6 @@ def _read(folders: Iterable[Path]) -> tuple[list[Record], tuple[Problem, ...]]:
     read = [record.read(path) for _, path in sorted(paths.items())]
     problems = tuple(one for one in read if isinstance(one, Problem))
     return [one for one in read if isinstance(one, Record)], problems
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Meanwhile nothing is freed: looking for cycles in a year of cells is a sixth of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _names(folder: Path) -> set[str]:

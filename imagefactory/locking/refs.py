@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -12,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
-from imagefactory.locking import clone, closure, gitref, wheelhouse
+from imagefactory.locking import clone, closure, gitref, tree_archives
 from imagefactory.locking.clone import Clone
 from imagefactory.locking.failures import Failures
 from imagefactory.locking.lock import Lock, Resolution
@@ -87,22 +86,20 @@ def _source(
     commits: Sequence[str],
     settings: Settings,
 ) -> LockedSource:
-    with tempfile.TemporaryDirectory(prefix="imagefactory-") as name:
-        part = Path(name) / f"{BUILT}-{merged[:12]}.tar"
+    def pack(archive: Path) -> None:
         if len(commits) > 1:
-            own.pack(merged, part)
+            own.pack(merged, archive)
         else:
-            gitref.pack(wanted.repository, merged, part)
-        sha = wheelhouse.sha_of(part)
-        wheelhouse.store(wheelhouse.path_of(sha, part.name, settings), part)
-        return LockedSource(
-            name=BUILT,
-            version=version,
-            filename=part.name,
-            sha256=sha,
-            size=part.stat().st_size,
-            url=f"git+{wanted.repository}@{'+'.join(commits)}",
-        )
+            gitref.pack(wanted.repository, merged, archive)
+
+    return tree_archives.lock(
+        BUILT,
+        version,
+        filename=f"{BUILT}-{merged[:12]}.tar",
+        address=f"{wanted.repository}@{'+'.join(commits)}",
+        pack=pack,
+        settings=settings,
+    )
 
 
 def _base(own: Clone, wanted: VllmRef) -> str:

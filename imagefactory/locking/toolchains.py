@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from imagefactory.errors import FactoryError, Problem, SetupError, fail
-from imagefactory.locking import closure, dependencies, gitref, indexes, resolve, wheelhouse
+from imagefactory.locking import closure, dependencies, gitref, indexes, resolve, tree_archives
 from imagefactory.locking.lock import Lock, LockedToolchain
 from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.locking.tags import BUILT, COMPILER_GLIBC, COMPILER_PYTHON
@@ -108,22 +107,15 @@ def lock_source(wanted: WantedSource, settings: Settings) -> LockedSource:
 
 def _commit(text: str, settings: Settings) -> LockedSource:
     origin = origins.of(text)
-    with (
-        ui.step(f"fetching {origin.address} at {origin.ref}"),
-        tempfile.TemporaryDirectory(prefix="imagefactory-") as tmp,
-    ):
+    with ui.step(f"fetching {origin.address} at {origin.ref}"):
         commit = gitref.commit_of(origin.address, origin.ref)
-        part = Path(tmp) / f"{PurePosixPath(origin.address).stem}-{commit[:12]}.tar"
-        gitref.pack(origin.address, commit, part)
-        sha = wheelhouse.sha_of(part)
-        wheelhouse.store(wheelhouse.path_of(sha, part.name, settings), part)
-        return LockedSource(
-            name=text,
-            version=commit,
-            filename=part.name,
-            sha256=sha,
-            size=part.stat().st_size,
-            url=f"git+{origin.address}@{commit}",
+        return tree_archives.lock(
+            text,
+            commit,
+            filename=f"{PurePosixPath(origin.address).stem}-{commit[:12]}.tar",
+            address=f"{origin.address}@{commit}",
+            pack=lambda archive: gitref.pack(origin.address, commit, archive),
+            settings=settings,
         )
 
 

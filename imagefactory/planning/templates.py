@@ -12,6 +12,7 @@ from jinja2.loaders import split_template_path
 
 from imagefactory.errors import FactoryError, InputError, fail
 from imagefactory.system import files
+from imagefactory.system.collection import without_collection
 
 #: Bytes of a template; the largest of ours has five thousand.
 LARGEST = 1_000_000
@@ -70,7 +71,8 @@ def render(env: jinja2.Environment, path: Path, values: Mapping[str, Any]) -> st
     Raises InputError with the file and line for whatever is wrong in it.
     """
     try:
-        text = env.get_template(path.name).render(**values)
+        with without_collection():  # a template that includes itself fills the stack
+            text = env.get_template(path.name).render(**values)
     except FactoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a template is code, and may raise anything

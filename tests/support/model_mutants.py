@@ -63,6 +63,18 @@ def _inverse(rows: Bytes) -> Bytes:
     return np.frombuffer(struct.pack("<f", 1 / scale), np.uint8)
 
 
+def _negative(rows: Bytes) -> Bytes:
+    """Of bfloat16."""
+    rows[:, 1::2] ^= 128
+    return rows
+
+
+def _regrouped(rows: Bytes) -> Bytes:
+    """Two heads with four parts each become four parts with two heads each."""
+    parts = rows.reshape(2, 4, -1, rows.shape[1])
+    return np.ascontiguousarray(parts.transpose(1, 0, 2, 3)).reshape(rows.shape)
+
+
 def halves_swapped(rows: Bytes) -> Bytes:
     """The two weights of each byte."""
     return (rows << 4 | rows >> 4).astype(np.uint8)
@@ -137,6 +149,24 @@ MUTANTS = (
         name="the router chooses the same experts for every word",
         models=("moe", "moe-nvfp4"),
         spoil=_tensors(lambda name: name.endswith("mlp.gate.weight"), lambda rows: rows * 0),
+    ),
+    Mutant(
+        name="the convolution passes on the word three places before",
+        models=("hybrid",),
+        spoil=_tensors(
+            lambda name: name.endswith("conv1d.weight"),
+            lambda rows: np.roll(rows, rows.shape[1] // 4, axis=1),
+        ),
+    ),
+    Mutant(
+        name="the state is hardly written to",
+        models=("hybrid",),
+        spoil=_tensors(lambda name: name.endswith("in_proj_ba.weight"), _negative),
+    ),
+    Mutant(
+        name="projections of heads are taken for heads of projections",
+        models=("hybrid",),
+        spoil=_tensors(lambda name: name.endswith("in_proj_qkvz.weight"), _regrouped),
     ),
     Mutant(
         name="the head takes the embedding for the hidden state",

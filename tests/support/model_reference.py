@@ -124,13 +124,16 @@ class Reference:
                 yield name, e2m1(one, raw[f"{name}_scale"], raw[f"{name}_scale_2"].item())
             elif f"{name}_scale" in raw:
                 yield name, one * raw[f"{name}_scale"]
-            elif name.endswith(("weight", "bias")):
+            elif "scale" not in name:
                 yield name, one
 
     @cached_property
     def layers(self) -> int:
         """The number of decoder layers, without those of a head."""
         return int(self.config["num_hidden_layers"])
+
+    def _norm(self, x: Array, name: str) -> Array:
+        return rms_norm(x, self.weights[f"{name}.weight"])
 
     def _rope(self, x: Array) -> Array:
         half = x.shape[1] // 2
@@ -139,22 +142,25 @@ class Reference:
         turned = (a * np.cos(turns) - b * np.sin(turns), b * np.cos(turns) + a * np.sin(turns))
         return np.concatenate(turned, axis=1).astype(np.float32)
 
+    def _attend(self, query: Array, key: Array, value: Array) -> Array:
+        mask = np.triu(np.full((len(query), len(query)), -np.inf, np.float32), 1)
+        scores = self._rope(query) @ self._rope(key).T / np.sqrt(query.shape[1]) + mask
+        return np.asarray(softmax(scores) @ value)
+
     def _attention(self, prefix: str, x: Array) -> Array:
         w, size = self.weights, self.config["head_dim"]
         q, k, v = (
             x @ w[f"{prefix}.{one}_proj.weight"].T + w.get(f"{prefix}.{one}_proj.bias", 0)
             for one in "qkv"
         )
-        mask = np.triu(np.full((len(x), len(x)), -np.inf, np.float32), 1)
         heads = []
         for head in range(self.heads):
             one = slice(head * size, (head + 1) * size)
             query, key = q[:, one], k[:, one]
             if f"{prefix}.q_norm.weight" in w:
-                query = rms_norm(query, w[f"{prefix}.q_norm.weight"])
-                key = rms_norm(key, w[f"{prefix}.k_norm.weight"])
-            scores = self._rope(query) @ self._rope(key).T / np.sqrt(size) + mask
-            heads.append(softmax(scores) @ v[:, one])
+                query = self._norm(query, f"{prefix}.q_norm")
+                key = self._norm(key, f"{prefix}.k_norm")
+            heads.append(self._attend(query, key, v[:, one]))
         return np.asarray(np.concatenate(heads, axis=1) @ w[f"{prefix}.o_proj.weight"].T)
 
     def _gated(self, prefix: str, x: Array) -> Array:
@@ -176,13 +182,9 @@ class Reference:
         return out
 
     def _layer(self, prefix: str, x: Array) -> Array:
-        w = self.weights
-        x = x + self._attention(
-            f"{prefix}.self_attn", rms_norm(x, w[f"{prefix}.input_layernorm.weight"])
-        )
-        return x + self._mlp(
-            f"{prefix}.mlp", rms_norm(x, w[f"{prefix}.post_attention_layernorm.weight"])
-        )
+        normed = self._norm(x, f"{prefix}.input_layernorm")
+        x = x + self._attention(f"{prefix}.self_attn", normed)
+        return x + self._mlp(f"{prefix}.mlp", self._norm(x, f"{prefix}.post_attention_layernorm"))
 
     def hidden(self, tokens: Sequence[int]) -> Array:
         """The state after the last layer, before the last norm."""
@@ -193,7 +195,7 @@ class Reference:
 
     def logits(self, tokens: Sequence[int]) -> Array:
         """Those after the last token."""
-        last = rms_norm(self.hidden(tokens)[-1], self.weights["model.norm.weight"])
+        last = self._norm(self.hidden(tokens)[-1], "model.norm")
         return np.asarray(last @ self.weights["lm_head.weight"].T)
 
     @np.errstate(all="ignore")

@@ -50,6 +50,8 @@ class Behaviour:
     log: str = "starting\nIllegal instruction\n"
     #: Answers that are right; those after them are garbage. None if all are.
     good_for: int | None = None
+    #: Questions that get an answer; those after them find that the server is gone. None if all do.
+    lives_for: int | None = None
     #: Requests at a time that are answered right. None if any number is.
     good_at_once: int | None = None
     #: Sent byte by byte with so many seconds between them, instead of an answer.
@@ -100,6 +102,9 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(behaviour.refusal, b'{"error": {"message": "this cannot be asked"}}')
             return
         behaviour.seen.append(body)
+        if behaviour.lives_for is not None and len(behaviour.seen) > behaviour.lives_for:
+            self.close_connection = True
+            return
         with self.server.lock:
             self.server.asking += 1
         if behaviour.hang:

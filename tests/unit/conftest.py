@@ -25,6 +25,18 @@ os.environ |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1")
 gc.set_threshold(50_000)  # by default, a tenth of the time goes into looking for cycles
 
 
+#: Whether the test that runs may start programs.
+_may_start = [True]
+
+
+def _refuse_programs(event: str, _: tuple[object, ...]) -> None:
+    if event == "subprocess.Popen" and not _may_start[0]:
+        pytest.fail("starts a program: mark the test with @pytest.mark.programs")
+
+
+sys.addaudithook(_refuse_programs)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()  # tests and modules stay: looking for cycles among them finds nothing
 
@@ -33,6 +45,13 @@ def pytest_collection_finish() -> None:
 def retries_do_not_wait() -> Iterator[None]:
     with stamina.set_testing(True, attempts=3, cap=True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def only_marked_tests_start_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    _may_start[0] = request.node.get_closest_marker("programs") is not None
+    yield
+    _may_start[0] = True
 
 
 @pytest.fixture(autouse=True)

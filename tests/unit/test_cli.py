@@ -113,6 +113,7 @@ def test_build_without_a_matrix_says_what_to_write(run: Run) -> None:
     assert "imagefactory build --matrix" in done.err
 
 
+@pytest.mark.programs
 def test_an_operating_system_error_is_a_clear_error_without_traceback(
     tmp_path: Path, run: Run
 ) -> None:
@@ -202,6 +203,7 @@ def test_errors_show_the_file_as_the_user_wrote_it_and_the_line(tmp_path: Path, 
     assert "[matrix-cuda-major]" in done.err
 
 
+@pytest.mark.programs
 def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields(run: Run) -> None:
     done = run("plan", "--json")
     assert done.code == 0, done.err
@@ -230,6 +232,7 @@ def test_init_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, run: Run) -
     assert "matrix.yaml exists already" in again.err
 
 
+@pytest.mark.programs
 def test_a_new_project_is_planned_and_rendered_with_the_stock_files(
     tmp_path: Path, run: Run
 ) -> None:
@@ -314,6 +317,7 @@ def unpackers_in_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_text(one.platform)
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("unpackers_in_cache")
 def test_render_prints_a_dockerfile_and_writes_a_bake_file(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -335,6 +339,7 @@ def test_render_prints_a_dockerfile_and_writes_a_bake_file(
     assert (tmp_path / "builder-trixie-arm64" / "uv").read_text() == "linux/arm64"
 
 
+@pytest.mark.programs
 def test_building_without_an_engine_is_a_setup_error(run: Run) -> None:
     done = run("build", "--matrix")
     assert done.code == 3

@@ -90,6 +90,7 @@ def test_an_index_opens_to_the_account_that_the_environment_has(
     assert using.account_for("https://elsewhere.example/simple") is None
 
 
+@pytest.mark.programs
 def test_a_lock_is_made_with_credentials_that_are_written_nowhere(
     tmp_path: Path,
     index: str,
@@ -128,6 +129,7 @@ def test_a_lock_is_made_with_credentials_that_are_written_nowhere(
     assert planted_in(texts) == []
 
 
+@pytest.mark.programs
 def test_a_build_gets_credentials_as_a_secret_and_no_file_or_argument_has_them(
     tmp_path: Path, index: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +181,7 @@ def test_in_a_build_the_secret_opens_the_index(
     assert planted_in({"out": str(capsys.readouterr())}) == []
 
 
+@pytest.mark.programs
 def test_the_keyring_is_asked_for_the_index_and_then_for_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

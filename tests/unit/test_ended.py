@@ -105,6 +105,7 @@ def test_with_json_a_bug_is_a_document_and_a_traceback(
     assert "s3cret-word" not in written.out + written.err
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("number", "code", "name"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
@@ -148,6 +149,7 @@ def test_what_the_terminal_cannot_encode_is_escaped(
     assert written.getvalue().startswith(rb"gb10* not \xe9\x1b[2J")
 
 
+@pytest.mark.programs
 def test_a_build_without_an_engine_is_one_document_and_logs_what_it_ran(
     tmp_path: Path, small: Run
 ) -> None:

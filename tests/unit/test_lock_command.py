@@ -18,6 +18,8 @@ from imagefactory.locking.lock import LockedBase
 from imagefactory.matrix.cell import Base
 from imagefactory.system.platforms import Platform
 
+pytestmark = pytest.mark.programs
+
 GOOD, BAD = "0.22.1", "0.33.0"
 
 

@@ -12,6 +12,8 @@ from support.project import project_matrix
 
 from imagefactory.matrix.select import select
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.mark.parametrize(
     ("machine", "platform"),

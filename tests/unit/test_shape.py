@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 from support import ROOT
 
 from imagefactory.commands import COMMANDS
@@ -185,20 +186,24 @@ for modules in {PURE!r}, {above!r}:
     return {name: set(new) for name, *new in map(str.split, done.out.splitlines())}
 
 
+@pytest.mark.programs
 def test_pure_modules_do_not_load_the_network_the_engine_or_the_terminal() -> None:
     assert {name for name in PURE if loaded()[name] & {*OUTSIDE}} == set()
     assert "imagefactory.system.engine" in loaded()["system.engine"]  # others would be found
 
 
+@pytest.mark.programs
 def test_the_build_command_does_not_load_heavy_libraries() -> None:
     heavy = {name: new & {*HEAVY} for name, new in loaded().items() if name not in PURE}
     assert {name: new for name, new in heavy.items() if new} == {"verifying.verifying": {"numpy"}}
 
 
+@pytest.mark.programs
 def test_an_engine_is_known_without_the_libraries_that_it_may_need() -> None:
     assert loaded()["system.engine"] & {*HEAVY} == set()
 
 
+@pytest.mark.programs
 def test_commands_are_loaded_only_when_they_are_called() -> None:
     called = {name: {n for n in new if ".commands." in n} for name, new in loaded().items()}
     assert called["cli"] == set()

@@ -19,6 +19,8 @@ from support import ROOT
 from imagefactory.examples import examples
 from imagefactory.examples.examples import Example
 
+pytestmark = pytest.mark.programs
+
 WORKFLOWS = ROOT / ".github" / "workflows"
 FROM_GITHUB = '{"url": "https://github.com/me/imagefactory", "vcs_info": {"commit_id": "%s"}}'
 #: Rule of a linter -> the workflow, what is replaced in it, and by what.

@@ -10,10 +10,9 @@ bytes on any machine. Layers are kept by what decides their content.
 
 from __future__ import annotations
 
-import gc
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.layers import MADE_BY
 from imagefactory.settings import Settings
 from imagefactory.system.archive import EPOCH
+from imagefactory.system.collection import without_collection
 
 #: Folder of the layers, below the cache folder, and of the layouts, below a project's contexts.
 LAYERS, LAYOUTS = "layers-made", "layouts"
@@ -57,7 +57,7 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
     kept = kept or settings.cache / LAYERS
     kept.mkdir(parents=True, exist_ok=True)
     below = bottom.make(plan.base, kept, settings)
-    with ExitStack() as opened, wheelhouse.Collection(settings) as files, _without_collection():
+    with ExitStack() as opened, wheelhouse.Collection(settings) as files, without_collection():
         try:
             above = Maker(plan, kept, files, opened).make()
         except zipfile.BadZipFile as error:
@@ -72,18 +72,6 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
         sources=f"{LAYOUT}{sources}@{layout.write(sources, [above.sources], platform)}",
         report=above.report,
     )
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """No garbage collection: it would visit the many objects of trees, which form no cycles."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def folders_of(plan: CellPlan) -> set[str]:

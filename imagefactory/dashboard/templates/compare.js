@@ -31,7 +31,8 @@ function changes(a, b) {
     const was = new Map(data.versions[old[2]]), is = new Map(data.versions[versions]);
     for (const axis of new Set([...is.keys(), ...was.keys()])) {
       const before = was.get(axis) ?? "none", after = is.get(axis) ?? "none";
-      if (was.size && is.size && before !== after) add("versions", `${axis} ${before} → ${after}`, name);
+      if (was.size && is.size && before !== after)
+        add("versions", `${axis} ${before} → ${after}`, name);
     }
     if (state === "green" && (differ(old[4], digest) || differ(old[5], key))) {
       add("images", "new image", name);

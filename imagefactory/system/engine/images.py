@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LOOK_UPS = 4
 #: Times that a push is tried.
 PUSHES = 3
+#: Times that images are listed while the engine removes parts of another one.
+LISTINGS = 5
+_BEING_REMOVED = re.compile(r"snapshot \S+ does not exist")
 #: Docker's client has lost its daemon, not the registry.
 _ENGINE_GONE = re.compile(r"docker daemon|docker\.sock|error during connect", re.IGNORECASE)
 #: Steps of a Dockerfile that make no layer.
@@ -89,10 +92,13 @@ class Images(Part):
     def names(self, repository: str) -> list[str]:
         """Every reference in ``repository``."""
         wanted = f"reference={repository}:*"
-        listed = self._docker.must(
-            "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter", wanted
-        )
-        return [name for name in listed.split() if not name.endswith(":<none>")]
+        argv = ("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter", wanted)
+        tries = 1
+        while not (done := self._docker.call(*argv)).ok:
+            if tries == LISTINGS or not _BEING_REMOVED.search(done.err):
+                raise failure("docker image ls", done.err or done.out)
+            tries += 1
+        return [name for name in done.out.split() if not name.endswith(":<none>")]
 
     def tag(self, source: str, target: str) -> None:
         """Give the image ``source`` the further name ``target``.

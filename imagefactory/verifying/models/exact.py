@@ -147,15 +147,15 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def mixture_config(**changes: Any) -> dict[str, Any]:
     """``config.json`` of a mixture of experts."""
-    return config(
-        architectures=["Qwen3MoeForCausalLM"],
-        model_type="qwen3_moe",
-        num_experts=EXPERTS,
-        num_experts_per_tok=CHOSEN,
-        moe_intermediate_size=UNITS,
-        norm_topk_prob=True,
-        decoder_sparse_step=1,
-        mlp_only_layers=list(range(LAYERS - 1)),
-        router_aux_loss_coef=0.0,
-        **changes,
-    )
+    mixture = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": CHOSEN,
+        "moe_intermediate_size": UNITS,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": list(range(LAYERS - 1)),
+        "router_aux_loss_coef": 0.0,
+    }
+    return config(**{**mixture, **changes})

@@ -42,10 +42,10 @@ def write_nvfp4(folder: Path) -> Path:
 
 
 def config() -> dict[str, Any]:
-    """``config.json``; vLLM goes by the architecture, and Qwen2's type needs no code from a hub."""
+    """``config.json``; vLLM goes by the architecture, and Qwen3's type needs no code from a hub."""
     return exact.config(
         architectures=["MiMoForCausalLM"],
-        model_type="qwen2",
+        model_type="qwen3",
         num_nextn_predict_layers=1,
         attention_bias=True,
         use_sliding_window=False,
@@ -84,7 +84,6 @@ MODEL = TinyModel(
     proves="speculation with an MTP head: its drafts are accepted",
     write=write,
     serve_args=SERVE,
-    devices=("cuda",),
     metrics=DRAFTED,
 )
 QUANTIZED = TinyModel(

@@ -32,12 +32,14 @@ def test_a_missing_program_is_a_clear_error() -> None:
         pass
 
 
+@pytest.mark.programs
 def test_a_program_that_does_not_end_is_a_clear_error() -> None:
     with pytest.raises(SetupError) as caught:
         shell.run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.5)
     assert caught.value.problems[0].code == "command-timeout"
 
 
+@pytest.mark.programs
 def test_a_streamed_program_is_gone_when_its_reader_leaves() -> None:
     began = time.monotonic()
     with shell.stream(

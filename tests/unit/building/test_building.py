@@ -25,6 +25,8 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.system.engine import Builder, Engine
 from imagefactory.system.platforms import Platform
 
+pytestmark = pytest.mark.programs
+
 FAKE = """\
 #!{python} -IS
 import json, pathlib, sys

@@ -157,6 +157,7 @@ def engine(docker: FakeDocker) -> Engine:
 NODE = "Name: {0}\nDriver: remote\nNodes:\nPlatforms: {1}\n"
 
 
+@pytest.mark.programs
 def test_one_of_several_builders_that_does_not_answer_is_left_out(
     engine: Engine, docker: FakeDocker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +171,7 @@ def test_one_of_several_builders_that_does_not_answer_is_left_out(
     assert "no builder b answers" in capsys.readouterr().err
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("names", [["a", "typo"], ["b"]])
 def test_a_builder_that_does_not_exist_is_an_error_and_so_is_none_that_answers(
     engine: Engine, docker: FakeDocker, names: list[str]

@@ -119,6 +119,7 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"command": f"{tmp_path}/nvcc -O3 {targets} -c a.cu -o a.o", "directory": str(tmp_path)}
 
 
+@pytest.mark.programs
 def test_a_unit_is_compiled_for_cmakes_targets_or_only_for_another_one(
     tmp_path: Path, entry: dict[str, str]
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_unit_is_compiled_for_cmakes_targets_or_only_for_another_one(
     assert argv.endswith("-gencode arch=compute_121a,code=sm_121a")
 
 
+@pytest.mark.programs
 def test_unreadable_machine_code_is_an_error_and_not_counted_as_none(
     tmp_path: Path, entry: dict[str, str]
 ) -> None:
@@ -144,12 +146,14 @@ def test_unreadable_machine_code_is_an_error_and_not_counted_as_none(
         compiler.compile_unit(entry, "csrc/a.cu", "sm_121a", "", tmp_path)
 
 
+@pytest.mark.programs
 def test_a_unit_that_fails_to_compile_reports_why(tmp_path: Path, entry: dict[str, str]) -> None:
     row = compiler.compile_unit(entry, "csrc/a.cu", "sm_121", "", tmp_path)
     assert "not supported" in row["error"]
     assert row["code"] == {}
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(not shutil.which("cmake"), reason="there is no cmake")
 def test_an_extension_that_installs_no_library_with_its_name_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,8 @@ from support import index
 from imagefactory.inbuild import install, layer
 from imagefactory.planning import context
 
+pytestmark = pytest.mark.programs
+
 
 def test_wheels_are_unpacked_once_by_the_real_uv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ def copied(folder: Path, steps: list[dict[str, str]]) -> Path:
     return folder / "proofs"
 
 
+@pytest.mark.programs
 def test_the_proofs_of_an_image_have_the_proofkit_next_to_them(tmp_path: Path) -> None:
     out = copied(tmp_path, [{"name": "vllm/one", "proof": "vllm/one/proof.py"}])
     assert (out / "proofkit.py").read_bytes() == Path(proofkit.__file__).read_bytes()

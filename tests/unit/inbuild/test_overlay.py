@@ -12,6 +12,8 @@ import pytest
 
 from imagefactory.inbuild import overlay
 
+pytestmark = pytest.mark.programs
+
 PROOF = """\
 import pathlib, sys
 text = (pathlib.Path(sys.argv[1]) / "{file}").read_text()

@@ -91,6 +91,7 @@ def test_symptoms_are_said_once_each_and_none_is_right() -> None:
     assert proofkit.verdict(iter([]), right="fine") == (proofkit.RIGHT, "fine")
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
@@ -107,11 +108,13 @@ def test_a_proof_ends_with_its_verdict_in_one_line(
     assert run(tmp_path, body) == (code, said)
 
 
+@pytest.mark.programs
 def test_the_tree_is_named_by_the_command_line_and_left_out_of_what_is_said(tmp_path: Path) -> None:
     body = "return proofkit.verdict([], f'{tree.is_absolute()} {tree}/vllm/a.py')"
     assert run(tmp_path, body, os.path.relpath(tmp_path)) == (0, "True vllm/a.py\n")
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("arguments", [("/", "/"), ("/nonexistent",)])
 def test_without_a_tree_nothing_is_claimed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     code, said = run(tmp_path, "return proofkit.verdict([], 'right')", *arguments)
@@ -261,12 +264,14 @@ def test_a_toolchain_is_where_the_variable_says_or_the_proof_is_inconclusive(
         proofkit.cuda_home()
 
 
+@pytest.mark.programs
 def test_a_command_ends_with_its_code_and_all_that_it_wrote(tmp_path: Path) -> None:
     program = "import os, sys; print(os.getcwd()); sys.stderr.write('no'); sys.exit(4)"
     found = proofkit.command([sys.executable, "-c", program], tmp_path)
     assert found == (4, f"{tmp_path}\nno")
 
 
+@pytest.mark.programs
 def test_nvcc_compiles_for_one_target_and_gives_the_ptx(
     tools: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from imagefactory.inbuild import manifest, patched
 from imagefactory.inbuild.layer import EPOCH, SITE
+
+pytestmark = pytest.mark.programs
 
 INSTALLED = SITE.format(python="3.13")
 PROOF = """\

@@ -54,6 +54,7 @@ def test_an_engine_that_fails_is_an_error() -> None:
         inspecting.look(OneImage(None, broken=True), "made:1")
 
 
+@pytest.mark.programs
 def test_what_docker_fails_to_copy_is_an_error(tmp_path: Path) -> None:
     docker = FakeDocker(tmp_path)
     docker.answer("create", err="Error response: no space left on device", code=1)

@@ -109,6 +109,7 @@ def test_a_plan_of_an_incomplete_lock_is_refused(tmp_path: Path) -> None:
     assert {problem.code for problem in caught.value.problems} == {"lock-incomplete"}
 
 
+@pytest.mark.programs
 def test_locking_records_what_wheels_require_and_adds_what_is_missing(
     tmp_path: Path, cells: tuple[Cell, ...]
 ) -> None:

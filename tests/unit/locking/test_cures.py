@@ -15,6 +15,8 @@ from imagefactory.locking import cures, locking
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import request_of
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[str]:

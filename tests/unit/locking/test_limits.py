@@ -49,6 +49,7 @@ def version(lock: Lock, name: str) -> str:
     return found.version
 
 
+@pytest.mark.programs
 def test_an_upgrade_moves_packages_as_far_as_policies_allow(tmp_path: Path, index: str) -> None:
     first = locked(matrix.load(write_matrix(tmp_path)), None, tmp_path, index)
     for number in LEAF:

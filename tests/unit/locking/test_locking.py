@@ -28,6 +28,8 @@ from imagefactory.settings import Settings
 from imagefactory.system import shell
 from imagefactory.system.platforms import Platform
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:

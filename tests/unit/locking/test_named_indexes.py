@@ -20,6 +20,8 @@ from imagefactory.matrix.matrix import Matrix
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system import shell
 
+pytestmark = pytest.mark.programs
+
 SECRET = "s3cret-word"
 ACCOUNT = {"UV_INDEX_CU130_USERNAME": "me", "UV_INDEX_CU130_PASSWORD": SECRET}
 INCLUDE = GOOD[GOOD.index("include:\n") : GOOD.index("exclude:")]

@@ -23,6 +23,8 @@ from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:

@@ -122,6 +122,7 @@ def test_it_is_for_the_python_and_platform_of_the_cell_and_records_overrides(
     assert found["tool"]["imagefactory"]["overrides"][0]["reason"] == "not used"
 
 
+@pytest.mark.programs
 def test_uv_installs_exactly_the_locked_wheels_from_it(
     tmp_path: Path, using: Settings, resolution: Resolution
 ) -> None:

@@ -30,6 +30,8 @@ from imagefactory.system.platforms import Platform
 from imagefactory.watching.assessing import leads
 from imagefactory.wheels import required
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Upstream:

@@ -173,6 +173,7 @@ def test_a_base_whose_digest_is_gone_is_not_locked_any_more(
     assert [str(one).partition(" (")[0] for one in again.failures] == ["base trixie"]
 
 
+@pytest.mark.programs
 def test_a_made_up_digest_blocks_only_its_own_cells(
     tmp_path: Path,
     registry: FakeRegistry,

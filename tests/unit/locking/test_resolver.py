@@ -20,6 +20,8 @@ from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
 
+pytestmark = pytest.mark.programs
+
 HERE = Location(file="matrix.yaml", line=1)
 
 

@@ -21,6 +21,8 @@ from imagefactory.patching import sources
 from imagefactory.planning import vllm_settings
 from imagefactory.settings import Settings
 
+pytestmark = pytest.mark.programs
+
 NAME = "vllm-0.22.1+stream-py3-none-any.whl"
 #: Declares a variable that no release of vLLM has.
 ENVS = 'environment_variables = {"VLLM_STREAM_LOADING": lambda: True}\n'

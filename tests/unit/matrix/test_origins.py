@@ -122,6 +122,7 @@ def members(path: Path) -> dict[str, tuple[int, int, str]]:
         }
 
 
+@pytest.mark.programs
 def test_a_tag_a_branch_and_a_commit_resolve_to_a_commit(repository: Path) -> None:
     url = f"file://{repository}"
     first, second = (
@@ -133,6 +134,7 @@ def test_a_tag_a_branch_and_a_commit_resolve_to_a_commit(repository: Path) -> No
     assert gitref.commit_of(url, second) == second
 
 
+@pytest.mark.programs
 def test_a_missing_ref_and_a_missing_repository_are_reported(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_missing_ref_and_a_missing_repository_are_reported(
     assert caught.value.problems[0].code == "git-failed"
 
 
+@pytest.mark.programs
 def test_the_tree_of_a_commit_is_packed_reproducibly_without_gits_own_files(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_the_tree_of_a_commit_is_packed_reproducibly_without_gits_own_files(
     }
 
 
+@pytest.mark.programs
 def test_submodules_are_packed_at_their_commit_and_a_missing_one_is_reported(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +209,7 @@ def cell_of(folder: Path, url: str) -> Cell:
     return matrix.load(path).cells[0]
 
 
+@pytest.mark.programs
 def test_a_ref_is_locked_as_its_commit_and_fetched_by_commit_later(
     repository: Path, tmp_path: Path
 ) -> None:

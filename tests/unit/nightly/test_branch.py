@@ -14,6 +14,8 @@ from imagefactory.nightly.values import State
 from imagefactory.system import shell
 from imagefactory.system.shell import Completed
 
+pytestmark = pytest.mark.programs
+
 #: What git does that changes something.
 CHANGING = ("add", "commit", "merge", "update-ref", "checkout")
 CHANGED = ["matrix.yaml", "nightly-report.md", "patches/vllm/mine/0.34.0.diff", "wheels.lock"]

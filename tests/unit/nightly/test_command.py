@@ -48,6 +48,7 @@ def run(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return run
 
 
+@pytest.mark.programs
 def test_the_report_is_printed_written_and_kept(world: World, run: Run) -> None:
     done = run("--report", "report.md")
     assert done.code == 0
@@ -57,6 +58,7 @@ def test_the_report_is_printed_written_and_kept(world: World, run: Run) -> None:
     assert kept.read_text() == done.out
 
 
+@pytest.mark.programs
 def test_json_has_the_state_the_cells_and_what_broke(world: World, run: Run) -> None:
     problem = Problem(code="registry-failed", what="cut off")
     world.fails["push", "gb10-0.34.0"] = SetupError(problem)

@@ -18,6 +18,8 @@ from imagefactory.nightly.report import markdown
 from imagefactory.nightly.values import Broken, Night, State
 from imagefactory.system import files, locks
 
+pytestmark = pytest.mark.programs
+
 GOLDEN = Path(__file__).parent / "golden"
 HUNK = "vllm/config.py:12: upstream and the patch changed the same lines\n    <<<<<<< patch"
 LOG = "#9 12.3 error: no space left on device\n#9 ERROR: exit code: 1"

@@ -106,6 +106,7 @@ def test_a_file_that_is_no_file_is_a_problem_too(tmp_path: Path) -> None:
         assert isinstance(record.read(path), Problem)
 
 
+@pytest.mark.programs
 def test_each_night_leaves_its_record_with_the_time_of_its_steps(tmp_path: Path) -> None:
     world = World(folder=tmp_path).start()
     world.fails["build", "gb10-0.34.0"] = SetupError(Problem(code="disk", what="full"))

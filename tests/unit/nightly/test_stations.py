@@ -80,6 +80,7 @@ def on_release(monkeypatch: pytest.MonkeyPatch, workspace: Workspace, version: s
     monkeypatch.setattr(workflows, "check_patches", check)
 
 
+@pytest.mark.programs
 def test_a_patch_that_drifted_is_ported_and_one_that_works_is_left_alone(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_patch_that_drifted_is_ported_and_one_that_works_is_left_alone(
     assert stations.port_drifted(workspace) == Done()
 
 
+@pytest.mark.programs
 def test_a_conflict_stops_the_cell_with_the_hunk_in_every_night_until_it_is_resolved(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

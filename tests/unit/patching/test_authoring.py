@@ -42,6 +42,7 @@ def _minor(version: object) -> int:
     return int(str(version).partition(".")[2])
 
 
+@pytest.mark.programs
 def test_a_new_patch_starts_from_a_work_tree_and_becomes_a_draft(
     tmp_path: Path, using: Settings
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_new_patch_starts_from_a_work_tree_and_becomes_a_draft(
     assert "+mine" in text
 
 
+@pytest.mark.programs
 def test_a_new_patch_can_come_from_a_tree_that_was_edited_elsewhere(
     tmp_path: Path, using: Settings
 ) -> None:

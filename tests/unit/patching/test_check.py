@@ -19,6 +19,8 @@ from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog, check, conflicts, sources
 from imagefactory.patching.measure import Bench
 
+pytestmark = pytest.mark.programs
+
 __all__ = ["index"]
 
 RED_WITHOUT = """\

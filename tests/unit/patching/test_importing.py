@@ -12,6 +12,8 @@ from imagefactory.inbuild import overlay
 from imagefactory.patching import catalog, importing
 from imagefactory.settings import Settings
 
+pytestmark = pytest.mark.programs
+
 __all__ = ["using"]
 
 

@@ -52,6 +52,7 @@ def imported(tmp_path: Path, using: Settings, text: str, **options: bool) -> imp
     return importing.import_diffs(str(path), tmp_path / "patches", using, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.programs
 def test_a_git_diff_loses_what_no_image_contains_and_it_is_named(
     tmp_path: Path, using: Settings
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_plain_diff_after_a_header_of_git_is_of_its_own_file(header: str) -> N
     assert (first.hunks, second.name, len(second.hunks)) == ((), "pkg/x.py", 9)
 
 
+@pytest.mark.programs
 def test_a_renamed_file_is_removed_and_added(tmp_path: Path, using: Settings) -> None:
     new = "--- /dev/null\n+++ b/pkg/new.py\n@@ -0,0 +1 @@\n+new\n"
     text = RENAME.format("pkg/z.py") + new
@@ -94,6 +96,7 @@ def test_a_renamed_file_is_removed_and_added(tmp_path: Path, using: Settings) ->
     ]
 
 
+@pytest.mark.programs
 def test_a_rename_that_applies_to_no_release_is_refused_with_the_best_one(
     tmp_path: Path, using: Settings
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_rename_that_applies_to_no_release_is_refused_with_the_best_one(
     assert worktree.unfinished(using) == []
 
 
+@pytest.mark.programs
 def test_the_commits_of_a_mailbox_are_applied_in_order(tmp_path: Path, using: Settings) -> None:
     second = "--- a/pkg/x.py\n+++ b/pkg/x.py\n@@ -3,3 +3,3 @@\n b\n-patched\n+patched twice\n d\n"
     text = "".join(
@@ -161,6 +165,7 @@ def test_what_is_too_much_to_read_is_refused(
         imported(tmp_path, using, CODE)
 
 
+@pytest.mark.programs
 def test_the_name_of_what_is_left_out_can_be_printed(tmp_path: Path, using: Settings) -> None:
     path = tmp_path / "x.diff"
     path.write_bytes(CODE.encode() + (GIT + PAGE).format("docs/\x1b[2J").encode() + ODD)
@@ -248,6 +253,7 @@ def forge(request: pytest.FixtureRequest) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.programs
 def test_an_unproven_pull_request_is_kept_with_its_address_and_hash(
     tmp_path: Path, using: Settings, forge: str
 ) -> None:
@@ -268,6 +274,7 @@ PARTLY = (
 )
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("forge", [PARTLY], indirect=True)
 def test_the_address_and_the_kind_survive_a_work_tree(
     tmp_path: Path, using: Settings, forge: str
@@ -331,6 +338,7 @@ def test_a_diff_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, fo
     assert refused(f"{forge}/200/vllm/pull/7").problems[0].code == "import-large"
 
 
+@pytest.mark.programs
 def test_the_diffs_that_a_script_fetches_are_named(tmp_path: Path, using: Settings) -> None:
     mod = tmp_path / "mods/fix"
     mod.mkdir(parents=True)

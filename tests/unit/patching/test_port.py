@@ -22,6 +22,8 @@ from imagefactory.patching.patch import Origin, Patch, State
 from imagefactory.patching.port import Ported
 from imagefactory.settings import Settings
 
+pytestmark = pytest.mark.programs
+
 ENTRY = """\
 # a comment that stays
 summary: s

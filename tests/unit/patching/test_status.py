@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
-from support import ROOT
 from support.machine import DOWN, settings
-from support.patches import DIFF, PATCH, make
-from support.project import stock_patches
+from support.patches import DIFF, make
 from support.sources import TREES, publish
 
 from imagefactory import stock
@@ -22,7 +19,7 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.inbuild import proofkit
 from imagefactory.locking import indexes
 from imagefactory.patching import catalog, sources, status
-from imagefactory.patching.measure import Bench, Measured
+from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch, State
 from imagefactory.system import ui
 
@@ -48,6 +45,7 @@ def patch(tmp_path: Path) -> Patch:
     return next(iter(catalog.load(tmp_path / "patches").values()))
 
 
+@pytest.mark.programs
 def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patch) -> None:
     using = settings(tmp_path, index)
     trees = [sources.fetch("vllm", version, using) for version in TREES]
@@ -65,6 +63,7 @@ def test_states_are_measured_per_release(tmp_path: Path, index: str, patch: Patc
     assert "| 0.22.1 | needed |" in page
 
 
+@pytest.mark.programs
 def test_a_release_without_a_diff_for_a_declared_reason_is_missing_it(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -85,6 +84,7 @@ def test_without_releases_nothing_is_measured(tmp_path: Path) -> None:
     assert status.measure([], [], Bench(settings(tmp_path))) == []
 
 
+@pytest.mark.programs
 def test_the_status_says_which_patches_are_the_projects_own(
     tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +106,7 @@ def test_the_status_says_which_patches_are_the_projects_own(
         assert any(line.startswith(name) and line.endswith(origin) for line in summary)
 
 
+@pytest.mark.programs
 def test_measuring_does_not_change_the_cached_sources(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -116,6 +117,7 @@ def test_measuring_does_not_change_the_cached_sources(
     assert sorted(path.name for path in tree.root.iterdir()) == [".source.json", "x.py"]
 
 
+@pytest.mark.programs
 def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -132,6 +134,7 @@ def test_results_are_cached_until_the_patch_the_proof_or_the_sources_change(
     assert row.state is State.BROKEN
 
 
+@pytest.mark.programs
 def test_results_are_cached_until_proofkit_changes(
     tmp_path: Path, index: str, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,69 +225,6 @@ def test_sources_that_do_not_have_the_hash_on_the_index_are_rejected(
     assert not (tmp_path / "cache/sources/vllm/0.22.1").exists()
 
 
-def rows_of(*states: str) -> list[Measured]:
-    return [
-        Measured(
-            project="vllm", patch="p", version=f"0.{n}", state=State(state), reason="", evidence=""
-        )
-        for n, state in enumerate(states)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("states", "text"),
-    [
-        (("needed", "needed", "obsolete", "obsolete"), "needed 0.0 - 0.1, obsolete since 0.2"),
-        (("obsolete", "obsolete"), "not needed in any of 0.0 - 0.1"),
-        (("needed",), "needed 0.0"),
-        (
-            ("n/a", "needed", "obsolete", "needed"),
-            "n/a 0.0, needed 0.1, obsolete 0.2, needed since 0.3",
-        ),
-    ],
-)
-def test_the_history_of_a_patch_is_given_as_ranges_of_releases(
-    states: tuple[str, ...], text: str
-) -> None:
-    assert status.history(rows_of(*states)) == text
-
-
-def test_the_kind_of_a_patch_is_given_where_it_is_no_fix(tmp_path: Path) -> None:
-    text = PATCH.replace("purpose: p", "kind: latent\n" + KINDS + "purpose: p")
-    make(tmp_path, text=text)
-    (patch,) = catalog.load(tmp_path / "patches").values()
-    rows = [
-        replace(row, version=f"0.{minor}", patch=patch.name)
-        for row, minor in zip(rows_of("needed", "needed", "obsolete"), (1, 2, 3), strict=True)
-    ]
-    assert status.history(rows, patch) == "needed (latent) 0.1, needed 0.2, obsolete since 0.3"
-    page = status.markdown(rows, [patch])
-    assert "| vllm/one | latent | static |" in page
-    assert "| 0.1 | needed (latent) |" in page
-    assert "On ==0.2 it is fix: a build emits it." in page
-
-
-KINDS = 'kinds:\n  - {versions: "==0.2", kind: fix, reason: a build emits it}\n'
-
-
-def test_a_point_release_is_shown_only_if_a_state_flips_inside_its_minor() -> None:
-    rows = [
-        replace(row, version=version)
-        for row, version in zip(
-            rows_of("needed", "obsolete", "obsolete", "obsolete", "obsolete"),
-            ("0.19.0", "0.19.1", "0.19.2", "0.20.0", "0.20.1"),
-            strict=True,
-        )
-    ]
-    assert [row.version for row in status.shown(rows)] == ["0.19.0", "0.19.2", "0.20.1"]
-    mixed = [
-        replace(row, project=project, version=version)
-        for project, version in (("vllm", "0.9.2"), ("vllm", "0.9.10"), ("flashinfer", "0.9.3"))
-        for row in rows[1:2]
-    ]
-    assert [row.version for row in status.shown(mixed)] == ["0.9.10", "0.9.3"]
-
-
 def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch: Patch) -> None:
     tree = sources.SourceTree(project="vllm", version="0.22.1", root=tmp_path, sha256="")
 
@@ -305,6 +245,7 @@ def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch:
         status.fetch([("vllm", "0.22.2")], source)
 
 
+@pytest.mark.programs
 def test_a_release_with_the_same_content_is_not_proven_again(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -319,6 +260,7 @@ def test_a_release_with_the_same_content_is_not_proven_again(
     assert trees[1].sha256[:12] in second.evidence
 
 
+@pytest.mark.programs
 def test_a_proof_that_only_an_installed_tree_confirms_leaves_a_declared_state(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:
@@ -347,35 +289,6 @@ def test_a_project_is_measured_at_the_releases_that_vllm_pins(tmp_path: Path) ->
     assert sources.pinned("vllm", trees) == []
 
 
-def test_the_published_page_is_in_step_with_the_catalogue() -> None:
-    page = (ROOT / "docs/patch-status.md").read_text()
-    patches = list(stock_patches().values())
-    assert status.markdown(published(page), patches) == page
-    assert max(len(line) for line in page.splitlines() if not line.startswith("|")) <= 100
-
-
-def published(page: str) -> list[Measured]:
-    """The measured rows of a status page, read back from its tables of releases."""
-    rows = []
-    for section in page.split("\n## ")[1:]:
-        project, _, text = section.partition("\n")
-        tables = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"]
-        heads = [number for number, cells in enumerate(tables) if cells[0] == "release"]
-        for version, *states in tables[heads[0] + 2 :] if heads else []:
-            for name, state in zip(tables[heads[0]][1:], states, strict=True):
-                rows.append(
-                    Measured(
-                        project=project,
-                        patch=f"{project}/{name}",
-                        version=version,
-                        state=State(state.partition(" (")[0]),
-                        reason="",
-                        evidence="",
-                    )
-                )
-    return rows
-
-
 SEARCHING = """\
 import pathlib, sys, proofkit
 if len(sys.argv) > 2:
@@ -387,6 +300,7 @@ raise SystemExit(0 if len(found) != 1 else 1)
 """
 
 
+@pytest.mark.programs
 def test_of_a_search_only_what_it_finds_counts_as_read(
     tmp_path: Path, index: str, patch: Patch
 ) -> None:

@@ -89,6 +89,7 @@ def test_what_is_no_secret_is_not_masked(word: str) -> None:
     ]
 
 
+@pytest.mark.programs
 def test_every_command_is_logged_in_full_with_its_time_and_how_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_every_command_is_logged_in_full_with_its_time_and_how_it_ended(
     assert len(shown) < 80
 
 
+@pytest.mark.programs
 def test_a_failing_command_is_shown_in_full_in_its_error(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "raise SystemExit(1)", str(tmp_path / ("x" * 90))]
     with pytest.raises(SetupError) as caught, shell.pipe(argv):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.mark.parametrize(
     ("owner", "gone"),

@@ -52,6 +52,7 @@ def helper(folder: Path, answer: str, code: int = 0) -> None:
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("of_one", [True, False])
 def test_a_credential_helper_is_asked(
     server: FakeRegistry,
@@ -72,6 +73,7 @@ def test_a_credential_helper_is_asked(
     assert (tmp_path / "asked").read_text() == f"get {server.address}\n"
 
 
+@pytest.mark.programs
 def test_a_helper_that_has_no_account_is_no_error_and_a_broken_one_is(
     server: FakeRegistry, ask: Registries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ import pytest
 from imagefactory.errors import SetupError
 from imagefactory.system import processes, shell
 
+pytestmark = pytest.mark.programs
+
 
 def until_gone(pid: int, seconds: float = 5.0) -> bool:
     """Whether the process ends in time."""

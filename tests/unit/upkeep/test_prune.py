@@ -195,6 +195,7 @@ def test_an_image_in_use_or_of_another_repository_keeps_nothing_else_from_being_
     assert forced.why == "--all was given"
 
 
+@pytest.mark.programs
 def test_what_killed_verifications_left_is_listed_and_removed(tmp_path: Path) -> None:
     docker = FakeDocker(tmp_path)
     machine, pid, started, since = owner.mine().rsplit("-", 3)
@@ -217,6 +218,7 @@ def test_what_killed_verifications_left_is_listed_and_removed(tmp_path: Path) ->
     assert "container rm --force --volumes c0ffee" in docker.calls
 
 
+@pytest.mark.programs
 def test_the_doctor_says_nothing_about_leftovers_if_there_are_none(tmp_path: Path) -> None:
     docker = FakeDocker(tmp_path)
     docker.answer("ps --all")

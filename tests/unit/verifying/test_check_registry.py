@@ -27,6 +27,10 @@ SERVER_CHECKS = {
     "server-completions",
     "server-chat",
     "server-stream",
+    "server-reasoning",
+    "server-calls",
+    "server-logprobs",
+    "server-refusals",
     "server-stops",
 }
 NEW_CHECK = '''
@@ -152,10 +156,11 @@ def test_checks_are_described_in_the_order_of_results() -> None:
 def test_results_come_in_the_order_of_the_themes() -> None:
     names = [entry.name for entry in check_registry.all_checks()]
     assert names[0] == "probe"
-    assert [name for name in names if name.startswith("server-")] == names[-7:]
+    assert [name for name in names if name.startswith("server-")] == names[-11:]
     assert check_registry.themes() == checks.ORDER
 
 
+@pytest.mark.programs
 def test_a_new_theme_folder_is_found_run_and_judged_without_touching_anything_else(
     plant: Plant, tmp_path: Path
 ) -> None:
@@ -171,6 +176,7 @@ def test_a_new_theme_folder_is_found_run_and_judged_without_touching_anything_el
     assert (result.outcome, result.detail) == (Outcome.FAIL, "the answer is 41")
 
 
+@pytest.mark.programs
 def test_a_new_theme_whose_probe_raises_fails_and_leaves_the_facts_of_others(
     plant: Plant, tmp_path: Path
 ) -> None:
@@ -185,6 +191,7 @@ def test_a_new_theme_whose_probe_raises_fails_and_leaves_the_facts_of_others(
     assert result.detail.endswith("(checks/planted/probe.py:4)")
 
 
+@pytest.mark.programs
 def test_a_theme_that_needs_facts_and_has_no_probe_fails(plant: Plant, tmp_path: Path) -> None:
     plant(NEW_CHECK.format(name="answer"))
     assert "planted" not in probe.sources()

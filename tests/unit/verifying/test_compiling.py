@@ -22,6 +22,8 @@ from imagefactory.settings import Settings, from_environment
 from imagefactory.system import platforms
 from imagefactory.verifying import compile_server, compiling, probe_imports
 
+pytestmark = pytest.mark.programs
+
 MAGIC = importlib.util.MAGIC_NUMBER
 
 

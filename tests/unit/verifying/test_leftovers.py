@@ -23,11 +23,13 @@ def dead() -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.programs
 def test_a_process_is_alive_as_long_as_it_runs() -> None:
     assert not owner.gone(owner.mine())
     assert owner.gone(dead())
 
 
+@pytest.mark.programs
 def test_a_zombie_has_ended() -> None:
     with subprocess.Popen(["true"]) as child:
         while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
@@ -49,6 +51,7 @@ def test_of_another_machine_only_what_is_a_day_old_has_ended() -> None:
     assert owner.gone(theirs, now=1_000_000 + 25 * 3600)
 
 
+@pytest.mark.programs
 def test_a_sweep_removes_what_is_orphaned_and_nothing_else(
     tmp_path: Path, docker: FakeDocker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,6 +74,7 @@ def test_a_sweep_removes_what_is_orphaned_and_nothing_else(
     ]
 
 
+@pytest.mark.programs
 def test_a_sweep_that_finds_nothing_says_nothing(
     tmp_path: Path, docker: FakeDocker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,8 @@ from support.image_tree import ImageTree
 
 from imagefactory.verifying import checks, probe, probe_core, probe_imports, verifying
 
+pytestmark = pytest.mark.programs
+
 GOOD = "def facts(context):\n    return {'manifest': dict(context.manifest)}\n"
 
 

@@ -197,6 +197,7 @@ def test_the_server_is_reached_through_an_isolated_program_in_the_container(
     }
 
 
+@pytest.mark.programs
 def test_the_relay_waits_for_the_server_and_passes_bytes_on_both_ways() -> None:
     with socket.socket() as served:
         served.bind(("127.0.0.1", 0))
@@ -236,13 +237,15 @@ STREAMED = {f"server-{name}" for name in ("stream", "reasoning", "calls")}
         ({"refusal": 200}, {"server-refusals"}, "max_tokens of -1: HTTP 200"),
         ({"refusal": 500}, {"server-refusals"}, "a temperature that is no number: HTTP 500"),
         ({"good_after_refusal": False}, TEXT, "asked again: HTTP 200, '!!!!!' and not"),
+        ({"lives_for": 0}, TEXT, "no response, 'RemoteDisconnected"),
+        ({"lives_for": 4}, TEXT - {"server-completions", "server-chat"}, "no call was asked for"),
+        ({"lives_for": 11}, {"server-completions"}, "asked with 7 others: no response"),
         ({"text": " "}, TEXT, "'' and not 'Paris .' (it is empty)"),
         ({"text": "!!!!!"}, TEXT, "'!!!!!' and not 'Paris .' (only '!', token 0"),
         ({"text": "of the of the of the of"}, TEXT, "(it repeats itself)"),
         ({"text": "Paris ."}, TEXT, "'Paris .' and not 'Rome .'"),
         ({"text": "Paris . !"}, TEXT, "'Paris . !' and not 'Paris .'"),
     ],
-    ids=str,
 )
 def test_an_answer_that_is_wrong_in_one_way_is_red_and_says_how(
     engine: FakeEngine, tmp_path: Path, broken: dict[str, Any], checks: set[str], says: str

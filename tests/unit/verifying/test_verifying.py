@@ -20,6 +20,8 @@ from imagefactory.verifying import probe, verifying
 from imagefactory.verifying.outside.judged import Finding, Judged
 from imagefactory.verifying.receipt import CheckResult, Outcome
 
+pytestmark = pytest.mark.programs
+
 BRIEF: dict[str, Any] = {"files_judged": True, "proofs": ()}
 REST = tuple(theme for theme in probe.sources() if theme != "compilers")
 
@@ -99,7 +101,8 @@ def test_a_server_that_answers_garbage_fails_the_image(
     cpu.behaviour.text = "!!!!!"
     receipt = verify(cpu, settings)
     assert not receipt.passed
-    assert outcomes(receipt, Outcome.FAIL) == {"server-completions", "server-chat", "server-stream"}
+    texts = ("completions", "chat", "stream", "reasoning", "calls")
+    assert outcomes(receipt, Outcome.FAIL) == {f"server-{name}" for name in texts}
 
 
 def reported(**changes: object) -> str:

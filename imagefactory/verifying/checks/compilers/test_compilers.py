@@ -82,6 +82,7 @@ def test_a_check_goes_red_for_its_fault_and_says_why(fault: Fault) -> None:
     assert fault.says in red(fault)
 
 
+@pytest.mark.programs
 def test_an_image_without_a_toolchain_has_nothing_to_check(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.manifest(toolchain=None)
@@ -113,6 +114,7 @@ def compilers(folder: Path, instruction: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.programs
 def test_compilers_are_run_for_the_first_architecture_and_their_code_is_searched_for_fp4(
     tmp_path: Path,
 ) -> None:
@@ -147,6 +149,7 @@ def test_the_host_s_half_is_left_out_where_the_files_are_judged_from_outside(
     assert compiled[1] == result
 
 
+@pytest.mark.programs
 def test_compilers_that_are_not_there_are_a_finding(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.manifest(toolchain={"nvidia-cuda-nvcc": "13.0.88"})

@@ -84,6 +84,7 @@ def test_a_check_goes_red_for_its_fault_and_says_why(fault: Fault) -> None:
     assert fault.says in red(fault)
 
 
+@pytest.mark.programs
 def test_missing_and_unused_files_and_dangling_links_are_named(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.distribution(
@@ -107,6 +108,7 @@ def test_missing_and_unused_files_and_dangling_links_are_named(tmp_path: Path) -
     assert contents["dangling"] == [str(image.site / "numpy" / "ptxas")]
 
 
+@pytest.mark.programs
 def test_a_dangling_link_in_the_compilers_folder_is_named(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     (tmp_path / "cuda").mkdir()
@@ -115,6 +117,7 @@ def test_a_dangling_link_in_the_compilers_folder_is_named(tmp_path: Path) -> Non
     assert found["dangling"] == [str(tmp_path / "cuda" / "lib64")]
 
 
+@pytest.mark.programs
 def test_what_other_probes_leave_behind_is_not_blamed_on_the_image(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.torch()

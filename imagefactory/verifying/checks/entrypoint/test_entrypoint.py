@@ -92,6 +92,7 @@ def test_ray_modes_pass_where_ray_is_installed_and_started() -> None:
     assert image.results()["entrypoint-modes"].outcome is Outcome.PASS
 
 
+@pytest.mark.programs
 def test_ray_is_found_where_it_is_installed(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.distribution("raydp", "1.0", {})

@@ -13,6 +13,8 @@ from support.verify_faults import Fault, red
 from imagefactory.locking.lock import Resolution
 from imagefactory.verifying.checks.extensions import probe
 
+pytestmark = pytest.mark.programs
+
 needs_no_driver = pytest.mark.skipif(
     probe.loads(probe.DRIVER), reason="this machine has a GPU driver"
 )

@@ -202,6 +202,7 @@ def test_a_file_that_a_patch_deletes_must_not_come_back() -> None:
     assert image.results()["patches-present"].outcome is Outcome.PASS
 
 
+@pytest.mark.programs
 def test_files_that_patches_touched_are_hashed_and_missing_ones_are_null(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.write("vllm/a.py", "patched")
@@ -222,6 +223,7 @@ def test_files_that_patches_touched_are_hashed_and_missing_ones_are_null(tmp_pat
     }
 
 
+@pytest.mark.programs
 def test_proofs_run_on_the_installed_tree_and_their_output_is_kept(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.manifest(patches=[{"name": "vllm/x", "files": {}}, {"name": "vllm/none", "files": {}}])
@@ -236,6 +238,7 @@ def test_proofs_run_on_the_installed_tree_and_their_output_is_kept(tmp_path: Pat
     assert "there is no" in missing["output"]
 
 
+@pytest.mark.programs
 def test_proofs_may_import_what_lies_beside_them(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.manifest(patches=[{"name": "vllm/x", "files": {}}])
@@ -245,6 +248,7 @@ def test_proofs_may_import_what_lies_beside_them(tmp_path: Path) -> None:
     assert (found["code"], found["output"]) == (0, "found")
 
 
+@pytest.mark.programs
 def test_a_proof_that_does_not_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_cuda_cell_whose_lock_says_cpu_by_mistake_is_not_saved_by_agreeing_lab
     assert image.results()["torch-identity"].outcome is Outcome.FAIL
 
 
+@pytest.mark.programs
 def test_torch_is_described_by_what_its_import_says(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.torch("2.11.0+cu130", "13.0")
@@ -153,6 +154,7 @@ def test_torch_is_described_by_what_its_import_says(tmp_path: Path) -> None:
     assert torch["arch_flags"] == ["sm_80", "sm_120"]
 
 
+@pytest.mark.programs
 def test_a_torch_that_cannot_be_imported_is_a_finding_and_not_an_error(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.write(
@@ -167,6 +169,7 @@ def test_a_torch_that_cannot_be_imported_is_a_finding_and_not_an_error(tmp_path:
     assert report["facts"]["extensions"]["loaded"] == []
 
 
+@pytest.mark.programs
 def test_what_torch_prints_does_not_hide_the_report(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.write(
@@ -176,6 +179,7 @@ def test_what_torch_prints_does_not_hide_the_report(tmp_path: Path) -> None:
     assert image.facts("torch")["version"] == "1"
 
 
+@pytest.mark.programs
 def test_files_of_torch_that_are_not_as_installed_are_named(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.torch()

@@ -116,6 +116,7 @@ def test_a_distribution_that_a_patch_adds_is_allowed_and_named() -> None:
     assert "vllm-extra by a patch" in result.detail
 
 
+@pytest.mark.programs
 def test_every_installed_distribution_is_listed_by_normalized_name(tmp_path: Path) -> None:
     image = ImageTree(tmp_path)
     image.distribution("Some_Thing.x", "1.0", {})

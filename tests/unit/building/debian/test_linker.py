@@ -58,6 +58,7 @@ def test_a_link_that_a_package_lacks_is_found() -> None:
     assert missing == {"usr/lib/x86_64-linux-gnu/libunlinked.so.2": "libunlinked.so.2.1"}
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(LDCONFIG is None, reason="this machine has no ldconfig")
 def test_ldconfig_reads_the_cache(tmp_path: Path) -> None:
     cache = linker.make(sample(), Platform.AMD64, libc_bin="2.41-12+deb13u4")

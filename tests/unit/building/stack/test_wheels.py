@@ -46,6 +46,7 @@ def installed(*paths: Path) -> dict[str, tuple[int, bytes]]:
         return {p: (one.mode, one.read()) for p, one in tree if one.kind is Kind.FILE}
 
 
+@pytest.mark.programs
 def test_a_wheel_installs_the_files_that_uv_installs(wheel: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "root/opt/venv"
     argv = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-index", "--no-deps"]

@@ -39,6 +39,7 @@ def code(debian: Debian, suite: str = "trixie", arch: str = "arm64") -> str:
     return caught.value.problems[0].code
 
 
+@pytest.mark.programs
 def test_a_suite_is_read_with_its_updates_and_its_security_updates(debian: Debian) -> None:
     found = archive.indexes("trixie", ["amd64", "arm64"], debian)
     assert [index.archive for index in found["arm64"]] == ["debian", "debian", "debian-security"]

@@ -9,6 +9,8 @@ from imagefactory.errors import SetupError
 from imagefactory.system.engine import Builder, Engine
 from imagefactory.system.platforms import Platform
 
+pytestmark = pytest.mark.programs
+
 # what `docker buildx inspect` writes of a builder with two nodes
 NODES = """\
 Name:          fleet

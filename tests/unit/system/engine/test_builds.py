@@ -10,6 +10,8 @@ from support.docker import FakeDocker
 from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine
 
+pytestmark = pytest.mark.programs
+
 FILE = Path("/build/docker-bake.json")
 
 

@@ -11,6 +11,8 @@ from support.docker import FakeDocker
 from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine
 
+pytestmark = pytest.mark.programs
+
 
 def answering(docker: FakeDocker) -> None:
     docker.answer("version", out="26.1.5 linux/amd64\n")

@@ -14,6 +14,8 @@ from support.docker import FakeDocker
 from imagefactory.errors import CheckFailedError, SetupError
 from imagefactory.system.engine import Engine, ImageInfo
 
+pytestmark = pytest.mark.programs
+
 DIGEST = "sha256:" + "a" * 64
 MISSING = "Error response from daemon: No such image: gone:1\n"
 DEAD = "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?\n"
@@ -130,6 +132,20 @@ def test_a_missing_client_is_the_machines_fault(docker: FakeDocker) -> None:
 def test_a_name_that_is_gone_already_is_no_error(engine: Engine, docker: FakeDocker) -> None:
     docker.answer("image rm --no-prune gone:1", err=MISSING, code=1)
     engine.untag("gone:1")
+
+
+@pytest.mark.parametrize(("failures", "listed"), [(4, True), (5, False)])
+def test_images_are_listed_again_while_the_engine_removes_one(
+    engine: Engine, docker: FakeDocker, failures: int, listed: bool
+) -> None:
+    gone = "Error response from daemon: snapshot sha256:89b1 does not exist: not found"
+    docker.answer("image ls", err=gone, code=1, times=failures)
+    docker.answer("image ls", out="made:1\n")
+    if listed:
+        assert engine.names("made") == ["made:1"]
+        return
+    with pytest.raises(SetupError, match="does not exist"):
+        engine.names("made")
 
 
 def test_names_without_a_tag_are_none(engine: Engine, docker: FakeDocker) -> None:

@@ -323,12 +323,14 @@ EXTRA = (
 )
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("spoilt", CHANGED, ids=str)
 def test_a_file_that_differs_from_its_source_is_named(image: WholeImage, spoilt: Spoilt) -> None:
     spoilt.spoil(image)
     assert spoilt.says in names(image.judged().changed)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("spoilt", EXTRA, ids=str)
 def test_a_file_that_nothing_explains_is_named(image: WholeImage, spoilt: Spoilt) -> None:
     spoilt.spoil(image)

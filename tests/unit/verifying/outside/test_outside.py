@@ -21,6 +21,8 @@ from imagefactory.verifying.outside import configured, layers, outside, patched,
 from imagefactory.verifying.outside.inventory import Wheels
 from imagefactory.verifying.outside.layers import DamagedError
 
+pytestmark = pytest.mark.programs
+
 MANIFEST = "opt/imagefactory/manifest.json"
 
 

@@ -15,6 +15,8 @@ from imagefactory.system import platforms
 from imagefactory.verifying.outside import outside, proving
 from imagefactory.verifying.outside.judged import Judged
 
+pytestmark = pytest.mark.programs
+
 
 def observed(own: WholeImage, engine: Saving) -> Judged:
     return outside.observe(engine, own.saved()[1], own.plan, own.settings)
