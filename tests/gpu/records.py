@@ -89,6 +89,13 @@ def _answer(one: Record) -> Answer:
     return Answer(**{**one, "question": question, "logprobs": tuple(one["logprobs"])})
 
 
+def page() -> str:
+    """docs/gpu.md: its text, with the table of every record."""
+    text = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
+    tables = "\n".join(f"### {name}\n\n{table(one)}" for name, one in load_all().items())
+    return text.replace("{records}\n", tables)
+
+
 def table(record: Record) -> str:
     """A record as Markdown."""
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())

@@ -18,8 +18,8 @@ from imagefactory.verifying import checks, probe
 from imagefactory.verifying.answers import Answer, Refusal
 from imagefactory.verifying.asking import MISUSES
 from imagefactory.verifying.check_registry import judge
-from imagefactory.verifying.models import words
 from imagefactory.verifying.gpu.running import GpuRun
+from imagefactory.verifying.models import words
 from imagefactory.verifying.modes import JSON_OPTION
 from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import CheckResult

@@ -121,7 +121,9 @@ class Containers(Part):
         Each of ``mounts`` is a file or folder of the engine's machine and the path where the
         container reads it; it cannot write there. Each of ``volumes`` is a named volume of the
         engine and the path where the container reads and writes it. A container that writes more
-        than ``most`` bytes is ended; ``gpus`` gives it all of the machine's. Raises SetupError ``command-timeout`` if it does not end
+        than ``most`` bytes is ended; ``gpus`` gives it all of the machine's.
+
+        Raises SetupError ``command-timeout`` if it does not end
         within ``timeout`` seconds, ``engine-failed`` if the engine fails to run it.
         """
         name = _new_name()
@@ -169,8 +171,10 @@ class Containers(Part):
     ) -> RunningContainer:
         """Start a container of ``image`` in the background, with a loopback network alone.
 
-        ``mounts`` and ``gpus`` are as for ``run``. Raises CheckFailedError ``container-start`` if the image
-        cannot be started, SetupError ``engine-failed`` if the engine fails to start it.
+        ``mounts`` and ``gpus`` are as for ``run``.
+
+        Raises CheckFailedError ``container-start`` if the image cannot be started, SetupError
+        ``engine-failed`` if the engine fails to start it.
         """
         name = _new_name()
         options = [

@@ -85,10 +85,12 @@ def test_what_a_gpu_lacks_is_excused_and_what_the_image_lacks_is_not() -> None:
     assert results["gpu-flashinfer"].required
 
 
-def test_unified_memory_is_told_by_the_kernel_where_nvidia_smi_says_nothing() -> None:
+def test_unified_memory_is_reported_by_the_kernel_where_nvidia_smi_says_nothing() -> None:
     image = Good()
     total = 128 << 30
-    facts("memory", integrated=True, cuda_total=total, meminfo_total=total, smi_total="[N/A]")(image)
+    facts("memory", integrated=True, cuda_total=total, meminfo_total=total, smi_total="[N/A]")(
+        image
+    )
     assert "nvidia-smi says [N/A]" in image.results()["gpu-memory"].detail
 
 
