@@ -97,7 +97,8 @@ class Registered:
             return Level.GPU
         if "server" in self.needs:
             return Level.SERVE
-        return Level.STATIC if self.theme in checks.STATIC else Level.IMPORT
+        inside = {"facts", "manifest"} & {*self.needs}
+        return Level.STATIC if self.theme in checks.STATIC and not inside else Level.IMPORT
 
     @property
     def may_lack_machine(self) -> bool:

@@ -18,7 +18,7 @@ from imagefactory.settings import Settings
 from imagefactory.system import platforms
 from imagefactory.verifying import probe, verifying
 from imagefactory.verifying.outside.judged import Finding, Judged
-from imagefactory.verifying.receipt import CheckResult, Outcome
+from imagefactory.verifying.receipt import CheckResult, Level, Outcome
 
 pytestmark = pytest.mark.programs
 
@@ -30,7 +30,9 @@ def test_a_good_cpu_image_gets_a_receipt_that_passes(
     cpu: StationEngine, settings: Settings
 ) -> None:
     receipt = verify(cpu, settings)
-    assert outcomes(receipt, Outcome.FAIL) == outcomes(receipt, Outcome.SKIP) == set()
+    assert outcomes(receipt, Outcome.FAIL) == set()
+    assert all(name.startswith("gpu-") for name in outcomes(receipt, Outcome.SKIP))
+    assert receipt.level is Level.SERVE
     assert receipt.passed
     assert (receipt.digest, receipt.cell, receipt.build_key) == (
         "sha256:" + "ab" * 32,
@@ -43,7 +45,9 @@ def test_a_good_cpu_image_gets_a_receipt_that_passes(
 def test_a_cuda_image_is_not_served_here(cuda: StationEngine, settings: Settings) -> None:
     receipt = verify(cuda, settings)
     assert cuda.started == {}
-    assert all(name.startswith("server-") for name in outcomes(receipt, Outcome.SKIP))
+    skipped = outcomes(receipt, Outcome.SKIP)
+    assert all(name.startswith(("server-", "gpu-")) for name in skipped)
+    assert receipt.level is Level.IMPORT
     assert receipt.passed
 
 
