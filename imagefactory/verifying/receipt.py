@@ -235,6 +235,20 @@ def _brief(text: str) -> str:
     return repr(text[:40])
 
 
+def below(receipts: Sequence[Receipt], level: Level) -> list[Problem]:
+    """A problem for every image that did not reach ``level`` although nothing failed."""
+    return [
+        Problem(
+            code="verify-level",
+            where=one.tag,
+            what=f"it was verified up to {one.level}, not up to {level}",
+            fix="look for checks that were skipped, and why",
+        )
+        for one in receipts
+        if one.passed and not one.level.includes(level)
+    ]
+
+
 def problems(receipts: Sequence[Receipt]) -> list[Problem]:
     """What keeps images from moving: a problem for every required check that did not pass."""
     return [

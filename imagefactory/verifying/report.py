@@ -28,7 +28,8 @@ def show(receipt: Receipt) -> None:
         outcome: sum(check.outcome is outcome for check in receipt.checks) for outcome in Outcome
     }
     counted = ", ".join(f"{counts[outcome]} {word}" for outcome, word in WORDS.items())
-    verdict = ("verified", "green") if receipt.passed else ("not verified", "red")
+    verified = f"verified ({receipt.level})"
+    verdict = (verified, "green") if receipt.passed else ("not verified", "red")
     ui.line(ui.styled(*verdict), f": {counted}")
     if receipt.unproven:
         noun = "patch" if len(receipt.unproven) == 1 else "patches"
