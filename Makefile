@@ -119,10 +119,11 @@ simulated-year: $(BIN)/imagefactory compiler ## replay a year of releases as nig
 	@$(BIN)/python benchmarks/simulated_year.py --markdown docs/simulated-year.md \
 	  $(if $(WORK),--folder '$(WORK)')
 
-SCHEMA := import json; from imagefactory.matrix.schema import json_schema
-schema: $(BIN)/imagefactory ## write docs/matrix.schema.json
-	@$(BIN)/python -c '$(SCHEMA); print(json.dumps(json_schema(), indent=2))' \
-	  >docs/matrix.schema.json
+SCHEMA = import json; from imagefactory.$(1) import json_schema; \
+  print(json.dumps(json_schema(), indent=2))
+schema: $(BIN)/imagefactory ## write docs/matrix.schema.json and docs/receipt.schema.json
+	@$(BIN)/python -c '$(call SCHEMA,matrix.schema)' >docs/matrix.schema.json
+	@$(BIN)/python -c '$(call SCHEMA,verifying.receipt)' >docs/receipt.schema.json
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .

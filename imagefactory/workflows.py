@@ -8,11 +8,13 @@ from datetime import datetime
 from pathlib import Path
 
 from imagefactory import opening, pipeline
+from imagefactory.auditing import auditing
+from imagefactory.auditing.auditing import Audit
 from imagefactory.building import bakefile, building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
-from imagefactory.errors import InputError, fail
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.locking import bases, locking
@@ -25,14 +27,18 @@ from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.publishing import moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
 from imagefactory.results import Exported, Rendered
+from imagefactory.system import reference
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
+from imagefactory.verifying import receipt_store
 from imagefactory.verifying.receipt import Requirement
+from imagefactory.verifying.receipt_store import Found
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
 from imagefactory.workspace import Workspace
@@ -81,6 +87,23 @@ def lock(
     if writes:
         opening.write_lock(workspace, renewed.lock)
     return renewed, writes
+
+
+def audit(
+    workspace: Workspace, selection: Sequence[str]
+) -> tuple[tuple[Audit, ...], tuple[Uncovered, ...]]:
+    """Judge the locked wheels of the selected cells; also returns the cells that are not locked."""
+    inputs = opening.read(workspace)
+    cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
+    return auditing.audit_cells(cells, inputs), uncovered
+
+
+def audit_locked(workspace: Workspace) -> tuple[Audit, ...]:
+    """Judge the cells that are locked, whatever is wrong with the others."""
+    inputs = opening.read(workspace)
+    unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
+    cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
+    return auditing.audit_cells(cells, inputs)
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
@@ -201,6 +224,32 @@ def history(workspace: Workspace, tag: str, repository: str | None, last: int | 
     return moving.history(found, tag, last)
 
 
+def find_receipt(workspace: Workspace, tag: str) -> Found:
+    """The receipt that says that an image passed, found here or in the image's registry.
+
+    Raises CheckFailedError if there is no such image or receipt.
+    """
+    from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
+
+    text = tag if reference.parse(tag).tag or reference.parse(tag).digest else f"{tag}:latest"
+    name, wanted = vouching.reference_of(text, "")
+    engine, receipts = opening.connect_if_any(workspace), opening.receipts(workspace)
+    local = engine.find_images([tag]).get(tag) if engine else None
+    if local:
+        image = vouching.of_engine(local, name)
+        found = [*vouching.own(image, receipts)]
+        if receipt_store.weightiest(found):
+            return vouching.judge(image, found, _needed, "verify")
+        wanted = local.digest
+    registries = engine.registries if engine else Registries()
+    there = vouching.read_image(registries, name, wanted)
+    if there is None:
+        what = f"{tag} has no receipt here, and {name} has no such image"
+        raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")
+    candidates = vouching.candidates(there, registries, receipts)
+    return vouching.judge(there, candidates, _needed, "verify")
+
+
 def survey_registry(
     workspace: Workspace, repository: str | None, keep: retention.Keep, now: datetime
 ) -> tuple[Repository, retention.Plan]:
@@ -220,7 +269,7 @@ def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> R
         name=name or declared.repository,
         registries=engine.registries if engine else Registries(),
         moving=declared.moving_tags,
-        receipts=workspace.settings.receipts,
+        receipts=opening.receipts(workspace),
         state=workspace.settings.state,
         needed=_needed,
     )

@@ -184,6 +184,10 @@ class FakeEngine(Engine):
             target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         ).start()
 
+    @property
+    def version(self) -> tuple[str, str]:
+        return "27.5.1", ""
+
     def start(self, image: str, argv: Sequence[str], **options: Any) -> FakeContainer:
         self.started = {"image": image, "argv": argv, **options}
         (mount,) = options["mounts"]

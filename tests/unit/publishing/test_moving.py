@@ -13,6 +13,7 @@ from support.promoting import (
     NOW,
     PATH,
     at,
+    attached,
     image,
     labels,
     moving,
@@ -23,13 +24,12 @@ from support.promoting import (
 from support.registry import FakeRegistry, fake_registry
 
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
-from imagefactory.publishing import ledger, tags, vouching
+from imagefactory.publishing import ledger, tags
 from imagefactory.publishing import moving as moves
 from imagefactory.publishing.ledger import Entry
 from imagefactory.publishing.moving import Repository, State
 from imagefactory.system import registry_writes
-from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.receipt import Level, Outcome
 
 OLD, NEW = labels("aaaaaaaa", vllm="0.32.0", day="2026-11-19"), labels("bbbbbbbb")
 
@@ -65,7 +65,8 @@ def test_a_tag_goes_to_a_verified_image_and_back_and_no_blob_moves(
     assert (again.moved, again.record) == (False, second.record)
     back = moves.rollback(own, "nightly", None, at(26))
     assert (back.digest, nightly(registry)) == (old, old)
-    assert not [line for line in registry.asked if "/blobs/uploads" in line]
+    sent = [line for line in registry.asked if "PUT" in line and "/blobs/uploads" in line]
+    assert len(sent) == 3, "two receipts, and what both have as their configuration"
 
     rows = moves.history(own, "nightly")
     assert [(row.number, row.state, row.digest, row.action) for row in rows] == [
@@ -119,13 +120,15 @@ def test_a_moving_tag_never_names_what_no_receipt_vouches_for(
         "promote-receipt": replace(good, build_key="other"),
     }
     for code, record in cases.items():
-        receipt.save(own.receipts, record)
+        own.receipts.save(record)
         assert refused() == code
-    receipt.save(own.receipts, replace(good, checks=(replace(good.checks[0], name="invented"),)))
+    own.receipts.save(replace(good, checks=(replace(good.checks[0], name="invented"),)))
     assert refused() == "promote-receipt"
-    receipt.save(own.receipts, replace(good, version="0.0.1", checks=(
+    own.receipts.save(replace(good, version="0.0.1", checks=(
         replace(good.checks[0], name="of-its-time"),)))  # fmt: skip
-    assert moves.promote(own, digest, "nightly", NOW).receipt.endswith("imagefactory 0.0.1")
+    assert moves.promote(own, digest, "nightly", NOW).receipt.endswith(
+        "level import, imagefactory 0.0.1, unsigned"
+    )
 
 
 def test_an_image_of_somebody_else_cannot_be_promoted(
@@ -142,10 +145,12 @@ def test_a_tag_that_needs_a_gpu_is_refused_with_the_reason(
 ) -> None:
     digest = verified(registry, tmp_path, NEW)
     own = repository(registry, tmp_path)
-    with pytest.raises(CheckFailedError, match="verifies without a GPU") as caught:
+    with pytest.raises(CheckFailedError, match="shows level 'import'") as caught:
         moves.promote(own, digest, "stable-gb10", NOW)
     assert caught.value.problems[0].code == "promote-level"
     assert "matrix.yaml:5" in caught.value.problems[0].fix
+    own.receipts.save(receipt_of(digest, NEW, level=Level.GPU))
+    assert moves.promote(own, digest, "stable-gb10", NOW).moved
 
 
 def test_a_tag_that_the_matrix_does_not_declare_for_an_image_is_refused(
@@ -167,11 +172,11 @@ def test_another_machine_promotes_by_the_receipt_that_is_attached(
     digest = image(registry, NEW)
     own = repository(registry, tmp_path)
     registry.has_referrers = False
-    assert vouching.attach(own.registries, own.name, digest, receipt_of(digest, NEW))
+    assert attached(own, receipt_of(digest, NEW))
     assert moves.promote(own, digest, "nightly", NOW).digest == digest
     later = "2026-11-21T10:00:00+00:00"
     failed = receipt_of(digest, NEW, Outcome.FAIL, verified_at=later)
-    assert vouching.attach(own.registries, own.name, digest, failed)
+    assert attached(own, failed)
     code = code_of(CheckFailedError, moves.promote, own, digest, "nightly", NOW)
     assert code == "promote-failed-verify"
 
@@ -183,7 +188,7 @@ def test_a_registry_that_takes_no_receipts_gets_its_images_and_says_so(
     digest = image(registry, NEW)
     own = repository(registry, tmp_path)
     registry.user = "me:secret"
-    assert not vouching.attach(own.registries, own.name, digest, receipt_of(digest, NEW))
+    assert not attached(own, receipt_of(digest, NEW))
     assert "only this machine can promote it" in capsys.readouterr().err
 
 
@@ -231,8 +236,11 @@ def steps(monkeypatch: pytest.MonkeyPatch, until: int) -> list[str]:
     return done
 
 
-@pytest.mark.parametrize("until", range(6))
-@pytest.mark.parametrize("action", ["promote", "rollback"])
+# a rollback finds the receipt attached, and has two steps less
+@pytest.mark.parametrize(
+    ("action", "until"),
+    [*(("promote", until) for until in range(10)), *(("rollback", until) for until in range(6))],
+)
 def test_a_run_that_is_killed_at_any_step_is_finished_by_the_next(
     registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int, action: str
 ) -> None:
@@ -252,7 +260,7 @@ def test_a_run_that_is_killed_at_any_step_is_finished_by_the_next(
         steps(patched, until)
         with pytest.raises(Killed):
             work(2)
-    assert nightly(registry) == (wanted if until == 5 else before)
+    assert nightly(registry) == (wanted if until == (9 if action == "promote" else 5) else before)
     work(3)
     assert nightly(registry) == wanted
     rows = moves.history(own, "nightly")
