@@ -100,22 +100,20 @@ def audit_cells(cells: Iterable[Cell], inputs: Inputs) -> tuple[Audit, ...]:
     return tuple(_audit_cell(cell, inputs, reader, verdicts) for cell in cells)
 
 
+def recall(cell: Cell, inputs: Inputs) -> Audit | None:
+    """The result for ``cell`` if it is known; nothing is read of its wheels."""
+    subject = _subject(cell, inputs)
+    if isinstance(subject, InputError):
+        return _unknown(cell.name, str(cell.locations["vllm"]), subject)
+    kept = Verdicts(inputs.settings).find(subject)
+    return _judged(subject, kept) if kept else None
+
+
 def _audit_cell(cell: Cell, inputs: Inputs, reader: Reader, verdicts: Verdicts) -> Audit:
     """Judge one cell; of a wheel that is still to be compiled nothing is known."""
-    try:
-        resolution = planning.installed(cell, inputs)
-    except InputError as error:
-        locked = inputs.lock.find(request_of(cell))
-        if locked is None or (cell.build and cell.build.compiles):
-            return _unknown(cell.name, str(cell.locations["vllm"]), error)
-        resolution = locked  # its compiled parts are those of the wheel that is built
-    subject = Subject(
-        name=cell.name,
-        where=str(cell.locations["vllm"]),
-        resolution=resolution,
-        base=inputs.lock.base(cell.flavor.base, cell.platform),
-        capability=_capability(cell),
-    )
+    subject = _subject(cell, inputs)
+    if isinstance(subject, InputError):
+        return _unknown(cell.name, str(cell.locations["vllm"]), subject)
     start = time.monotonic()
     kept = verdicts.find(subject)
     if kept is None:
@@ -125,6 +123,24 @@ def _audit_cell(cell: Cell, inputs: Inputs, reader: Reader, verdicts: Verdicts) 
             verdicts.keep(subject, Verdict(made.problems, made.notes, made.extensions))
         return made
     return replace(_judged(subject, kept), seconds=time.monotonic() - start)
+
+
+def _subject(cell: Cell, inputs: Inputs) -> Subject | InputError:
+    """What is judged of a cell, or why nothing can be."""
+    try:
+        resolution = planning.installed(cell, inputs)
+    except InputError as error:
+        locked = inputs.lock.find(request_of(cell))
+        if locked is None or (cell.build and cell.build.compiles):
+            return error
+        resolution = locked  # its compiled parts are those of the wheel that is built
+    return Subject(
+        name=cell.name,
+        where=str(cell.locations["vllm"]),
+        resolution=resolution,
+        base=inputs.lock.base(cell.flavor.base, cell.platform),
+        capability=_capability(cell),
+    )
 
 
 def _capability(cell: Cell) -> int | None:

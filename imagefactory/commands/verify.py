@@ -20,8 +20,9 @@ from imagefactory.commands.options import (
     workspace_of,
 )
 from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.reporting import markdown
 from imagefactory.results import Watcher
-from imagefactory.system import ui
+from imagefactory.system import files, ui
 from imagefactory.verifying import junit, receipt
 from imagefactory.workspace import Workspace
 
@@ -45,6 +46,10 @@ def verify_command(
     ] = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write Markdown for a CI job's summary."),
     ] = None,
     receipt_only: Annotated[
         bool,
@@ -73,6 +78,9 @@ def verify_command(
     receipts = pipeline.verify(workspace_of(file), tags or [], select or [], watcher, source=source)
     if junit_file:
         junit.write(junit_file, *receipts)
+    if markdown_file:
+        markdown_file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text(markdown_file, markdown.summary(*receipts))
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     problems = receipt.problems(receipts)
