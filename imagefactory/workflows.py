@@ -290,7 +290,7 @@ def _recall_audit(workspace: Workspace, image: Anatomy) -> Audit | str:
         locked = planning.installed(cell, inputs)
         if store.digest(locked) != image.labels.get(f"{LABEL}.lock-digest"):
             return "the lock has other wheels than the image"
-        return auditing.recall(cell, inputs) or f"imagefactory audit {name} does it"
+        return auditing.recall(cell, inputs) or f"run imagefactory audit {name}"
     except FactoryError as error:
         return error.problems[0].what
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache as cached
 from pathlib import Path
 
 import jinja2
@@ -12,7 +11,6 @@ from imagefactory.system import ui
 SHARED = Path(__file__).parent / "templates"
 
 
-@cached
 def environment(cache: Path, *folders: Path) -> jinja2.Environment:
     """Renders the templates in ``folders`` and the shared ones; every value is escaped.
 

@@ -13,12 +13,12 @@ from imagefactory.planning.image_config import LABEL
 from imagefactory.verifying.receipt import OLDEST, CheckResult, Level, Outcome, PatchResult, Receipt
 from imagefactory.verifying.receipt_store import Found, Refused
 
-#: What each level means.
+#: What each level does.
 LEVELS = {
-    Level.STATIC: "files and labels were compared, nothing of it was run",
-    Level.IMPORT: "its programs ran in containers: torch and the extensions were loaded",
-    Level.SERVE: "it served a model whose answers are known",
-    Level.GPU: "its kernels ran on a GPU",
+    Level.STATIC: "compares files and labels, and runs nothing",
+    Level.IMPORT: "runs its programs in containers, which load torch and the extensions",
+    Level.SERVE: "serves a model whose answers are known",
+    Level.GPU: "runs kernels on a GPU",
 }
 
 
@@ -137,8 +137,9 @@ class Facts:
 
     @property
     def changes(self) -> list[Change]:
-        """What changed since the last image of its cell, as far as it is known."""
-        return [*_changes(self.before, self.receipt)] if self.before else []
+        """What changed since the last image of its cell; packages are many, and the last."""
+        found = _changes(self.before, self.receipt) if self.before else ()
+        return sorted(found, key=lambda one: one.kind == "package")
 
 
 def _proof(one: PatchResult | None) -> str:

@@ -31,11 +31,12 @@ def _lines(receipt: Receipt) -> Iterator[str]:
         names = ", ".join(map(escaped, receipt.unproven))
         yield from ("", f"**Unproven patches**, of which nothing shows what they do: {names}")
     for check in receipt.checks:
-        if check.outcome is Outcome.FAIL:
+        if check.outcome is Outcome.FAIL or check.name in receipt.failed_checks:
+            how = "failed" if check.outcome is Outcome.FAIL else "was skipped, but is required"
             note = "" if check.required else " (not required)"
-            yield from ("", f"**{escaped(check.name)}** failed{note}: {_first_line(check)}")
-    for text, names in receipts.explanations(receipt).items():
-        yield from ("", f"From {', '.join(map(escaped, names))}:", "", *fenced(text))
+            yield from ("", f"**{escaped(check.name)}** {how}{note}: {_first_line(check)}")
+    for text, checks in receipts.explanations(receipt).items():
+        yield from ("", f"From {', '.join(map(escaped, checks))}:", "", *fenced(text))
     yield from ("", "<details><summary>All checks</summary>", "")
     yield from ("| check | | took | details |", "| --- | --- | ---: | --- |")
     for check in receipt.checks:

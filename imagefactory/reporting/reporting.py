@@ -6,9 +6,11 @@ data, and escaped.
 
 from __future__ import annotations
 
+from functools import cache as cached
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from imagefactory import __version__
 from imagefactory.reporting import environment
@@ -43,6 +45,7 @@ def page(facts: Facts, cache: Path) -> str:
             evidence=receipts.explanations(record) if record else {},
             levels=LEVELS,
             few=FEW,
+            oldest=receipts.OLDEST,
             version=__version__,
         )
     )
@@ -60,8 +63,9 @@ def verdict(facts: Facts) -> tuple[str, str]:
     return "bad", f"Not verified: {names} did not pass"
 
 
+@cached
 def _environment(cache: Path) -> jinja2.Environment:
     env = environment.environment(cache / "images")  # compiled otherwise than other pages
     # such as terminal escapes, characters that reverse the reading direction, and secrets
-    env.finalize = lambda value: safe(value) if type(value) is str else value
+    env.finalize = lambda value: value if isinstance(value, Markup) else safe(str(value))
     return env
