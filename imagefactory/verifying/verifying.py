@@ -260,8 +260,8 @@ def run_probe(
 def _mind_the_disk(engine: Engine, image: ImageInfo) -> None:
     """Raise SetupError if the engine has no room to unpack the image and to run it."""
     available = disk.free(engine.data_root)
-    packed = not any(size for _, size in engine.history(image.digest))
-    needed = SCRATCH + (image.size * UNPACKED if packed else 0)
+    unpacked = engine.is_unpacked(image.digest)
+    needed = SCRATCH + (0 if unpacked else image.size * UNPACKED)
     if available is not None and available < needed:
         raise fail(
             SetupError,

@@ -55,8 +55,8 @@ class StationEngine(FakeEngine):
             env=self.env,
         )
 
-    def history(self, ref: str) -> list[tuple[str, int]]:  # noqa: ARG002
-        return [("COPY", 5_000_000 if self.unpacked else 0)]
+    def is_unpacked(self, ref: str) -> bool:  # noqa: ARG002
+        return self.unpacked
 
     def run(
         self,

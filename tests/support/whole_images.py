@@ -29,7 +29,7 @@ from imagefactory.planning import cell_plan, image_config
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system.yamlfile import Location
-from imagefactory.verifying.outside import layers, outside
+from imagefactory.verifying.outside import configured, layers, outside
 from imagefactory.verifying.outside.inventory import Wheels
 from imagefactory.verifying.outside.judged import Judged
 from support import ROOT
@@ -188,6 +188,7 @@ class WholeImage:
                 "Cmd": ["serve"],
                 "WorkingDir": "/root",
                 "ExposedPorts": {"8888/tcp": {}},
+                "Healthcheck": configured.FIXED["Healthcheck"],
                 "Labels": dict(self.plan.labels),
             },
         }

@@ -126,6 +126,7 @@ class Containers(Part):
         name = _new_name()
         options = [
             *("--rm", "--name", name, "--pull", "never", "--platform", platform),
+            "--no-healthcheck",
             *("--log-driver", "none"),  # what it writes goes to us, not to the engine's disk
             *_confined(limits),
             *(("--interactive",) if stdin is not None else ()),
@@ -171,6 +172,7 @@ class Containers(Part):
         name = _new_name()
         options = [
             *("--detach", "--name", name, "--pull", "never", "--platform", platform),
+            "--no-healthcheck",  # it is asked anyway, and every start of a program takes time
             # a log of bounded size, which can be read
             *("--log-driver", "local", "--log-opt", f"max-size={MOST_OUTPUT // 2}"),
             *("--log-opt", "max-file=2", "--network", "none"),

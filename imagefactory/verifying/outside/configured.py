@@ -8,12 +8,22 @@ from typing import Any
 from imagefactory.planning import image_config
 from imagefactory.planning.cell_plan import CellPlan
 
+#: Times are in nanoseconds.
+_SECOND = 10**9
 #: What a Dockerfile of the factory sets; docs/images.md has it too.
 FIXED: Mapping[str, Any] = {
     "Entrypoint": ["/opt/imagefactory/entrypoint"],
     "Cmd": ["serve"],
     "WorkingDir": "/root",
     "ExposedPorts": {"8888/tcp": {}},
+    "Healthcheck": {
+        "Test": ["CMD", "/opt/imagefactory/entrypoint", "healthcheck"],
+        "Interval": 30 * _SECOND,
+        "Timeout": 10 * _SECOND,
+        "Retries": 3,
+        "StartPeriod": 1800 * _SECOND,
+        "StartInterval": 15 * _SECOND,
+    },
 }
 #: What BuildKit always sets; it means something on Windows only.
 _MEANINGLESS = "ArgsEscaped"

@@ -83,7 +83,7 @@ def test_nothing_runs_on_the_target(plan: CellPlan) -> None:
     *_, last = plan.dockerfile.split("\nFROM ")
     assert last.startswith("packages AS image\n")
     kinds = {"packages", "COPY", "ENV", "LABEL", "WORKDIR", "EXPOSE", "ENTRYPOINT", "CMD"}
-    assert set(instructions(last)) == kinds
+    assert set(instructions(last)) == {*kinds, "HEALTHCHECK"}
 
 
 @pytest.mark.parametrize("added", [0, 1])

@@ -32,5 +32,7 @@ LABEL io.imagefactory.build-key=000000000000000000000000000000000000000000000000
     org.opencontainers.image.version=0.22.1
 WORKDIR /root
 EXPOSE 8888
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30m --start-interval=15s --retries=3 \
+  CMD ["/opt/imagefactory/entrypoint", "healthcheck"]
 ENTRYPOINT ["/opt/imagefactory/entrypoint"]
 CMD ["serve"]

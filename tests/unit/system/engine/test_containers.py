@@ -45,7 +45,7 @@ def test_a_run_passes_its_options_on_and_keeps_the_streams_apart(
     (call,) = docker.calls
     for part in (
         "--rm --name imagefactory-",
-        "--pull never --platform linux/arm64 --log-driver none --cap-drop ALL",
+        "--pull never --platform linux/arm64 --no-healthcheck --log-driver none --cap-drop ALL",
         "--interactive --entrypoint bash --network none",
         "--shm-size 1g",
         "--env QEMU_CPU=cortex-a76 --env A=b c",
@@ -122,6 +122,7 @@ def test_a_container_in_the_background_has_no_network_and_a_log_of_bounded_size(
         "--log-driver local --log-opt max-size=8388608 --log-opt max-file=2",
         "--env MODEL=m",
         "--pull never",
+        "--no-healthcheck",
         "--platform linux/arm64",
         "--shm-size 1g",
         "--volume /model:/opt/model:ro made:1 serve",
