@@ -24,6 +24,7 @@ COMMANDS = (
     "dashboard",
     "bisect",
     "inspect",
+    "sbom",
     "diff",
     "rebuild",
     "prune",

@@ -23,7 +23,7 @@ SBOM = "application/vnd.cyclonedx+json"
 DSSE, JSON = "application/vnd.dsse.envelope.v1+json", "application/json"
 #: The annotation by which tools tell one statement from another, and the usual one of a time.
 PREDICATE_TYPE, CREATED = "in-toto.io/predicate-type", "org.opencontainers.image.created"
-#: Receipts of one image that are read: the last ones in the registry's list.
+#: Attachments of one kind that are read: the last ones in the registry's list.
 MOST_READ = 50
 
 
@@ -80,11 +80,10 @@ def attach(
     return found is not None
 
 
-def receipts(registries: Registries, repository: str, digest: str) -> Iterator[bytes]:
-    """The contents of the receipts that are attached to an image; nobody has checked them."""
-    listed = [
-        one for one in registries.referrers(repository, digest) if one.artifact_type in RECEIPTS
-    ]
+def contents(registries: Registries, repository: str, digest: str, *kinds: str) -> Iterator[bytes]:
+    """What is attached to an image and has one of the artifact types; nobody has checked it."""
+    there = registries.referrers(repository, digest)
+    listed = [one for one in there if one.artifact_type in kinds]
     for one in listed[-MOST_READ:]:
         if not references.is_digest(one.digest):
             continue
