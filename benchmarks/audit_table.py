@@ -237,7 +237,7 @@ def page(found: Sequence[Pair], size: int) -> str:
     ]
     for release in RELEASES[ARM]:
         own = [p for p in found if (p.platform, p.vllm) == (ARM, release)]
-        ways = {one.name: one for one in own[0].audit.extensions if "third_party" not in one.path}
+        ways = {one.name: one for one in own[0].audit.extensions}
         cells = [_code(ways[name]) if name in ways else "" for name in CORE]
         lines.append(f"| {release} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -242,7 +242,7 @@ def _existing(engine: Engine, cells: Sequence[Cell], output: Path | None) -> dic
 
 def _blocked_by_audit(plans: Sequence[CellPlan], inputs: Inputs) -> dict[str, tuple[Problem, ...]]:
     """The cells whose wheels cannot work together, with the problems."""
-    audits = auditing.audit_cells([plan.cell for plan in plans], inputs)
+    audits = auditing.audit_cells([plan.cell for plan in plans], inputs, before_build=True)
     for problem in dict.fromkeys(one.unknown for one in audits if one.unknown):
         ui.warn(problem.what)
     return {one.cell: one.problems for one in audits if one.problems}

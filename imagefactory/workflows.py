@@ -20,9 +20,10 @@ from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.locking import bases, locking, store
+from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
@@ -104,12 +105,20 @@ def audit(
     return auditing.audit_cells(cells, inputs), uncovered
 
 
-def audit_locked(workspace: Workspace) -> tuple[Audit, ...]:
-    """Judge the cells that are locked, whatever is wrong with the others."""
+def audit_locked(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
+    """Judge the cells whose wheels are not those of ``old``, and others if that takes no time."""
     inputs = opening.read(workspace)
     unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
     cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
-    return auditing.audit_cells(cells, inputs)
+    known = {
+        cell.name for cell in cells if old and _wheels(cell, old) == _wheels(cell, inputs.lock)
+    }
+    return auditing.audit_cells(cells, inputs, unless_long=known)
+
+
+def _wheels(cell: Cell, lock: Lock) -> frozenset[str] | None:
+    found = lock.find(request_of(cell))
+    return frozenset(wheel.sha256 for wheel in found.wheels) if found else None
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
@@ -290,7 +299,8 @@ def _recall_audit(workspace: Workspace, image: Anatomy) -> Audit | str:
         locked = planning.installed(cell, inputs)
         if store.digest(locked) != image.labels.get(f"{LABEL}.lock-digest"):
             return "the lock has other wheels than the image"
-        return auditing.recall(cell, inputs) or f"run imagefactory audit {name}"
+        known = auditing.audit_cells([cell], inputs, unless_long=[name])
+        return known[0] if known else f"run imagefactory audit {name}"
     except FactoryError as error:
         return error.problems[0].what
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -94,28 +94,35 @@ def error(audits: Iterable[Audit]) -> FactoryError | None:
     return SetupError(unknown) if unknown else None
 
 
-def audit_cells(cells: Iterable[Cell], inputs: Inputs) -> tuple[Audit, ...]:
-    """Judge the wheels of ``cells``, all of which are locked."""
-    reader, verdicts = Reader(inputs.settings), Verdicts(inputs.settings)
-    return tuple(_audit_cell(cell, inputs, reader, verdicts) for cell in cells)
+def audit_cells(
+    cells: Iterable[Cell],
+    inputs: Inputs,
+    *,
+    unless_long: Container[str] = (),
+    before_build: bool = False,
+) -> tuple[Audit, ...]:
+    """Judge the wheels of ``cells``, all of which are locked.
+
+    The cells that ``unless_long`` names are only judged if that was done before. ``before_build``
+    downloads the wheels that are read, which a build would do next.
+    """
+    reader, verdicts = Reader(inputs.settings, whole=before_build), Verdicts(inputs.settings)
+    found = (_audit_cell(one, inputs, reader, verdicts, one.name in unless_long) for one in cells)
+    return tuple(one for one in found if one)
 
 
-def recall(cell: Cell, inputs: Inputs) -> Audit | None:
-    """The result for ``cell`` if it is known; nothing is read of its wheels."""
-    subject = _subject(cell, inputs)
-    if isinstance(subject, InputError):
-        return _unknown(cell.name, str(cell.locations["vllm"]), subject)
-    kept = Verdicts(inputs.settings).find(subject)
-    return _judged(subject, kept) if kept else None
-
-
-def _audit_cell(cell: Cell, inputs: Inputs, reader: Reader, verdicts: Verdicts) -> Audit:
+def _audit_cell(
+    cell: Cell, inputs: Inputs, reader: Reader, verdicts: Verdicts, unless_long: bool
+) -> Audit | None:
     """Judge one cell; of a wheel that is still to be compiled nothing is known."""
-    subject = _subject(cell, inputs)
-    if isinstance(subject, InputError):
-        return _unknown(cell.name, str(cell.locations["vllm"]), subject)
     start = time.monotonic()
+    try:
+        subject = _subject(cell, inputs)
+    except FactoryError as error:
+        return _unknown(cell.name, str(cell.locations["vllm"]), error)
     kept = verdicts.find(subject)
+    if kept is None and unless_long:
+        return None
     if kept is None:
         with ui.step(f"reading the libraries of {cell.name}"):
             made = audit(subject, reader)
@@ -125,14 +132,14 @@ def _audit_cell(cell: Cell, inputs: Inputs, reader: Reader, verdicts: Verdicts) 
     return replace(_judged(subject, kept), seconds=time.monotonic() - start)
 
 
-def _subject(cell: Cell, inputs: Inputs) -> Subject | InputError:
-    """What is judged of a cell, or why nothing can be."""
+def _subject(cell: Cell, inputs: Inputs) -> Subject:
+    """A cell as the audit sees it. Raises InputError if its wheels are not all there."""
     try:
         resolution = planning.installed(cell, inputs)
-    except InputError as error:
+    except InputError:
         locked = inputs.lock.find(request_of(cell))
         if locked is None or (cell.build and cell.build.compiles):
-            return error
+            raise
         resolution = locked  # its compiled parts are those of the wheel that is built
     return Subject(
         name=cell.name,

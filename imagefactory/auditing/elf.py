@@ -26,6 +26,7 @@ _CHUNK = 1 << 20
 #: Where the file header says that there are sections, whose table is at the end of the file.
 _SECTIONS = (slice(40, 48), slice(60, 62))
 _LOCAL, _WEAK = 0, 2
+_WRITABLE = 2
 _VERSION = 0x7FFF
 #: Tables that may follow that of the symbols.
 _TABLES = ("DT_STRTAB", "DT_VERSYM", "DT_VERNEED", "DT_VERDEF", "DT_RELA", "DT_JMPREL")
@@ -112,8 +113,7 @@ class _Kept(io.BytesIO):
         if not dynamic:
             raise UnreadableError("it is not linked dynamically")
         self.dynamic = dynamic[0]
-        self._wanted = list(self._ranges())
-        self._parts: dict[int, bytearray] = {}
+        self._parts = {wanted: bytearray() for wanted in self._ranges()}
         self._size = 0
         self.feed(start)
         finder.feed(start)
@@ -122,22 +122,21 @@ class _Kept(io.BytesIO):
         dynamic, first = self.dynamic, min(int(one.p_offset) for one in self.loads)
         yield dynamic.p_offset, dynamic.p_offset + dynamic.p_filesz
         for load in self.loads:
-            # the tables are in the first segment, or patchelf moved them behind all others
-            if load.p_offset == first or load.p_offset + load.p_filesz > dynamic.p_offset:
+            # the tables are in the first segment, or in writable ones that patchelf added
+            if load.p_offset == first or load.p_flags & _WRITABLE:
                 yield load.p_offset, load.p_offset + min(load.p_filesz, _MOST)
 
     def feed(self, data: bytes) -> None:
         """Keep what is wanted of ``data``, which follows what was read before."""
         start, end = self._size, self._size + len(data)
-        for first, last in self._wanted:
+        for (first, last), part in self._parts.items():
             if first < end and start < last:
-                piece = data[max(first - start, 0) : last - start]
-                self._parts.setdefault(first, bytearray()).extend(piece)
+                part.extend(data[max(first - start, 0) : last - start])
         self._size = end
 
     def at(self, offset: int, size: int) -> bytes:
         """Bytes of the file. Raises UnreadableError if they were not kept."""
-        for first, part in self._parts.items():
+        for (first, _), part in self._parts.items():
             if first <= offset and offset + size <= first + len(part):
                 return bytes(part[offset - first : offset - first + size])
         raise UnreadableError(f"its table at {offset:#x} is not where such tables are")

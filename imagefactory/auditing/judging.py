@@ -62,8 +62,9 @@ def _sm(target: str) -> int:
 
 
 def module(path: str) -> str:
-    """The name of the module in an extension's file."""
-    return path.rpartition("/")[2].partition(".")[0]
+    """The name of the module in an extension's file, with its project if that is another one."""
+    name = path.rpartition("/")[2].partition(".")[0]
+    return f"{path.split('/')[-2]}/{name}" if _is_extra(path) else name
 
 
 def extensions(subject: Subject, content: Content) -> Iterator[Extension]:
@@ -194,7 +195,8 @@ def _cure_of_library(name: str, wheel: Wheel, subject: Subject, content: Content
     if stem in {"libtorch_cuda", "libc10_cuda"}:
         return (
             f"torch {resolution.torch.version} is a CPU build: take torch from an index that has "
-            "CUDA builds for this platform, such as https://download.pytorch.org/whl/cu130"
+            "CUDA builds for this platform, such as "
+            f"https://download.pytorch.org/whl/{resolution.channel}"
         )
     if one := content.same_stem(stem):
         return (
@@ -210,22 +212,20 @@ def _missing_symbols(subject: Subject, content: Content) -> Iterator[Problem]:
     for wheel, member, library in _judged(subject, content):
         for symbol in undefined(member, library, content):
             missing.setdefault(wheel, {}).setdefault(symbol, []).append(module(member.path))
+    torch = subject.resolution.torch.version
     for wheel, symbols in missing.items():
-        modules = {name: None for names in symbols.values() for name in names}
-        torch = subject.resolution.torch.version
+        modules = sorted({name for names in symbols.values() for name in names})
+        do = "does" if len(modules) == 1 else "do"
+        are = "1 symbol is" if len(symbols) == 1 else f"{len(symbols)} symbols are"
         what = (
-            f"{wheel.name} {wheel.version} does not load with torch {torch}: {_count(symbols)} "
-            f"defined nowhere, in {', '.join(sorted(modules))}"
+            f"{', '.join(modules)} of {wheel.name} {wheel.version} {do} not load with torch "
+            f"{torch}: {are} defined nowhere"
         )
         rows = [f"{name} ({', '.join(users)})" for name, users in sorted(symbols.items())]
         more = f"\nand {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
         detail = "\n".join(rows[:_LISTED]) + more
         fix = _cure_of_symbols(wheel, torch)
         yield _problem(subject, "audit-symbols", what, fix, detail)
-
-
-def _count(symbols: Mapping[str, object]) -> str:
-    return "1 symbol is" if len(symbols) == 1 else f"{len(symbols)} symbols are"
 
 
 def _cure_of_symbols(wheel: Wheel, torch: str) -> str:
@@ -314,7 +314,7 @@ def _text(version: tuple[int, ...]) -> str:
 def _gpus(subject: Subject, content: Content, capability: int) -> Iterator[Problem]:
     """Extensions that every model needs, without code that the GPU runs."""
     for wheel, member, library in _judged(subject, content):
-        needs_gpu = _REQUIRED.fullmatch(module(member.path)) and not _is_extra(member.path)
+        needs_gpu = _REQUIRED.fullmatch(module(member.path))
         if needs_gpu and library.gpu.targets and library.gpu.way(capability) is Way.NONE:
             has = ", ".join(library.gpu.targets)
             what = (

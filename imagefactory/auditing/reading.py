@@ -62,10 +62,13 @@ class Member:
 
 
 class Reader:
-    """Reads wheels; ``downloaded`` counts the bytes of the libraries that were requested."""
+    """Reads wheels; ``downloaded`` counts the bytes of the libraries that were requested.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    With ``whole``, wheels whose libraries are read are downloaded and kept, as a build needs them.
+    """
+
+    def __init__(self, settings: Settings, *, whole: bool = False) -> None:
+        self._settings, self._whole = settings, whole
         self._folder = settings.cache / "audits" / FORMAT
         self._urls: dict[str, str] = {}
         self.downloaded = 0
@@ -91,7 +94,14 @@ class Reader:
         wanted = dict.fromkeys(members)
         found = {member: kept for member in wanted if (kept := self._kept(member))}
         left = sorted((m for m in wanted if m not in found), key=lambda member: -member.size)
-        self._look_up({member.wheel.sha256: member.wheel for member in left}.values())
+        wheels = list({member.wheel.sha256: member.wheel for member in left}.values())
+        if self._whole:
+            with wheelhouse.Collection(self._settings) as files:
+                files.fetch(wheels)
+                for wheel in wheels:
+                    files.path(wheel)
+        else:
+            self._look_up(wheels)
         with ThreadPoolExecutor(THREADS) as pool:
             found |= zip(left, pool.map(self._read, left), strict=True)
         return found

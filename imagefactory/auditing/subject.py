@@ -74,7 +74,7 @@ class Content:
     def find(self, name: str, user: Member, library: Library) -> Member | None:
         """The library ``name`` that the dynamic linker finds for ``user``; None if none.
 
-        It looks into the folders of RUNPATH, unless torch has loaded one of that name.
+        That is one in a folder of RUNPATH, or one that torch has loaded.
         """
         known = self._by_name.get(name, ())
         loaded = (one for one in known if _PRELOADED.fullmatch(one.wheel.name))

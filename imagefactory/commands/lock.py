@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import workflows
+from imagefactory import opening, workflows
 from imagefactory.auditing.auditing import Audit
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import (
@@ -21,6 +21,7 @@ from imagefactory.errors import (
     fail,
 )
 from imagefactory.locking import bases, changes, locking, store
+from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.matrix import Matrix
@@ -77,7 +78,7 @@ def lock_command(
     if check:
         _check_lock(workspace, declared, json=json)
         return
-    now = datetime.now(UTC)
+    old, now = opening.read_lock(workspace), datetime.now(UTC)
     for problem in declared.policies.expired(now.date()):
         ui.warn(f"{problem.where}: {problem.what}")
     renewed, writes = workflows.lock(
@@ -88,7 +89,7 @@ def lock_command(
         upgrade_base=upgrade_base,
         upgrade_packages=packages,
     )
-    audits = () if no_audit or not renewed.lock.resolutions else _audits(workspace)
+    audits = () if no_audit or not renewed.lock.resolutions else _audits(workspace, old)
     summaries = changes.summarize(renewed.changes, renewed.lock, packages)
     if json:
         ui.emit_json(
@@ -107,10 +108,10 @@ def lock_command(
     _raise(renewed.error, [problem for one in audits for problem in one.problems])
 
 
-def _audits(workspace: Workspace) -> tuple[Audit, ...]:
+def _audits(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
     """The audits of what is locked; a lock is none the worse for what could not be read."""
     try:
-        audits = workflows.audit_locked(workspace)
+        audits = workflows.audit_locked(workspace, old)
     except FactoryError as error:
         ui.warn(f"not audited: {error.problems[0].what}")
         return ()

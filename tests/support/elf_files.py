@@ -43,21 +43,23 @@ class Elf:
     def build(self) -> bytes:
         """The file."""
         head, code = 64 + 56 * 3, b"".join(map(fat_binary, self.gpu))
-        start = head + len(code) if self.moved else head
-        tables, dynamic = self._tables(start + (_MOVED if self.moved else 0))
-        body = code + tables if self.moved else tables + code
-        size = head + len(body)
-        if self.moved:
-            loads = [(0, 0, start), (start, start + _MOVED, len(tables))]
-            where = start + len(tables) - len(dynamic)
-        else:
-            loads, where = [(0, 0, size), (size, size, 0)], head + len(tables) - len(dynamic)
-        address = where + (_MOVED if self.moved else 0)
+        length = len(self._tables(0)[1])
+        start = head + (len(code) if self.moved else 0)
+        up = _MOVED if self.moved else 0
+        tables, dynamic = self._tables(start + up + length)
+        tables = dynamic + tables
+        size = head + len(code) + len(tables)
+        loads = [(4, 0, 0, size), (4, size, size, 0)]
+        if self.moved:  # what patchelf adds is writable
+            loads = [(4, 0, 0, start), (6, start, start + up, len(tables))]
         ident = b"\x7fELF\x02\x01\x01" + bytes(9)
         header = struct.pack("<HHIQQQIHHHHHH", 3, self.machine, 1, 0, 64, 0, 0, 64, 56, 3, 64, 0, 0)
-        rows = [struct.pack("<IIQQQQQQ", 1, 4, at, to, to, n, n, 1) for at, to, n in loads]
-        rows.append(struct.pack("<IIQQQQQQ", 2, 6, where, address, address, *[len(dynamic)] * 2, 8))
-        return ident + header + b"".join(rows) + body
+        segments = [(1, *load) for load in loads] + [(2, 6, start, start + up, length)]
+        rows = b"".join(
+            struct.pack("<IIQQQQQQ", kind, flags, at, to, to, n, n, 1)
+            for kind, flags, at, to, n in segments
+        )
+        return ident + header + rows + (code + tables if self.moved else tables + code)
 
     def _name(self, text: str) -> int:
         at = len(self._strings)
@@ -65,7 +67,8 @@ class Elf:
         return at
 
     def _tables(self, start: int) -> tuple[bytes, bytes]:
-        """All tables, with the dynamic section at their end, and that section."""
+        """All tables, the first of which is at the address ``start``, and the dynamic section."""
+        self._strings[1:] = b""
         symbols, versions = [bytes(24)], [0]
         needs: dict[tuple[str, ...], int] = {}
         defines: dict[str, int] = {}
@@ -112,7 +115,7 @@ class Elf:
         tags += [(11, 24), (10, len(self._strings))]
         tags += [(0x6FFFFFFF, len(needs)), (0x6FFFFFFD, len(defines)), (0, 0)]
         dynamic = b"".join(struct.pack("<QQ", *pair) for pair in tags)
-        return made + dynamic, dynamic
+        return made, dynamic
 
 
 def fat_binary(target: str) -> bytes:

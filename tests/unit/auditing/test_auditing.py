@@ -135,7 +135,7 @@ EXTENSION = "vllm/_C.abi3.so"
         (
             changed("torch", LIB, Elf(exports=["_ZN2at6Tensor4plusEv"])),
             "audit-symbols",
-            "vllm 0.19.0 does not load with torch 2.12.0+cu130: 1 symbol is defined nowhere, in _C",
+            "_C of vllm 0.19.0 does not load with torch 2.12.0+cu130: 1 symbol is defined nowhere",
             "pin torch==2.10.0, which vllm 0.19.0 requires",
         ),
         (
