@@ -30,6 +30,8 @@ LISTINGS = 5
 _NO_SNAPSHOT = re.compile(r"snapshot \S+ does not exist")
 #: Docker's client has lost its daemon, not the registry.
 _ENGINE_GONE = re.compile(r"docker daemon|docker\.sock|error during connect", re.IGNORECASE)
+#: Steps of a Dockerfile that make no layer.
+_NO_LAYER = ("ENV ", "LABEL ", "EXPOSE ", "HEALTHCHECK ", "ENTRYPOINT ", "CMD ", "ARG ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,18 @@ class Images(Part):
         if _NO_SNAPSHOT.search(done.err):
             return False  # it has unpacked some of them, for another image
         raise failure("docker image history", done.err, ref)
+
+    def history(self, ref: str) -> list[tuple[str, int]]:
+        """What made each layer of an image, and its unpacked bytes, from the bottom up.
+
+        Steps that make no layer are left out. Docker rounds the sizes to three digits. The image
+        must be unpacked.
+        """
+        options = ("--no-trunc", "--human=false", "--format", "{{json .}}")
+        listed = self._docker.must("image", "history", *options, ref, image=ref)
+        rows = [json.loads(line) for line in listed.splitlines() if line.strip()]
+        made = [(str(row["CreatedBy"]), int(row["Size"])) for row in reversed(rows)]
+        return [(text, size) for text, size in made if not text.startswith(_NO_LAYER)]
 
     @contextmanager
     def saved(self, ref: str) -> Iterator[IO[bytes]]:

@@ -169,6 +169,19 @@ def test_an_image_is_unpacked_if_all_its_layers_are(
     assert engine.is_unpacked("made:1") is unpacked
 
 
+def test_the_history_is_of_layers_from_the_bottom_up(engine: Engine, docker: FakeDocker) -> None:
+    steps = [
+        ("CMD bash", 0),
+        ("HEALTHCHECK x", 0),
+        ("COPY b /", 2),
+        ("ENV A=b", 0),
+        ("COPY a /", 1),
+    ]
+    lines = [json.dumps({"CreatedBy": text, "Size": str(size)}) for text, size in steps]
+    docker.answer("image history", out="\n".join(lines) + "\n")
+    assert engine.history("made:1") == [("COPY a /", 1), ("COPY b /", 2)]
+
+
 def refused(engine: Engine) -> tuple[str, str]:
     with pytest.raises(SetupError) as caught:
         engine.push("ghcr.io/me/x:1")
