@@ -319,12 +319,14 @@ def _before(
     ]
     if not earlier:
         return None
-    digest = earlier[-1].digest
-    if digest not in engine.find_images([digest]):
-        return Before(receipt=earlier[-1], difference=None)
-    old = inspecting.look(engine, digest)
-    difference = anatomy.compare(old, image, pin_prefix=f"{LABEL}.pin.")
-    return Before(receipt=earlier[-1], difference=difference)
+    last = earlier[-1]
+    try:
+        is_here = last.digest in engine.find_images([last.digest])
+        old = inspecting.look(engine, last.digest) if is_here else None
+    except FactoryError:  # such as an image that was unpacked in part; its receipt says enough
+        old = None
+    changed = anatomy.compare(old, image, pin_prefix=f"{LABEL}.pin.") if old else None
+    return Before(receipt=last, difference=changed)
 
 
 def sbom(workspace: Workspace, what: str) -> bytes:

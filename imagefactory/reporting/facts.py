@@ -28,7 +28,7 @@ class Before:
 
     Attributes:
         receipt: its receipt.
-        difference: from it to the image; None if it is no longer in the engine.
+        difference: from it to the image; None if the engine does not have it, or cannot read it.
     """
 
     receipt: Receipt

@@ -29,11 +29,6 @@ FAILED = check(outcome=Outcome.FAIL, detail="expected CUDA 13.0, found none\nTra
 SAME = Difference(changes=(), shared=image().layers, moved=())
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("templates")
-
-
 def shown(found: Facts, cache: Path) -> Page:
     return Page(reporting.page(found, cache))
 
@@ -205,7 +200,7 @@ def test_what_changed_since_the_last_image_of_the_cell(
         assert any(line.startswith(text) for line in lines)
     page = shown(found, cache)
     assert ("Nothing that is recorded." in page.text) == (not expected)
-    assert ("only receipts" in page.text) == (difference is None)
+    assert ("Only receipts" in page.text) == (difference is None)
 
 
 def test_many_changes_are_behind_a_click(cache: Path) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from support.recorded import HOSTILE
 from support.reported import check, receipt
 
+from imagefactory import pipeline
+from imagefactory.commands.verify import verify_command
+from imagefactory.errors import CheckFailedError
 from imagefactory.reporting import markdown
 from imagefactory.verifying.receipt import Outcome
 
@@ -56,3 +61,13 @@ def test_only_the_end_of_a_long_log_is_shown() -> None:
     lines = markdown.fenced("x\n" * 5000 + "last")
     assert lines[-2] == "last"
     assert sum(map(len, lines)) < markdown.LONGEST
+
+
+def test_verify_writes_it_for_images_that_fail_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "verify", lambda *_, **__: (receipt(BAD), receipt()))
+    target = tmp_path / "deep" / "summary.md"
+    with pytest.raises(CheckFailedError):
+        verify_command(["me/vllm:1"], file=tmp_path / "matrix.yaml", markdown_file=target)
+    assert target.read_text() == markdown.summary(receipt(BAD), receipt())
