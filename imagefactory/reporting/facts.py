@@ -163,7 +163,8 @@ def _changes(before: Before, now: Receipt | None) -> Iterator[Change]:
         yield from _rows("level", {"reached": old.level}, {"reached": now.level})
         yield from _rows("proof", _proofs(old), _proofs(now))
     if now:
-        yield from _rows("check", _outcomes(old), _outcomes(now))
+        checks = _rows("check", _outcomes(old), _outcomes(now))
+        yield from (one for one in checks if one.old or one.new != Outcome.PASS)
 
 
 def _variants(receipt: Receipt) -> dict[str, str]:

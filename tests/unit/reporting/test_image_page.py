@@ -187,6 +187,7 @@ PIN = replace(PACKAGE, kind="pin")
             ["input pin.cuda 12", "patch", "proof"],
         ),
         ({"checks": (FAILED,)}, SAME, ["check torch-identity fail"]),
+        ({"checks": ()}, SAME, []),
         ({"schema": 1, "lock_digest": "", "patches": ()}, None, []),
     ],
 )
