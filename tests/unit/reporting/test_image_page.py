@@ -204,7 +204,10 @@ def test_what_changed_since_the_last_image_of_the_cell(
     assert ("Only receipts" in page.text) == (difference is None)
 
 
-def test_many_changes_are_behind_a_click(cache: Path) -> None:
+def test_many_rows_are_behind_a_click(cache: Path) -> None:
     changes = tuple(replace(PACKAGE, name=str(number)) for number in range(reporting.FEW + 3))
     found = facts(before=Before(receipt=OLD, difference=replace(SAME, changes=changes)))
     assert "3 more" in shown(found, cache).text
+    (one,) = reported.audit().extensions
+    many = reported.audit(extensions=(one,) * (reporting.FEW + 1))
+    assert "vllm 0.33.0: 13 extensions" in shown(facts(audit=many), cache).text
