@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-programs test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
-.PHONY: lock plan build verify push patch-status port-drift simulated-year schema bench bench-disk
-.PHONY: bench-dashboard browser faults kills test-faults mutants test-mutants
+.PHONY: lock plan build verify push patch-status port-drift audit-table simulated-year schema bench
+.PHONY: bench-disk bench-dashboard browser skopeo faults kills test-faults mutants test-mutants
+.PHONY: test-gpu gpu-page
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,6 +61,12 @@ browser:
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
 	  || { echo "the tests need Chromium: install it" >&2; exit 3; }
 
+# tests read with it what is attached to images
+skopeo:
+	@command -v skopeo >/dev/null || { echo "installing skopeo for the tests"; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends skopeo >/dev/null; } \
+	  || { echo "the tests need skopeo: install it" >&2; exit 3; }
+
 test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
 	@$(BIN)/pytest -n $$(nproc) -m 'not programs and not e2e' tests/unit imagefactory
 
@@ -90,6 +97,14 @@ mutants: $(BIN)/imagefactory ## mutate patches and code; what survives is untest
 test-mutants: $(BIN)/imagefactory compiler ## mutate the factory's code, in short
 	@QUICK=1 COUNT=$(or $(COUNT),2) PYTHONPATH=tests $(BIN)/python -m mutants factory
 
+# PYTHON is one with torch and perhaps vLLM; what runs is recorded in tests/data/gpu
+test-gpu: $(BIN)/imagefactory ## test on the NVIDIA GPU of this machine, and record it
+	@PYTHONPATH=tests $(BIN)/python -m gpu --python '$(or $(PYTHON),python3)'
+
+gpu-page: $(BIN)/imagefactory ## write docs/gpu.md from what was recorded on GPUs
+	@PYTHONPATH=tests $(BIN)/python -c 'from gpu import records; print(records.page(), end="")' \
+	  >docs/gpu.md.part && mv docs/gpu.md.part docs/gpu.md
+
 # three at a time: tests that only read and compile upstream's sources, those that make wheels,
 # and those that use the one image; much of what they do runs on one core
 # releases that test_patches.py measures are drawn each day, or with SEED; test-all measures all
@@ -97,7 +112,7 @@ E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py \
   tests/e2e/test_simulated_weeks.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
-test-e2e: engine compiler browser ## a real engine, a real registry, real servers
+test-e2e: engine compiler browser skopeo ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	  $(E2E) $(SOURCES) >"$$logs/sources" 2>&1 & sources=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \
@@ -114,15 +129,20 @@ patch-status: $(BIN)/imagefactory compiler ## measure all patches; write docs/pa
 port-drift: $(BIN)/imagefactory compiler ## rebase all patches; write docs/port-drift.md
 	@$(BIN)/python benchmarks/port_drift.py --markdown docs/port-drift.md
 
+# reads 7 GB of wheels the first time, and keeps what it found in the cache folder
+audit-table: $(BIN)/imagefactory ## audit releases of vLLM; write docs/audit-table.md
+	@$(BIN)/python benchmarks/audit_table.py --markdown docs/audit-table.md
+
 # minutes of lock and proofs for each release; WORK keeps what was read of PyPI
 simulated-year: $(BIN)/imagefactory compiler ## replay a year of releases as nights; write docs/simulated-year.md
 	@$(BIN)/python benchmarks/simulated_year.py --markdown docs/simulated-year.md \
 	  $(if $(WORK),--folder '$(WORK)')
 
-SCHEMA := import json; from imagefactory.matrix.schema import json_schema
-schema: $(BIN)/imagefactory ## write docs/matrix.schema.json
-	@$(BIN)/python -c '$(SCHEMA); print(json.dumps(json_schema(), indent=2))' \
-	  >docs/matrix.schema.json
+SCHEMA = import json; from imagefactory.$(1) import json_schema; \
+  print(json.dumps(json_schema(), indent=2))
+schema: $(BIN)/imagefactory ## write docs/matrix.schema.json and docs/receipt.schema.json
+	@$(BIN)/python -c '$(call SCHEMA,matrix.schema)' >docs/matrix.schema.json
+	@$(BIN)/python -c '$(call SCHEMA,verifying.receipt)' >docs/receipt.schema.json
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .

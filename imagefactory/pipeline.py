@@ -1,8 +1,8 @@
 """The pipeline from a matrix to images in a registry: ``build``, then ``push``.
 
-A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, patches
-checked, build, verify, push. Each is a call into one station, which takes and returns immutable
-values; a station is a package, such as ``planning``.
+A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, wheels
+audited and patches checked, build, verify, push. Each is a call into one station, which takes and
+returns immutable values; a station is a package, such as ``planning``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from imagefactory import opening
+from imagefactory.auditing import auditing
 from imagefactory.building import building, layouts, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.building import BuildResult
@@ -33,8 +34,8 @@ from imagefactory.results import Built, Planned, Watcher
 from imagefactory.system import reference, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo
-from imagefactory.verifying import leftovers, receipt
-from imagefactory.verifying.receipt import Receipt
+from imagefactory.verifying import leftovers
+from imagefactory.verifying.receipt import Level, Receipt
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made
 from imagefactory.workspace import Workspace
@@ -48,13 +49,15 @@ def build(
     builders: Sequence[str] = (),
     cache: str | None = None,
     output: Path | None = None,
+    skip_audit: bool = False,
     skip_verify: bool = False,
 ) -> Built:
     """Build all changed cells in one bake, and verify images that have not passed yet.
 
     ``builders`` are buildx builders, those of the matrix if there are none; ``cache`` is a
-    repository for build caches; ``skip_verify`` skips the verification. With ``output``, images
-    become OCI layouts in that folder; they are not in the engine, and not verified.
+    repository for build caches; ``skip_audit`` builds cells whose wheels cannot work together, and
+    ``skip_verify`` skips the verification. With ``output``, images become OCI layouts in that
+    folder; they are not in the engine, and not verified.
     """
     connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
     inputs = opening.read(workspace)
@@ -67,7 +70,9 @@ def build(
     watcher.planned(planned)
 
     to_build = [one.plan for one in planned.decisions if one.action is Action.BUILD]
-    blocked = _blocked_by_patches(to_build, inputs)
+    blocked = {} if skip_audit else _blocked_by_audit(to_build, inputs)
+    for name, problems in _blocked_by_patches(to_build, inputs).items():
+        blocked[name] = (*blocked.get(name, ()), *problems)
     plans = [plan for plan in to_build if plan.cell.name not in blocked]
     results = bake(workspace, plans, planned, BakeOptions(cache=cache, output=output))
 
@@ -161,7 +166,7 @@ def verify_new(
         if one.action is Action.SKIP or _succeeded(built.get(one.plan.cell.name))
     ]
     images = engine.find_images(good) if built else planned.images or {}
-    left = receipt.not_passed(workspace.settings.receipts, good, images)
+    left = opening.receipts(workspace).not_passed(good, images)
     return _verify_all(workspace, engine, left, planned.expected(), watcher) if left else ()
 
 
@@ -172,19 +177,20 @@ def verify(
     watcher: Watcher,
     *,
     source: Path | None = None,
+    level: Level = Level.SERVE,
 ) -> tuple[Receipt, ...]:
-    """Verify images by tag, or the images of the selected cells.
+    """Verify images by tag, or the images of the selected cells, up to ``level``.
 
     With ``source``, the images of the selected cells are loaded from that folder of OCI layouts.
     """
     engine = opening.connect(workspace)
     if tags:
         expected = _expected_by_tag(workspace, tags, engine)
-        return _verify_all(workspace, engine, tags, expected, watcher)
+        return _verify_all(workspace, engine, tags, expected, watcher, level=level)
     planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
     reading = _load(workspace, engine, source, [one.cell for one in planned.plans])
-    return _verify_all(workspace, engine, own, planned.expected(), watcher, reading)
+    return _verify_all(workspace, engine, own, planned.expected(), watcher, reading, level=level)
 
 
 def _load(
@@ -215,8 +221,9 @@ def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Deli
     engine = opening.connect(workspace)
     settings, repository = workspace.settings, to or planned.inputs.matrix.repository
     required = check_registry.requirements
-    ready = publishing.allowed(planned.plans, engine, settings.receipts, required)
-    return publishing.push(engine, ready, repository, settings.receipts, settings.loans)
+    receipts = opening.receipts(workspace)
+    ready = publishing.allowed(planned.plans, engine, receipts, required, repository)
+    return publishing.push(engine, ready, repository, receipts, settings)
 
 
 def check_repository(text: str, where: str) -> None:
@@ -232,6 +239,14 @@ def _existing(engine: Engine, cells: Sequence[Cell], output: Path | None) -> dic
     if output:
         return layouts.find(output, cells)
     return engine.find_images([cell.tag for cell in cells])
+
+
+def _blocked_by_audit(plans: Sequence[CellPlan], inputs: Inputs) -> dict[str, tuple[Problem, ...]]:
+    """The cells whose wheels cannot work together, with the problems."""
+    audits = auditing.audit_cells([plan.cell for plan in plans], inputs, before_build=True)
+    for problem in dict.fromkeys(one.unknown for one in audits if one.unknown):
+        ui.warn(problem.what)
+    return {one.cell: one.problems for one in audits if one.problems}
 
 
 def _blocked_by_patches(
@@ -278,8 +293,10 @@ def _verify_all(
     expected: Mapping[str, CellPlan],
     watcher: Watcher,
     reading: Future[None] | None = None,
+    *,
+    level: Level = Level.SERVE,
 ) -> tuple[Receipt, ...]:
-    """Verify images one after the other, and save a receipt for each.
+    """Verify images one after the other, and save a receipt for each that was run in full.
 
     ``reading`` ends when their layers were read.
     """
@@ -287,7 +304,7 @@ def _verify_all(
     from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
 
     leftovers.sweep(engine, workspace.settings.cache)
-    lock = opening.read_lock(workspace)
+    lock, receipts = opening.read_lock(workspace), opening.receipts(workspace)
     done = []
     for tag in tags:
         made = verifying.verify(
@@ -302,8 +319,16 @@ def _verify_all(
                 if tag in expected
                 else None
             ),
+            level=level,
         )
-        receipt.save(workspace.settings.receipts, made)
+        if level.includes(Level.SERVE):
+            receipts.save(made)
         watcher.verified(made)
         done.append(made)
+    if not level.includes(Level.SERVE):
+        ui.say(f"no receipt was written: not everything was checked up to {level}")
+    elif done and receipts.trust.signer is None:
+        keys = receipts.trust.keys
+        why = "only signed ones count here" if keys else "an edited one would go unnoticed"
+        ui.say(f"the receipts are unsigned, and {why}: imagefactory key new makes a key")
     return tuple(done)

@@ -14,14 +14,25 @@ class FakeDocker:
         self.program = folder / "docker"
         self._calls = folder / "docker-calls"
         self._answers: list[str] = []
+        self._limited: list[str] = []
         self._write()
 
-    def answer(self, words: str, *, out: str = "", err: str = "", code: int = 0) -> None:
-        """Answer to command lines that begin with ``words``; the first of several counts."""
-        self._answers.append(
-            f"{shlex.quote(words)}*) printf %s {shlex.quote(out)}; "
-            f"printf %s {shlex.quote(err)} >&2; exit {code};;"
-        )
+    def answer(
+        self, words: str, *, out: str = "", err: str = "", code: int = 0, times: int | None = None
+    ) -> None:
+        """Answer to command lines that begin with ``words``; the first of several counts.
+
+        With ``times``, that often; then the next one counts.
+        """
+        pattern = f"{shlex.quote(words)}*)"
+        reply = f"printf %s {shlex.quote(out)}; printf %s {shlex.quote(err)} >&2; exit {code}"
+        if times is None:
+            self._answers.append(f"{pattern} {reply};;")
+        else:
+            spent = shlex.quote(str(self._calls.with_name(f"spent-{len(self._limited)}")))
+            count = f"$(cat {spent} 2>/dev/null | wc -l)"
+            limited = f"if [ {count} -lt {times} ]; then echo >> {spent}; {reply}; fi"
+            self._limited.append(f'case "$*" in {pattern} {limited};; esac')
         self._write()
 
     @property
@@ -32,5 +43,6 @@ class FakeDocker:
     def _write(self) -> None:
         cases = "\n".join([*self._answers, '*) echo "unexpected: $*" >&2; exit 99;;'])
         note = f"printf '%s\\n' \"$*\" >> {shlex.quote(str(self._calls))}"
-        self.program.write_text(f'#!/bin/sh\n{note}\ncase "$*" in\n{cases}\nesac\n')
+        limited = "\n".join(self._limited)
+        self.program.write_text(f'#!/bin/sh\n{note}\n{limited}\ncase "$*" in\n{cases}\nesac\n')
         self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)

@@ -40,6 +40,7 @@ class StationEngine(FakeEngine):
         self.probe_floods = False
         self.probe_code = 0
         self.modes_end = ""
+        self.gpu_says = Completed(argv=(), code=0, out="", err="")
         self.env: dict[str, str] = {}
         self.unpacked = True
         self.data_root = "/"
@@ -55,8 +56,8 @@ class StationEngine(FakeEngine):
             env=self.env,
         )
 
-    def history(self, ref: str) -> list[tuple[str, int]]:  # noqa: ARG002
-        return [("COPY", 5_000_000 if self.unpacked else 0)]
+    def is_unpacked(self, ref: str) -> bool:  # noqa: ARG002
+        return self.unpacked
 
     def run(
         self,
@@ -67,6 +68,8 @@ class StationEngine(FakeEngine):
         **options: Any,
     ) -> Completed:
         self.calls.append({"image": image, "argv": argv, "env": env, **options})
+        if options.get("gpus"):
+            return self.gpu_says
         if options.get("entrypoint") == PYTHON:
             if self.probe_hangs:
                 raise fail(SetupError, "command-timeout", "no end")

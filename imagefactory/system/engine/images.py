@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 LOOK_UPS = 4
 #: Times that a push is tried.
 PUSHES = 3
+#: Times that images are listed while the engine removes parts of another one.
+LISTINGS = 5
+_NO_SNAPSHOT = re.compile(r"snapshot \S+ does not exist")
 #: Docker's client has lost its daemon, not the registry.
 _ENGINE_GONE = re.compile(r"docker daemon|docker\.sock|error during connect", re.IGNORECASE)
 #: Steps of a Dockerfile that make no layer.
-_NO_LAYER = ("ENV ", "LABEL ", "EXPOSE ", "ENTRYPOINT ", "CMD ", "ARG ")
+_NO_LAYER = ("ENV ", "LABEL ", "EXPOSE ", "HEALTHCHECK ", "ENTRYPOINT ", "CMD ", "ARG ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +92,13 @@ class Images(Part):
     def names(self, repository: str) -> list[str]:
         """Every reference in ``repository``."""
         wanted = f"reference={repository}:*"
-        listed = self._docker.must(
-            "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter", wanted
-        )
-        return [name for name in listed.split() if not name.endswith(":<none>")]
+        argv = ("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "--filter", wanted)
+        tries = 1
+        while not (done := self._docker.call(*argv)).ok:
+            if tries == LISTINGS or not _NO_SNAPSHOT.search(done.err):
+                raise failure("docker image ls", done.err or done.out)
+            tries += 1
+        return [name for name in done.out.split() if not name.endswith(":<none>")]
 
     def tag(self, source: str, target: str) -> None:
         """Give the image ``source`` the further name ``target``.
@@ -111,10 +117,20 @@ class Images(Part):
         with suppress(GoneError), self._docker.whales(f"removing {ref}") as client:
             client.image.remove(ref, prune=False)
 
+    def is_unpacked(self, ref: str) -> bool:
+        """Whether the engine has unpacked all layers, which it does when it first runs an image."""
+        done = self._docker.call("image", "history", "--human=false", "--format", "{{.Size}}", ref)
+        if done.ok:
+            return any(int(size) for size in done.out.split())
+        if _NO_SNAPSHOT.search(done.err):
+            return False  # it has unpacked some of them, for another image
+        raise failure("docker image history", done.err, ref)
+
     def history(self, ref: str) -> list[tuple[str, int]]:
         """What made each layer of an image, and its unpacked bytes, from the bottom up.
 
-        Steps that make no layer are left out. Docker rounds the sizes to three digits.
+        Steps that make no layer are left out. Docker rounds the sizes to three digits. The image
+        must be unpacked.
         """
         options = ("--no-trunc", "--human=false", "--format", "{{json .}}")
         listed = self._docker.must("image", "history", *options, ref, image=ref)

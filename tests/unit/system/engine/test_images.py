@@ -91,7 +91,7 @@ def test_an_engine_that_does_not_answer_is_not_one_without_images(
         lambda: engine.inspect_image("made:1"),
         lambda: engine.untag("made:1"),
         lambda: engine.tag("made:1", "made:2"),
-        lambda: engine.history("made:1"),
+        lambda: engine.is_unpacked("made:1"),
         engine.used_images,
         lambda: engine.read_file("made:1", "/x"),
     ):
@@ -109,7 +109,7 @@ def test_whichever_client_asks_an_image_that_is_gone_is_one_error(
     for ask in (
         lambda: engine.inspect_image("gone:1"),
         lambda: engine.tag("gone:1", "made:2"),
-        lambda: engine.history("gone:1"),
+        lambda: engine.is_unpacked("gone:1"),
         lambda: engine.read_file("gone:1", "/x"),
         lambda: engine.export("gone:1").__enter__(),
         lambda: engine.start("gone:1", (), platform="linux/arm64"),
@@ -134,14 +134,49 @@ def test_a_name_that_is_gone_already_is_no_error(engine: Engine, docker: FakeDoc
     engine.untag("gone:1")
 
 
+@pytest.mark.parametrize(("failures", "listed"), [(4, True), (5, False)])
+def test_images_are_listed_again_while_the_engine_removes_one(
+    engine: Engine, docker: FakeDocker, failures: int, listed: bool
+) -> None:
+    gone = "Error response from daemon: snapshot sha256:89b1 does not exist: not found"
+    docker.answer("image ls", err=gone, code=1, times=failures)
+    docker.answer("image ls", out="made:1\n")
+    if listed:
+        assert engine.names("made") == ["made:1"]
+        return
+    with pytest.raises(SetupError, match="does not exist"):
+        engine.names("made")
+
+
 def test_names_without_a_tag_are_none(engine: Engine, docker: FakeDocker) -> None:
     docker.answer("image ls", out="made:1\nmade:<none>\nmade:2\n")
     assert engine.names("made") == ["made:1", "made:2"]
     assert docker.calls[0].endswith("--filter reference=made:*")
 
 
+@pytest.mark.parametrize(
+    ("answer", "unpacked"),
+    [
+        ({"out": "0\n5\n"}, True),
+        ({"out": "0\n0\n"}, False),
+        ({"err": "snapshot sha256:89b1 does not exist: not found", "code": 1}, False),
+    ],
+)
+def test_an_image_is_unpacked_if_all_its_layers_are(
+    engine: Engine, docker: FakeDocker, answer: dict[str, Any], unpacked: bool
+) -> None:
+    docker.answer("image history", **answer)
+    assert engine.is_unpacked("made:1") is unpacked
+
+
 def test_the_history_is_of_layers_from_the_bottom_up(engine: Engine, docker: FakeDocker) -> None:
-    steps = [("CMD bash", 0), ("COPY b /", 2), ("ENV A=b", 0), ("COPY a /", 1)]
+    steps = [
+        ("CMD bash", 0),
+        ("HEALTHCHECK x", 0),
+        ("COPY b /", 2),
+        ("ENV A=b", 0),
+        ("COPY a /", 1),
+    ]
     lines = [json.dumps({"CreatedBy": text, "Size": str(size)}) for text, size in steps]
     docker.answer("image history", out="\n".join(lines) + "\n")
     assert engine.history("made:1") == [("COPY a /", 1), ("COPY b /", 2)]
