@@ -42,6 +42,7 @@ from imagefactory.settings import from_environment
 from imagefactory.system import shell, ui
 from imagefactory.system.engine import Engine
 from imagefactory.verifying import receipt
+from imagefactory.verifying.receipt_store import ReceiptStore
 
 NAME, ROUNDS = f"{REPOSITORY}-scale", 5
 #: The newest one is locked; the others are copies of its resolution with another vLLM.
@@ -223,7 +224,7 @@ def _keep_receipts(plans: Sequence[CellPlan], engine: Engine, folder: Path) -> N
             verified_at=datetime.now(UTC).isoformat(timespec="seconds"),
             checks=(check,),
         )
-        receipt.save(folder, one)
+        ReceiptStore(folder=folder).save(one)
 
 
 def _build(file: Path, state: Path) -> float:

@@ -23,6 +23,8 @@ from imagefactory.patching.patch import Patch
 from imagefactory.planning import planning
 from imagefactory.planning.planning import Inputs
 from imagefactory.system.engine import Engine
+from imagefactory.verifying import receipt_store
+from imagefactory.verifying.receipt_store import ReceiptStore
 from imagefactory.wheels.make import BuildEnv
 from imagefactory.wheels.wheels import EnvFor
 from imagefactory.workspace import Workspace
@@ -60,6 +62,11 @@ def read_lock(workspace: Workspace) -> Lock | None:
 def write_lock(workspace: Workspace, lock: Lock) -> None:
     """Write ``wheels.lock`` atomically."""
     store.write(workspace.lock, lock, guards=workspace.settings.state / "locks")
+
+
+def receipts(workspace: Workspace) -> ReceiptStore:
+    """The receipts of this machine. Raises InputError for keys that cannot be used."""
+    return receipt_store.of(workspace.settings, workspace.project)
 
 
 def connect(workspace: Workspace) -> Engine:

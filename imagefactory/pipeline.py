@@ -34,7 +34,7 @@ from imagefactory.results import Built, Planned, Watcher
 from imagefactory.system import reference, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo
-from imagefactory.verifying import leftovers, receipt
+from imagefactory.verifying import leftovers
 from imagefactory.verifying.receipt import Receipt
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made
@@ -166,7 +166,7 @@ def verify_new(
         if one.action is Action.SKIP or _succeeded(built.get(one.plan.cell.name))
     ]
     images = engine.find_images(good) if built else planned.images or {}
-    left = receipt.not_passed(workspace.settings.receipts, good, images)
+    left = opening.receipts(workspace).not_passed(good, images)
     return _verify_all(workspace, engine, left, planned.expected(), watcher) if left else ()
 
 
@@ -220,8 +220,9 @@ def push(workspace: Workspace, selection: Sequence[str], to: str | None) -> Deli
     engine = opening.connect(workspace)
     settings, repository = workspace.settings, to or planned.inputs.matrix.repository
     required = check_registry.requirements
-    ready = publishing.allowed(planned.plans, engine, settings.receipts, required)
-    return publishing.push(engine, ready, repository, settings.receipts, settings.loans)
+    receipts = opening.receipts(workspace)
+    ready = publishing.allowed(planned.plans, engine, receipts, required, repository)
+    return publishing.push(engine, ready, repository, receipts, settings)
 
 
 def check_repository(text: str, where: str) -> None:
@@ -300,7 +301,7 @@ def _verify_all(
     from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
 
     leftovers.sweep(engine, workspace.settings.cache)
-    lock = opening.read_lock(workspace)
+    lock, receipts = opening.read_lock(workspace), opening.receipts(workspace)
     done = []
     for tag in tags:
         made = verifying.verify(
@@ -316,7 +317,11 @@ def _verify_all(
                 else None
             ),
         )
-        receipt.save(workspace.settings.receipts, made)
+        receipts.save(made)
         watcher.verified(made)
         done.append(made)
+    if done and receipts.trust.signer is None:
+        keys = receipts.trust.keys
+        why = "only signed ones count here" if keys else "an edited one would go unnoticed"
+        ui.say(f"the receipts are unsigned, and {why}: imagefactory key new makes a key")
     return tuple(done)

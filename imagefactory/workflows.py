@@ -14,7 +14,7 @@ from imagefactory.building import bakefile, building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
-from imagefactory.errors import InputError, fail
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.locking import bases, locking
@@ -30,13 +30,16 @@ from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial
-from imagefactory.publishing import moving, retention, tags, vouching
+from imagefactory.publishing import attachments, moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
 from imagefactory.results import Exported, Rendered
+from imagefactory.system import reference
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
+from imagefactory.verifying import receipt_store
 from imagefactory.verifying.receipt import Requirement
+from imagefactory.verifying.receipt_store import Found
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
 from imagefactory.workspace import Workspace
@@ -230,6 +233,53 @@ def history(workspace: Workspace, tag: str, repository: str | None, last: int | 
     return moving.history(found, tag, last)
 
 
+def find_receipt(workspace: Workspace, tag: str) -> Found:
+    """The receipt that says that an image passed, found here or in the image's registry.
+
+    Raises CheckFailedError if there is no such image or receipt.
+    """
+    from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
+
+    text = tag if reference.parse(tag).tag or reference.parse(tag).digest else f"{tag}:latest"
+    name, wanted = vouching.reference_of(text, "")
+    engine, receipts = opening.connect_if_any(workspace), opening.receipts(workspace)
+    local = engine.find_images([tag]).get(tag) if engine else None
+    if local:
+        image = vouching.of_engine(local, name)
+        found = [*vouching.own(image, receipts)]
+        if receipt_store.weightiest(found):
+            return vouching.judge(image, found, _needed, "verify")
+        wanted = local.digest
+    registries = engine.registries if engine else Registries()
+    there = vouching.read_image(registries, name, wanted)
+    if there is None:
+        what = f"{tag} has no receipt here, and {name} has no such image"
+        raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")
+    candidates = vouching.candidates(there, registries, receipts)
+    return vouching.judge(there, candidates, _needed, "verify")
+
+
+def sbom(workspace: Workspace, what: str) -> bytes:
+    """The SBOM of a cell, made from the lock, or the one that is attached to a pushed image."""
+    from imagefactory.publishing import sbom as making  # noqa: PLC0415 - only used here
+    from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
+
+    declared = matrix.load(workspace.matrix) if workspace.matrix.exists() else None
+    if declared and what in {cell.name for cell in declared.cells}:
+        return making.make(check(workspace, [what])[0])
+    name, wanted = vouching.reference_of(what, declared.repository if declared else "")
+    engine = opening.connect_if_any(workspace)
+    registries = engine.registries if engine else Registries()
+    image = vouching.read_image(registries, name, wanted)
+    found = attachments.contents(registries, name, image.digest, attachments.SBOM) if image else ()
+    content = next(iter(found), None)
+    if content is None:
+        why = "has no SBOM attached" if image else "is not in its registry"
+        fix = "imagefactory push attaches one"
+        raise fail(CheckFailedError, "sbom-missing", f"{what} {why}", fix=fix)
+    return content
+
+
 def survey_registry(
     workspace: Workspace, repository: str | None, keep: retention.Keep, now: datetime
 ) -> tuple[Repository, retention.Plan]:
@@ -249,7 +299,7 @@ def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> R
         name=name or declared.repository,
         registries=engine.registries if engine else Registries(),
         moving=declared.moving_tags,
-        receipts=workspace.settings.receipts,
+        receipts=opening.receipts(workspace),
         state=workspace.settings.state,
         needed=_needed,
     )

@@ -13,7 +13,6 @@ from imagefactory.inspecting import anatomy, inspecting
 from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system import ui
-from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import Outcome, Receipt
 
 #: The number of packages to list.
@@ -33,7 +32,7 @@ def inspect_command(
     workspace = workspace_of(file)
     engine = opening.connect(workspace)
     found = inspecting.look(engine, tag)
-    verified = receipt.load(workspace.settings.receipts, found.digest)
+    verified = opening.receipts(workspace).load(found.digest)
     if json:
         ui.emit_json({**found.as_dict(), "receipt": verified.as_dict() if verified else None})
         return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from imagefactory import pipeline
+from imagefactory import pipeline, workflows
 from imagefactory.commands import tables
 from imagefactory.commands.options import (
     HERE,
@@ -18,10 +19,12 @@ from imagefactory.commands.options import (
     check_images,
     workspace_of,
 )
-from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.errors import CheckFailedError, InputError, Problem, fail
 from imagefactory.results import Watcher
 from imagefactory.system import ui
 from imagefactory.verifying import junit, receipt
+from imagefactory.verifying.receipt_store import Found
+from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
 EXAMPLE = "Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml"
@@ -44,6 +47,13 @@ def verify_command(
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
     ] = None,
+    receipt_only: Annotated[
+        bool,
+        typer.Option(
+            "--receipt",
+            help="Run nothing: check the receipts of TAG, those here and in its registry.",
+        ),
+    ] = False,
     checks: Annotated[
         bool, typer.Option("--checks", help="List what is checked, and verify nothing.")
     ] = False,
@@ -53,6 +63,9 @@ def verify_command(
     check_images(*(tags or []))
     if checks:
         _show_checks(json=json)
+        return
+    if receipt_only:
+        _show_receipts(workspace_of(file), tags or [], json=json)
         return
     if tags and source:
         what, fix = "both TAG and --from are given", "--select chooses among the images in a folder"
@@ -64,6 +77,25 @@ def verify_command(
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     problems = receipt.problems(receipts)
+    if problems:
+        raise CheckFailedError(problems)
+
+
+def _show_receipts(workspace: Workspace, tags: Sequence[str], *, json: bool) -> None:
+    if not tags:
+        what, fix = "--receipt needs images", "imagefactory verify --receipt TAG"
+        raise fail(InputError, "verify-what", what, fix=fix)
+    found, problems = dict[str, Found](), list[Problem]()
+    for tag in tags:
+        try:
+            found[tag] = workflows.find_receipt(workspace, tag)
+        except CheckFailedError as error:
+            problems += error.problems
+    if json:
+        ui.emit_json([{"image": tag, **one.as_dict()} for tag, one in found.items()])
+    for tag, one in () if json else found.items():
+        tables.receipt(one.receipt)
+        ui.line(f"{tag}: {one}")
     if problems:
         raise CheckFailedError(problems)
 

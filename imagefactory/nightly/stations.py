@@ -169,7 +169,7 @@ def _is_published(plan: CellPlan, repository: Repository) -> bool:
     """Whether the registry has the image under all its tags, and a receipt vouches for it."""
     registries, name = repository.registries, repository.name
     where = plan.cell.locations["vllm"]
-    verified = MovingTag(template=TAG, when={}, level=vouching.LEVEL, location=where)
+    verified = MovingTag(template=TAG, when={}, level=vouching.VERIFIED, location=where)
     try:
         image = vouching.read_image(registries, name, tags.of_plan(plan))
         if image is None or image.labels.get(f"{LABEL}.build-key") != plan.build_key:

@@ -2,9 +2,9 @@
 
 What is true is in the registry: the moving tag itself, and a record of every move, which is one
 more tag of the image that got it. Every machine sees both. A move is, in this order: a receipt
-vouches for the image, the record, the ledger of this machine, the moving tag by one request that
-carries its manifest. So a tag never names an image that nobody verified, and a run that was killed
-is finished by the same command.
+vouches for the image and is attached to it, the record, the ledger of this machine, the moving tag
+by one request that carries its manifest. So a tag never names an image that nobody verified, and a
+run that was killed is finished by the same command.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 
 from imagefactory.errors import CheckFailedError, InputError, SetupError, fail
 from imagefactory.matrix.moving_tags import MovingTag
-from imagefactory.publishing import ledger, tags, vouching
+from imagefactory.publishing import attachments, ledger, tags, vouching
 from imagefactory.publishing.ledger import Entry
 from imagefactory.publishing.tags import Record
 from imagefactory.publishing.vouching import Image, Requirements
 from imagefactory.system import locks, registry_writes
 from imagefactory.system.registry import Registries
-from imagefactory.verifying.receipt import Receipt
+from imagefactory.verifying.receipt_store import Found, ReceiptStore
 
 #: Requests at once, and the moves that are read unless more are asked for.
 ASKED_AT_ONCE, LAST = 8, 20
@@ -41,7 +41,7 @@ class Repository:
         name: such as ``ghcr.io/me/vllm``.
         registries: the client.
         moving: the moving tags of the matrix.
-        receipts: folder of this machine's receipts.
+        receipts: those of this machine, and whose signatures count.
         state: folder for the ledger.
         needed: what a receipt of this version must have.
     """
@@ -49,7 +49,7 @@ class Repository:
     name: str
     registries: Registries
     moving: tuple[MovingTag, ...]
-    receipts: Path
+    receipts: ReceiptStore
     state: Path
     needed: Requirements
 
@@ -114,7 +114,7 @@ class Moved:
         before: digest that it named before; empty if it was new.
         record: the name that records the move.
         moved: whether it named another image before.
-        receipt: when and by which version of imagefactory the image was verified.
+        receipt: when the image was verified, by which version, how far, and who signed that.
     """
 
     tag: str
@@ -228,9 +228,10 @@ def _earlier(moves: Sequence[Move], tag: str, to: str | None) -> str:
 def _move(repository: Repository, image: Image, tag: str, action: str, now: datetime) -> Moved:
     """Move ``tag``; every step finds what a run that was killed has done already."""
     registries, reference = repository.registries, f"{repository.name}:{tag}"
-    receipt = vouching.require(
+    found = vouching.require(
         image, _declared(repository, image, tag), registries, repository.receipts, repository.needed
     )
+    attachments.attach(registries, repository.name, image.document, [attachments.of_receipt(found)])
     current = registries.document(reference)
     before = current.digest if current else ""
     record, is_new = _record(repository, image, tag, before, now)
@@ -248,7 +249,7 @@ def _move(repository: Repository, image: Image, tag: str, action: str, now: date
     if before != image.digest:
         registry_writes.put_manifest(registries, reference, image.document)
         _confirm(registries, reference, image)
-    return _moved(image, reference, before, record, receipt)
+    return _moved(image, reference, before, record, found)
 
 
 def _confirm(registries: Registries, reference: str, image: Image) -> None:
@@ -279,7 +280,7 @@ def _record(
     return Record(tag=tag, at=at, digest=tags.short(image.digest)), True
 
 
-def _moved(image: Image, reference: str, before: str, record: Record, receipt: Receipt) -> Moved:
+def _moved(image: Image, reference: str, before: str, record: Record, found: Found) -> Moved:
     return Moved(
         tag=reference,
         digest=image.digest,
@@ -287,7 +288,7 @@ def _moved(image: Image, reference: str, before: str, record: Record, receipt: R
         before=before,
         record=str(record),
         moved=before != image.digest,
-        receipt=f"{receipt.verified_at}, imagefactory {receipt.version or 'of unknown version'}",
+        receipt=str(found),
     )
 
 

@@ -14,20 +14,32 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from typing import Protocol
 
+from imagefactory.building import records
 from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.publishing import lending, vouching
+from imagefactory.publishing import attachments, lending, vouching
 from imagefactory.publishing import tags as names
+from imagefactory.settings import Settings
 from imagefactory.system import registry_writes, ui
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
-from imagefactory.verifying import receipt
+from imagefactory.system.registry_writes import Attachment
+from imagefactory.verifying import receipt, receipt_store
 from imagefactory.verifying.receipt import Requirement
+from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 
 #: Tags of a repository that are read to know which blobs it has, and how many of them at once.
 MOST_TAGS, ASKED_AT_ONCE = 200, 8
+
+
+class Candidates(Protocol):
+    """Finds receipts of an image."""
+
+    def __call__(self, image: ImageInfo, *, elsewhere: bool) -> Sequence[Found | Refused]:
+        """Those of this machine, and those that are attached ``elsewhere``, if asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +108,27 @@ class Delivery:
 def allowed(
     plans: Sequence[CellPlan],
     engine: Engine,
-    receipts: Path,
+    receipts: ReceiptStore,
     requirements: Callable[[str], Sequence[Requirement]],
+    repository: str,
 ) -> list[tuple[CellPlan, ImageInfo]]:
     """The images of ``plans``, if every one of them may move.
 
-    ``requirements`` gives, for a torch channel, what a receipt must have. Raises CheckFailedError
-    naming all that may not.
+    ``requirements`` gives, for a torch channel, what a receipt must have. Where this machine has
+    none that counts, one that is attached to the same image in ``repository`` does. Raises
+    CheckFailedError naming all that may not.
     """
     there = engine.find_images(plan.cell.tag for plan in plans)
     problems = [
         problem
         for plan in plans
         for problem in [
-            _refusal(plan, there.get(plan.cell.tag), receipts, requirements(plan.cell.channel))
+            _refusal(
+                plan,
+                there.get(plan.cell.tag),
+                partial(_candidates, plan, engine, receipts, repository),
+                requirements(plan.cell.channel),
+            )
         ]
         if problem
     ]
@@ -118,8 +137,31 @@ def allowed(
     return [(plan, there[plan.cell.tag]) for plan in plans]
 
 
+def _candidates(
+    plan: CellPlan,
+    engine: Engine,
+    receipts: ReceiptStore,
+    repository: str,
+    image: ImageInfo,
+    *,
+    elsewhere: bool,
+) -> list[Found | Refused]:
+    """The receipts of an image: that of this machine, and those ``elsewhere``, in the registry."""
+    found = receipts.find(image.digest)
+    own = [found] if found else []
+    if not elsewhere:
+        return own
+    there = vouching.read_image(engine.registries, repository, names.of_plan(plan))
+    if there is None or image.digest not in (there.digest, there.config):
+        return own
+    return [*own, *vouching.attached(there, engine.registries, receipts)]
+
+
 def _refusal(
-    plan: CellPlan, image: ImageInfo | None, receipts: Path, required: Sequence[Requirement]
+    plan: CellPlan,
+    image: ImageInfo | None,
+    candidates: Candidates,
+    required: Sequence[Requirement],
 ) -> Problem | None:
     tag = plan.cell.tag
     if image is None:
@@ -134,14 +176,29 @@ def _refusal(
             what=f"{tag} was built from something else than the matrix, lock and patches say now",
             fix=f"imagefactory build --matrix --select {plan.cell.name}",
         )
-    record = receipt.load(receipts, image.digest)
-    if record is None:
-        return Problem(
-            code="push-unverified",
-            where=plan.cell.name,
-            what=f"{tag} ({image.digest[:19]}) has never been verified here",
-            fix=f"imagefactory verify {tag}",
-        )
+    problem = _unvouched(plan, image, candidates(image, elsewhere=False), required)
+    if problem and problem.code != "push-failed-verify":
+        problem = _unvouched(plan, image, candidates(image, elsewhere=True), required)
+    return problem
+
+
+def _unvouched(
+    plan: CellPlan,
+    image: ImageInfo,
+    candidates: Sequence[Found | Refused],
+    required: Sequence[Requirement],
+) -> Problem | None:
+    """Why none of the receipts lets an image move; None if one does."""
+    what, fix = f"{plan.cell.tag} ({image.digest[:19]})", f"imagefactory verify {plan.cell.tag}"
+    found = receipt_store.weightiest(candidates)
+    if found is None:
+        refused = dict.fromkeys(one.why for one in candidates if isinstance(one, Refused))
+        if refused:
+            what, code = f"no receipt of {what} counts: {'; '.join(refused)}", "push-receipt"
+        else:
+            what, code = f"{what} has never been verified here", "push-unverified"
+        return Problem(code=code, where=plan.cell.name, what=what, fix=fix)
+    record = found.receipt
     differences = receipt.differences(
         record,
         digest=image.digest,
@@ -151,21 +208,12 @@ def _refusal(
     )
     if differences:
         by = f" of imagefactory {record.version}" if record.version else ""
-        return Problem(
-            code="push-receipt",
-            where=plan.cell.name,
-            what=f"the receipt{by} is not one for {tag} ({image.digest[:19]}) by this version: "
-            + "; ".join(differences),
-            fix=f"imagefactory verify {tag}",
-        )
+        what = f"the receipt{by} is not one for {what} by this version: {'; '.join(differences)}"
+        return Problem(code="push-receipt", where=plan.cell.name, what=what, fix=fix)
     if not record.passed:
-        bad = ", ".join(record.failed_checks)
-        return Problem(
-            code="push-failed-verify",
-            where=plan.cell.name,
-            what=f"{tag} ({image.digest[:19]}) did not pass its last verification: {bad}",
-            fix=f"imagefactory verify {tag} shows why",
-        )
+        what = f"{what} did not pass its last verification: {', '.join(record.failed_checks)}"
+        fix = f"{fix} shows why"
+        return Problem(code="push-failed-verify", where=plan.cell.name, what=what, fix=fix)
     return None
 
 
@@ -173,22 +221,22 @@ def push(
     engine: Engine,
     ready: Sequence[tuple[CellPlan, ImageInfo]],
     repository: str,
-    receipts: Path,
-    loans: Path,
+    receipts: ReceiptStore,
+    settings: Settings,
 ) -> Delivery:
     """Push the ``ready`` cells (see ``allowed``) to ``repository``: first each immutable tag.
 
     What fails ends the push: a registry that does not take an image or does not answer, a tag that
     is another digest there than was verified (``push-other-digest``), an immutable tag that is
     another image (``push-immutable``), an engine that fails. The result says which tags had been
-    pushed by then. ``loans`` is the folder of ``lending``.
+    pushed by then.
     """
     tags = [
         (plan, image, f"{repository}:{tag}")
         for plan, image in ready
         for tag in (names.of_plan(plan), *(one.rpartition(":")[2] for one in plan.cell.tags))
     ]
-    lending.sweep(engine, loans)
+    lending.sweep(engine, settings.loans)
     known = _known_blobs(engine.registries, repository, [target for _, _, target in tags])
     pushed: list[Pushed] = []
     sent: dict[str, Document] = {}
@@ -197,8 +245,9 @@ def push(
             if plan.cell.name in sent:
                 _give(engine.registries, sent[plan.cell.name], target)
             else:
-                sent[plan.cell.name] = _send(engine, image, target, loans)
-                _attach(engine.registries, repository, sent[plan.cell.name], image, receipts)
+                sent[plan.cell.name] = _send(engine, image, target, settings.loans)
+                wanted = _attachments(plan, image, sent[plan.cell.name], receipts, settings)
+                attachments.attach(engine.registries, repository, sent[plan.cell.name], [*wanted])
         except FactoryError as error:
             return Delivery(
                 pushed=tuple(pushed), left=tuple(_left(tags[number:], error)), error=error
@@ -262,13 +311,21 @@ def _send(engine: Engine, image: ImageInfo, target: str, loans: Path) -> Documen
     raise _other_digest(target, found, image.digest)
 
 
-def _attach(
-    registries: Registries, repository: str, there: Document, image: ImageInfo, receipts: Path
-) -> None:
-    """Attach the receipt of an image, for other machines."""
-    record = receipt.load(receipts, image.digest)
-    if record:
-        vouching.attach(registries, repository, there.digest, record)
+def _attachments(
+    plan: CellPlan,
+    image: ImageInfo,
+    there: Document,
+    receipts: ReceiptStore,
+    settings: Settings,
+) -> Iterator[Attachment]:
+    """What this machine knows about an image: only a builder tells where it comes from."""
+    found = receipts.find(image.digest)
+    if isinstance(found, Found):
+        yield attachments.of_receipt(found)
+    listed, origin = attachments.of_build(plan, there.digest, receipts.trust)
+    yield listed
+    if image.digest in records.read(settings.state / records.FOLDER, plan.build_key):
+        yield origin
 
 
 def _give(registries: Registries, document: Document, target: str) -> None:

@@ -1,7 +1,8 @@
 """Whether an image in a registry is one that passed its verification.
 
 A receipt is found on this machine, or attached to the image: ``push`` attaches it, so that another
-machine may move tags too. Of several receipts of one image the latest counts.
+machine may move tags too. Of several receipts of one image the latest counts, unless an earlier one
+shows more. Those that are edited, or signed by somebody who is not trusted, never do.
 """
 
 from __future__ import annotations
@@ -9,24 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from imagefactory import __version__
-from imagefactory.errors import CheckFailedError, InputError, SetupError, fail
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.matrix.moving_tags import MovingTag
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.publishing import tags
+from imagefactory.publishing import attachments, tags
 from imagefactory.system import reference as references
-from imagefactory.system import registry_writes, ui
-from imagefactory.system.manifests import Descriptor, Document
+from imagefactory.system.engine import ImageInfo
+from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
-from imagefactory.system.registry_writes import Attachment
-from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import Receipt, Requirement
+from imagefactory.verifying import receipt, receipt_store
+from imagefactory.verifying.receipt import Level, Receipt, Requirement
+from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 
-RECEIPT = "application/vnd.imagefactory.receipt.v1+json"
-#: The only level that the receipts of this version can show.
-LEVEL = "verified"
+#: What a moving tag asks for unless it names a level: that the image passed.
+VERIFIED = "verified"
 #: Gives, for a torch channel, what a receipt of this version must have.
 Requirements = Callable[[str], Sequence[Requirement]]
 
@@ -87,46 +86,89 @@ def read_image(registries: Registries, repository: str, wanted: str) -> Image | 
     )
 
 
+def of_engine(found: ImageInfo, repository: str) -> Image:
+    """An image of the engine, which was pulled from a repository or will be pushed to it."""
+    document = Document(digest=found.digest, media_type="", content=b"", row={})
+    return Image(
+        repository=repository,
+        document=document,
+        config="",
+        labels=found.labels,
+        platform=str(found.platform),
+    )
+
+
 def require(
-    image: Image, moving: MovingTag, registries: Registries, receipts: Path, needed: Requirements
-) -> Receipt:
+    image: Image,
+    moving: MovingTag,
+    registries: Registries,
+    receipts: ReceiptStore,
+    needed: Requirements,
+) -> Found:
     """The receipt that vouches for ``image``. Raises CheckFailedError if none does."""
-    where = f"{image.repository}@{image.digest[:19]}"
-    if not image.name:
-        what = f"{where} is no image that imagefactory made: its labels are incomplete"
-        raise fail(CheckFailedError, "promote-foreign", what, fix="push it with imagefactory push")
-    record = _latest(image, registries, receipts)
-    verify = f"imagefactory verify {image.repository}@{image.digest}"
-    if record is None:
-        what = f"{where} ({image.name}) has no receipt, here or attached to it"
-        raise fail(CheckFailedError, "promote-unverified", what, fix=verify)
-    wrong = _differences(record, image, needed)
-    if wrong:
-        what = f"the receipt is not one for {where} ({image.name}): {'; '.join(wrong)}"
-        raise fail(CheckFailedError, "promote-receipt", what, fix=verify)
-    if not record.passed:
-        what = f"{where} ({image.name}) did not pass its last verification: "
-        what += ", ".join(record.failed_checks)
-        raise fail(CheckFailedError, "promote-failed-verify", what, fix=f"{verify} shows why")
-    if moving.level != LEVEL:
+    found = judge(image, candidates(image, registries, receipts), needed, "promote")
+    if moving.level != VERIFIED and not found.receipt.level.includes(Level(moving.level)):
         what = f"{moving.template} needs a receipt of level {moving.level!r}, and the receipt of "
-        what += f"{where} shows level {LEVEL!r}: this version verifies without a GPU"
+        what += f"{_where(image)} shows level {str(found.receipt.level)!r}"
         fix = f"give it a tag that needs less, or change `level` at {moving.location}"
         raise fail(CheckFailedError, "promote-level", what, fix=fix)
-    return record
+    return found
 
 
-def attach(registries: Registries, repository: str, digest: str, record: Receipt) -> bool:
-    """Attach a receipt to an image; False, with a warning, if the registry does not take it."""
-    try:
-        found = registries.document(f"{repository}@{digest}")
-        if found is not None:
-            registry_writes.attach(registries, repository, found, _attachment(record))
-    except SetupError as error:
-        what = f"the receipt is not attached to {repository}@{digest[:19]}"
-        ui.warn(f"{what}, so only this machine can promote it: {error.problems[0].what}")
-        return False
-    return found is not None
+def judge(
+    image: Image, found: Sequence[Found | Refused], needed: Requirements, action: str
+) -> Found:
+    """The one of an image's receipts that counts.
+
+    Raises CheckFailedError, whose code begins with ``action``, unless it says that it passed.
+    """
+    where = f"{_where(image)} ({image.name})"
+    if not image.name:
+        what = f"{_where(image)} is no image that imagefactory made: its labels are incomplete"
+        fix = "push it with imagefactory push"
+        raise fail(CheckFailedError, f"{action}-foreign", what, fix=fix)
+    best = receipt_store.weightiest(found)
+    fix = f"imagefactory verify {image.repository}@{image.digest}"
+    if best is None:
+        refused = dict.fromkeys(one.why for one in found if isinstance(one, Refused))
+        if refused:
+            what, code = f"no receipt of {where} counts: {'; '.join(refused)}", f"{action}-receipt"
+        else:
+            what, code = f"{where} has no receipt, here or attached to it", f"{action}-unverified"
+        raise fail(CheckFailedError, code, what, fix=fix)
+    wrong = _differences(best.receipt, image, needed)
+    if wrong:
+        what = f"the receipt is not one for {where}: {'; '.join(wrong)}"
+        raise fail(CheckFailedError, f"{action}-receipt", what, fix=fix)
+    if not best.receipt.passed:
+        what = f"{where} did not pass its last verification: "
+        what += ", ".join(best.receipt.failed_checks)
+        raise fail(CheckFailedError, f"{action}-failed-verify", what, fix=f"{fix} shows why")
+    return best
+
+
+def candidates(
+    image: Image, registries: Registries, receipts: ReceiptStore
+) -> list[Found | Refused]:
+    """All receipts of an image, here and attached to it."""
+    return [*own(image, receipts), *attached(image, registries, receipts)]
+
+
+def own(image: Image, receipts: ReceiptStore) -> Iterator[Found | Refused]:
+    """The receipts of an image on this machine, whose engine may know it by its configuration."""
+    for digest in (image.digest, image.config):
+        found = receipts.find(digest) if digest else None
+        if found:
+            yield found
+
+
+def attached(
+    image: Image, registries: Registries, receipts: ReceiptStore
+) -> Iterator[Found | Refused]:
+    """The receipts that are attached to an image."""
+    kinds = attachments.RECEIPTS
+    for content in attachments.contents(registries, image.repository, image.digest, *kinds):
+        yield receipt_store.read(content, receipts.trust, image.digest, image.config)
 
 
 def reference_of(text: str, repository: str) -> tuple[str, str]:
@@ -144,32 +186,8 @@ def reference_of(text: str, repository: str) -> tuple[str, str]:
     return name, found.digest or found.tag
 
 
-def _attachment(record: Receipt) -> Attachment:
-    content = json.dumps(record.as_dict(), sort_keys=True).encode()
-    made = {"org.opencontainers.image.created": record.verified_at}
-    return Attachment(kind=RECEIPT, content=content, annotations=made)
-
-
-def _latest(image: Image, registries: Registries, receipts: Path) -> Receipt | None:
-    own = [receipt.load(receipts, digest) for digest in (image.digest, image.config) if digest]
-    found = [one for one in [*own, *_attached(image, registries)] if one is not None]
-    return max(found, key=lambda one: one.verified_at, default=None)
-
-
-def _attached(image: Image, registries: Registries) -> Iterator[Receipt]:
-    """The receipts that are attached to an image; those that cannot be read are none."""
-    for one in registries.referrers(image.repository, image.digest):
-        if one.artifact_type == RECEIPT and references.is_digest(one.digest):
-            yield from _read(image.repository, one, registries)
-
-
-def _read(repository: str, one: Descriptor, registries: Registries) -> Iterator[Receipt]:
-    manifest = registries.manifest(f"{repository}@{one.digest}")
-    for layer in manifest.layers if manifest else ():
-        try:
-            yield receipt.read(json.loads(registries.read_blob(repository, layer.digest) or b""))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
+def _where(image: Image) -> str:
+    return f"{image.repository}@{image.digest[:19]}"
 
 
 def _differences(record: Receipt, image: Image, needed: Requirements) -> list[str]:

@@ -6,7 +6,7 @@ Images themselves are sent by the engine. Every function may be called again aft
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -18,15 +18,25 @@ from imagefactory.system.registry_names import Name, parse
 
 _OCI = "application/vnd.oci"
 IMAGE, INDEX = f"{_OCI}.image.manifest.v1+json", f"{_OCI}.image.index.v1+json"
+#: How often the list of a fallback tag is written, if others write it at the same time.
+TRIES = 3
 #: The configuration of what is no image.
 _EMPTY, _EMPTY_KIND = b"{}", f"{_OCI}.empty.v1+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """Something about an image that is kept beside it: its kind, content and annotations."""
+    """Something about an image that is kept beside it.
+
+    Attributes:
+        kind: artifact type, by which it is found.
+        media_type: of its content.
+        content: at most what one answer of a registry may have.
+        annotations: what is shown of it without reading it.
+    """
 
     kind: str
+    media_type: str
     content: bytes
     annotations: Mapping[str, str]
 
@@ -72,42 +82,60 @@ def put_blob(registries: Registries, repository: str, content: bytes) -> str:
 
 
 def attach(
-    registries: Registries, repository: str, subject: Document, attachment: Attachment
-) -> str:
-    """Attach something to the image ``subject``, unless it is attached already; its digest.
+    registries: Registries, repository: str, subject: Document, attachments: Sequence[Attachment]
+) -> None:
+    """Attach to the image ``subject`` what is not attached already.
 
-    A registry without the referrers API gets the fallback tag of the OCI specification.
+    A registry without the referrers API gets the fallback tag of the OCI specification, by one
+    request. It is read right before and after: another machine may write it at the same time.
     """
+    made = {found.digest: (found, one) for one in attachments for found in [_made(subject, one)]}
+    missing = made.keys() - _attached(registries, repository, subject)
+    new = [made[digest] for digest in made if digest in missing]
+    for content in dict.fromkeys(content for _, one in new for content in (_EMPTY, one.content)):
+        put_blob(registries, repository, content)
+    for found, _ in new:
+        put_manifest(registries, f"{repository}@{found.digest}", found)
+    for _ in range(TRIES):
+        there = registries.referrers(repository, subject.digest) if missing else ()
+        missing -= {one.digest for one in there}
+        if not missing:
+            return
+        rows = [*map(_row_of, there), *(_listed(*made[one]) for one in made if one in missing)]
+        index = document({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}, INDEX)
+        put_manifest(registries, f"{repository}:{fallback_tag(subject.digest)}", index)
+    missing -= _attached(registries, repository, subject)
+    if missing:
+        name = parse(repository)
+        said = f"{name.host}: what was attached to {subject.digest[:19]} is not listed"
+        raise error_of(registry_failures.OTHER, name.host, name.path, said)
+
+
+def _attached(registries: Registries, repository: str, subject: Document) -> set[str]:
+    return {one.digest for one in registries.referrers(repository, subject.digest)}
+
+
+def _made(subject: Document, one: Attachment) -> Document:
     row = {
         "schemaVersion": 2,
         "mediaType": IMAGE,
-        "artifactType": attachment.kind,
+        "artifactType": one.kind,
         "config": _descriptor(_EMPTY_KIND, _EMPTY),
-        "layers": [_descriptor(attachment.kind, attachment.content)],
+        "layers": [_descriptor(one.media_type, one.content)],
         "subject": {
             "mediaType": subject.media_type,
             "digest": subject.digest,
             "size": len(subject.content),
         },
-        "annotations": dict(attachment.annotations),
+        "annotations": dict(one.annotations),
     }
-    made = document(row, IMAGE)
-    there = registries.referrers(repository, subject.digest)
-    if made.digest in {one.digest for one in there}:
-        return made.digest
-    for content in (_EMPTY, attachment.content):
-        put_blob(registries, repository, content)
-    put_manifest(registries, f"{repository}@{made.digest}", made)
-    if made.digest not in {one.digest for one in registries.referrers(repository, subject.digest)}:
-        listed = {
-            **_descriptor(IMAGE, made.content),
-            "artifactType": attachment.kind,
-            "annotations": dict(attachment.annotations),
-        }
-        rows = [*map(_row_of, there), listed]
-        index = document({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}, INDEX)
-        put_manifest(registries, f"{repository}:{fallback_tag(subject.digest)}", index)
-    return made.digest
+    return document(row, IMAGE)
+
+
+def _listed(made: Document, one: Attachment) -> dict[str, object]:
+    """The row of an attachment in the list that the fallback tag names."""
+    row = _descriptor(IMAGE, made.content)
+    return {**row, "artifactType": one.kind, "annotations": dict(one.annotations)}
 
 
 def delete(registries: Registries, repository: str, digest: str) -> bool:

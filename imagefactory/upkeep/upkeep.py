@@ -18,7 +18,7 @@ from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Item, Kind, Pruning
-from imagefactory.verifying import leftovers, receipt
+from imagefactory.verifying import leftovers, receipt_store
 
 #: Folders below the cache folder whose content is recreated when needed.
 RECREATABLE = (
@@ -72,7 +72,8 @@ def _images(
 ) -> Pruning:
     repository = inputs.matrix.repository
     found = engine.find_images(engine.names(repository))
-    receipts = [receipt.load(inputs.settings.receipts, one.digest) for one in found.values()]
+    store = receipt_store.of(inputs.settings, inputs.project)
+    receipts = [store.load(one.digest) for one in found.values()]
     return prune.images(
         found,
         {tag: plan.build_key for plan in plans for tag in plan.cell.tags},

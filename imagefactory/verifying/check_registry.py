@@ -6,12 +6,12 @@ import importlib
 import inspect
 import math
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from imagefactory.verifying import checks
-from imagefactory.verifying.receipt import CheckResult, Outcome, Requirement
+from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Requirement
 from imagefactory.verifying.subject import Subject
 
 
@@ -182,6 +182,13 @@ def requirements(channel: str) -> tuple[Requirement, ...]:
         )
         for entry in all_checks()
     )
+
+
+def reached(results: Sequence[CheckResult]) -> Level:
+    """The level that these results of all checks show."""
+    passed = {one.name for one in results if one.outcome is Outcome.PASS}
+    served = {entry.name for entry in all_checks() if "server" in entry.needs}
+    return Level.SERVE if served <= passed else Level.IMPORT
 
 
 def judge(subject: Subject) -> tuple[CheckResult, ...]:

@@ -12,10 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
-from imagefactory.verifying import tiny_model
+from imagefactory.verifying.answers import (
+    FIRST,
+    Answer,
+    Refusal,
+    Said,
+    UnansweredError,
+    parse,
+    read,
+)
+from imagefactory.verifying.models.words import Question
 
 #: The Python of an image.
 PYTHON = "/opt/venv/bin/python"
@@ -32,6 +40,7 @@ while True:
             sys.exit(1)
         time.sleep(0.1)
 peer.settimeout(None)
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 while True:
     for ready in select.select([0, peer], [], [])[0]:
         data = os.read(0, 65536) if ready == 0 else peer.recv(65536)
@@ -46,50 +55,12 @@ while True:
 MOST_BYTES = 1 << 20
 #: Characters of an answer that are shown.
 SHOWN = 300
-#: When a question was asked: at the beginning.
-FIRST = "asked first"
+#: Characters of a refusal that are read.
+REFUSAL = 5000
+#: Tokens that an answer may have; the longest right one has eight.
+MOST_TOKENS = 16
 
 Dial = Callable[[], AbstractContextManager[socket.socket]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The server's answer to one question.
-
-    Attributes:
-        kind: ``completion``, ``chat`` or ``stream``.
-        question: the question, with the answer that is right.
-        status: HTTP status, None if there was no response.
-        text: the answer's text, or what came instead of one.
-        seconds: how long it took.
-        when: ``FIRST``, or under which circumstances it was asked again.
-    """
-
-    kind: str
-    question: tiny_model.Question
-    status: int | None
-    text: str
-    seconds: float
-    when: str = FIRST
-
-    @property
-    def right(self) -> bool:
-        """Whether the text is word for word the right one."""
-        return self.status == 200 and tuple(self.text.split()) == self.question.answer
-
-    def __str__(self) -> str:
-        expected = " ".join(self.question.answer)
-        if self.right:
-            return f"{self.question.prompt} → {expected}"
-        status = "no response" if self.status is None else f"HTTP {self.status}"
-        return (
-            f"{self.kind} {self.question.prompt!r}, {self.when}: {status}, "
-            f"{self.text.strip()!r} and not {expected!r}"
-        )
-
-
-class UnansweredError(Exception):
-    """There was no answer, or none that can be read; the text says why."""
 
 
 class Client:
@@ -123,36 +94,51 @@ class Client:
         """The names that ``/v1/models`` lists, and the error if there is no list."""
         try:
             _, text = self._request("GET", "/v1/models")
-            return tuple(str(entry["id"]) for entry in _json(text)["data"]), ""
+            return tuple(str(entry["id"]) for entry in parse(text)["data"]), ""
         except (UnansweredError, LookupError, TypeError) as error:
             return (), f"{type(error).__name__}: {error}"[:SHOWN]
 
-    def ask(self, kind: str, question: tiny_model.Question, *, when: str = FIRST) -> Answer:
-        """The answer to one question: ``completion``, ``chat`` or ``stream``."""
-        body: dict[str, Any] = {"model": self._model, "temperature": 0, "max_tokens": 8}
+    def ask(self, kind: str, question: Question, *, when: str = FIRST) -> Answer:
+        """The answer to one question; ``Answer`` lists the kinds."""
+        body: dict[str, Any] = {"model": self._model, "temperature": 0, "max_tokens": MOST_TOKENS}
         if kind == "completion":
-            path, body = "/v1/completions", {**body, "prompt": question.prompt}
+            path = "/v1/completions"
+            body |= {"prompt": question.prompt, "logprobs": 1}
         else:
             messages = [{"role": "user", "content": question.prompt}]
-            path, body = "/v1/chat/completions", {**body, "messages": messages}
-        if kind == "stream":
+            path = "/v1/chat/completions"
+            body |= {"messages": messages, "logprobs": True, **question.extra}
+        if kind.endswith("stream"):
             body["stream"] = True
         began = time.monotonic()
         status: int | None = None
+        said = Said(text="")
         try:
             status, text = self._request("POST", path, body)
-            said = str(_READERS[kind](text)) if status == 200 else text
-        except (UnansweredError, LookupError, TypeError, AttributeError) as error:
-            said = str(error) if isinstance(error, UnansweredError) else _shape(error)
-        seconds = time.monotonic() - began
+            said = read(kind, text) if status == 200 else Said(text=text)
+        except UnansweredError as error:
+            said = Said(text=str(error))
+        except (LookupError, TypeError, AttributeError) as error:
+            said = Said(text=_shape(error))
         return Answer(
             kind=kind,
             question=question,
             status=status,
-            text=said[:SHOWN],
-            seconds=seconds,
+            text=said.text[:SHOWN],
+            seconds=time.monotonic() - began,
             when=when,
+            finish=said.finish[:SHOWN],
+            logprobs=said.logprobs,
         )
+
+    def misuse(self, fault: str, body: Mapping[str, Any]) -> Refusal:
+        """What comes back for a completion that cannot be made, as ``body`` is part of it."""
+        asked = {"model": self._model, "prompt": "the", "max_tokens": 1, **body}
+        try:
+            status, text = self._request("POST", "/v1/completions", asked)
+        except UnansweredError as error:
+            return Refusal(request=fault, status=None, text=str(error)[:SHOWN])
+        return Refusal(request=fault, status=status, text=text[:REFUSAL])
 
     def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -214,38 +200,5 @@ def _deadline(connection: socket.socket, seconds: float) -> Iterator[None]:
         raise UnansweredError(f"no end of the answer within {seconds:g} s")
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UnansweredError(f"no JSON ({type(error).__name__}): {text[-200:]!r}") from None
-
-
 def _shape(error: Exception) -> str:
     return f"JSON of another shape than expected: {type(error).__name__}: {error}"
-
-
-def _completion(text: str) -> object:
-    return _json(text)["choices"][0]["text"]
-
-
-def _chat(text: str) -> object:
-    return _json(text)["choices"][0]["message"]["content"]
-
-
-def _stream(text: str) -> str:
-    """The text of all events, which must end with ``[DONE]``."""
-    events = [
-        line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")
-    ]
-    if not events or events.pop() != "[DONE]":
-        raise UnansweredError(f"the stream ends without [DONE]: {text[-200:]!r}")
-    deltas = [_json(event)["choices"][0]["delta"] for event in events]
-    return "".join(str(delta.get("content") or "") for delta in deltas)
-
-
-_READERS: Mapping[str, Callable[[str], object]] = {
-    "completion": _completion,
-    "chat": _chat,
-    "stream": _stream,
-}

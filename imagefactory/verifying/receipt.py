@@ -1,27 +1,31 @@
-"""Receipts: what was built and which checks passed, keyed by image digest.
+"""Receipts: what was built and which checks passed, keyed by image digest. Pure.
 
-Only an image with a receipt that passes may move.
+Only an image with a receipt that passes may move. What is written is described by
+docs/receipt.schema.json.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
 
-from imagefactory import __version__
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+
 from imagefactory.errors import Problem
-from imagefactory.system import files
+from imagefactory.system import strict_json
 
 if TYPE_CHECKING:
-    from imagefactory.system.engine import ImageInfo
+    from pydantic.json_schema import JsonSchemaValue
 
+#: The version of what is written, and the first, whose receipts had no number and fewer fields.
+SCHEMA, OLDEST = 2, 1
 #: Bytes of a receipt, and seconds of a check, that no real one reaches.
 LARGEST, LONGEST = 10_000_000, 1e9
+_STRICT = with_config(ConfigDict(strict=True, extra="forbid"))
 
 
 class Outcome(StrEnum):
@@ -32,6 +36,21 @@ class Outcome(StrEnum):
     SKIP = "skip"
 
 
+class Level(StrEnum):
+    """How far a verification went. Each level includes those before it."""
+
+    STATIC = "static"
+    IMPORT = "import"
+    SERVE = "serve"
+    GPU = "gpu"
+
+    def includes(self, other: Level) -> bool:
+        """Whether what reached this level has reached ``other``, too."""
+        order = tuple(Level)
+        return order.index(self) >= order.index(other)
+
+
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """One thing that was asserted about an image.
@@ -48,7 +67,25 @@ class CheckResult:
     outcome: Outcome
     required: bool
     detail: str
-    seconds: float
+    seconds: Annotated[float, Field(ge=0, lt=LONGEST)]
+
+
+@_STRICT
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchResult:
+    """A patch of the image, and what its proof said there.
+
+    Attributes:
+        name: of the patch.
+        variant: the name of its diff, or why none was applied.
+        proof: ``pass``, ``fail`` or ``inconclusive``; empty if none was run.
+        detail: the last line that the proof wrote.
+    """
+
+    name: str
+    variant: str
+    proof: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +104,7 @@ class Requirement:
     excusable: bool
 
 
+@_STRICT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The record of one verification of one image.
@@ -80,6 +118,13 @@ class Receipt:
         checks: the results, in order.
         version: of the imagefactory that verified it; empty for a version that did not record it.
         unproven: the patches in it of which nothing shows what they do.
+        level: how far it was verified; versions that did not record it imported everything.
+        lock_digest: digest of the locked wheels, from the image's label.
+        inputs: what else it was made from, by the names of its labels.
+        patches: its patches, with the results of their proofs.
+        tools: versions of the programs that verified it.
+        machine: what they ran on.
+        schema: version of the fields; an older one has not all of them.
     """
 
     digest: str
@@ -90,6 +135,13 @@ class Receipt:
     checks: tuple[CheckResult, ...]
     version: str = ""
     unproven: tuple[str, ...] = ()
+    level: Level = Level.IMPORT
+    lock_digest: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    patches: tuple[PatchResult, ...] = ()
+    tools: Mapping[str, str] = field(default_factory=dict, hash=False)
+    machine: Mapping[str, str] = field(default_factory=dict, hash=False)
+    schema: Annotated[int, Field(ge=OLDEST, le=SCHEMA)] = SCHEMA
 
     @property
     def passed(self) -> bool:
@@ -107,57 +159,40 @@ class Receipt:
         return tuple(c.name for c in self.checks if c.required and c.outcome is not Outcome.PASS)
 
 
-def save(folder: Path, receipt: Receipt) -> Path:
-    """Write ``receipt`` below ``folder`` in one step, replacing an older one of the same digest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = _path(folder, receipt.digest)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(receipt.as_dict(), indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
-    return path
-
-
-def load(folder: Path, digest: str) -> Receipt | None:
-    """The receipt of exactly ``digest``, or None.
-
-    A file that cannot be read counts as no receipt.
-    """
-    try:
-        return read(json.loads(files.read_text(_path(folder, digest), LARGEST)))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+@cache
+def _adapter() -> TypeAdapter[Receipt]:
+    return TypeAdapter(Receipt)
 
 
 def read(data: Any) -> Receipt:
-    """The receipt in JSON values. Raises ValueError, KeyError or TypeError if it is none."""
-    fields = {name: data[name] for name in ("digest", "tag", "cell", "build_key", "verified_at")}
-    fields["version"] = data.get("version", "")
-    checks = [_read_check(row) for row in data["checks"]]
-    unproven = data.get("unproven", [])
-    if not isinstance(unproven, list):
-        raise TypeError("the unproven patches of a receipt are no list of names")
-    _must_be_texts((*fields.values(), *unproven))
-    found = Receipt(**fields, checks=tuple(checks), unproven=tuple(unproven))
-    if data["passed"] is not found.passed:
+    """The receipt in JSON values. Raises ValueError if it is none."""
+    if not isinstance(data, dict):
+        raise ValueError("it is no object")  # noqa: TRY004 - callers know one kind of error
+    number = data.get("schema", OLDEST)
+    if type(number) is int and number > SCHEMA:
+        raise ValueError(f"a newer version of imagefactory wrote it (schema {number})")
+    rest = {name: value for name, value in data.items() if name != "passed"}
+    found = _adapter().validate_json(strict_json.dumps({"schema": number, **rest}))
+    if data.get("passed") is not found.passed:
         raise ValueError("it contradicts its checks")
     return found
 
 
-def _read_check(row: dict[str, Any]) -> CheckResult:
-    found = CheckResult(**{**row, "outcome": Outcome(row["outcome"])})
-    if type(found.required) is not bool or type(found.seconds) not in (int, float):
-        raise TypeError("a field of a check has another type")
-    if not 0 <= found.seconds < LONGEST:
-        raise ValueError("a check took no such time")
-    _must_be_texts((found.name, found.detail))
-    return found
+def json_schema() -> JsonSchemaValue:
+    """The JSON Schema of what this version writes, published in docs/receipt.schema.json."""
+    found = _adapter().json_schema()
+    fields = {**found["properties"], "schema": {"const": SCHEMA}, "passed": {"type": "boolean"}}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Receipt"}
+    return {**head, **found, "properties": fields, "required": sorted(fields)}
 
 
-def _must_be_texts(values: Iterable[object]) -> None:
-    for value in values:
-        if not isinstance(value, str):
-            raise TypeError("a field is no text")
-        value.encode()  # a lone surrogate could not be shown or written
+def supersedes(later: Receipt, earlier: Receipt) -> bool:
+    """Whether a later receipt of one image counts in place of an earlier one.
+
+    It does unless both passed and the earlier one shows more by the same checks.
+    """
+    same = later.passed and earlier.passed and later.version == earlier.version
+    return not same or later.level.includes(earlier.level)
 
 
 def differences(
@@ -200,19 +235,6 @@ def _brief(text: str) -> str:
     return repr(text[:40])
 
 
-def not_passed(folder: Path, tags: Sequence[str], images: Mapping[str, ImageInfo]) -> list[str]:
-    """The ``tags`` whose very digest has not passed yet; ``images`` are the engine's, by tag.
-
-    What another version of imagefactory verified counts as not passed: its checks were others.
-    """
-    before = {tag: load(folder, images[tag].digest) if tag in images else None for tag in tags}
-    return [
-        tag
-        for tag, one in before.items()
-        if not (one and one.passed and one.version == __version__)
-    ]
-
-
 def problems(receipts: Sequence[Receipt]) -> list[Problem]:
     """What keeps images from moving: a problem for every required check that did not pass."""
     return [
@@ -226,7 +248,3 @@ def problems(receipts: Sequence[Receipt]) -> list[Problem]:
         for check in one.checks
         if check.required and check.outcome is not Outcome.PASS
     ]
-
-
-def _path(folder: Path, digest: str) -> Path:
-    return folder / f"{digest.replace(':', '-')}.json"

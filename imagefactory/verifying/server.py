@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +13,21 @@ from imagefactory.planning.vllm_settings import option_name
 from imagefactory.system import platforms, ui
 from imagefactory.system.engine import Engine, ImageInfo, Limits, RunningContainer
 from imagefactory.system.text import shorten
-from imagefactory.verifying import tiny_model
-from imagefactory.verifying.client import FIRST, PYTHON, RELAY, Answer, Client
+from imagefactory.verifying import asking
+from imagefactory.verifying.answers import Answer, Refusal
+from imagefactory.verifying.client import PYTHON, RELAY, Client
+from imagefactory.verifying.models import dialog
 
 MODEL_FOLDER = "/opt/imagefactory-smoke-model"
 MODEL_NAME = "capitals"
 PORT = 8888
+#: The model of the family that is served: it does all that the dense one does.
+MODEL = dialog.MODEL
 #: What the tiny model and this machine need. All else is as the image itself serves.
-ARGUMENTS = ("serve", "--max-model-len", "256", "--served-model-name", MODEL_NAME)
+ARGUMENTS = (
+    *("serve", "--max-model-len", "256", "--served-model-name", MODEL_NAME),
+    *dialog.PARSERS,
+)
 #: Options that make the start faster; those that the image itself sets are left to it.
 FAST: Mapping[str, tuple[str, ...]] = {
     "--dtype": ("float32",),
@@ -71,6 +76,7 @@ class ServerRun:
         models: what ``/v1/models`` lists.
         models_error: what it answered instead of a list.
         answers: its answers to the questions.
+        refusals: what it said to requests that are wrong.
         exit_code: how it ended after SIGTERM.
         stop_seconds: how long that took.
         log_tail: the last lines of its log.
@@ -84,6 +90,7 @@ class ServerRun:
     models: tuple[str, ...] = ()
     models_error: str = ""
     answers: tuple[Answer, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     exit_code: int | None = None
     stop_seconds: float = 0.0
     log_tail: str = ""
@@ -103,7 +110,7 @@ def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patienc
         ARGUMENTS,
         platform=image.platform,
         env={**ENVIRONMENT, "VLLM_EXTRA_ARGS": _fast(image)},
-        mounts=[(tiny_model.write(folder), MODEL_FOLDER)],
+        mounts=[(MODEL.write(folder), MODEL_FOLDER)],
         shm_size=SHM_SIZE,
         limits=Limits(memory=memory),
     )
@@ -138,18 +145,21 @@ def _live(container: RunningContainer, patience: Patience, memory: int) -> Serve
                 out_of_memory=container.ran_out_of_memory(),
             )
         models, models_error = client.models()
-        answers = _questions(container, client, patience)
+        asked = asking.everything(
+            MODEL, lambda: _client(container, patience), client=client, seconds=patience.answer
+        )
     log_tail = _tail(container)
-    asked = time.monotonic()
+    stopping = time.monotonic()
     exit_code = container.stop(patience.stop)
     return ServerRun(
         fault="",
         start_seconds=start_seconds,
         models=models,
         models_error=models_error,
-        answers=answers,
+        answers=asked.answers,
+        refusals=asked.refusals,
         exit_code=exit_code,
-        stop_seconds=time.monotonic() - asked,
+        stop_seconds=time.monotonic() - stopping,
         # A clean end writes many lines that say nothing about the answers before it.
         log_tail=_tail(container) if exit_code else log_tail,
         log_bytes=_log_bytes(container),
@@ -162,42 +172,6 @@ def _client(container: RunningContainer, patience: Patience) -> Client:
     """A client whose connections are relayed by a program in the container."""
     relay = [PYTHON, "-I", "-S", "-c", RELAY, str(PORT), str(LISTEN_SECONDS)]
     return Client(lambda: container.attach(relay), model=MODEL_NAME, seconds=patience.answer)
-
-
-def _questions(
-    container: RunningContainer, client: Client, patience: Patience
-) -> tuple[Answer, ...]:
-    """The answers to all questions one after the other, to many at once, and to all again.
-
-    A server may answer right as long as it has nothing in its cache, or one request in its batch.
-    """
-    first = _all(client, FIRST)
-    if not all(answer.right for answer in first):
-        return first  # it is not going to get better, and may take a minute for each
-    return (*first, *_at_once(container, patience), *_all(client, "asked again"))
-
-
-def _all(client: Client, when: str) -> tuple[Answer, ...]:
-    return (
-        *(client.ask("completion", question, when=when) for question in tiny_model.COMPLETIONS),
-        *(client.ask("chat", question, when=when) for question in tiny_model.CHATS),
-        *(client.ask("stream", question, when=when) for question in tiny_model.CHATS),
-    )
-
-
-def _at_once(container: RunningContainer, patience: Patience) -> tuple[Answer, ...]:
-    when = f"asked with {len(tiny_model.AT_ONCE) - 1} others"
-
-    def ask(question: tiny_model.Question) -> Answer:
-        with closing(_client(container, patience)) as client:
-            client.healthy()  # opens the connection
-            with suppress(threading.BrokenBarrierError):  # asked alone, if the others are not ready
-                ready.wait()
-            return client.ask("completion", question, when=when)
-
-    ready = threading.Barrier(len(tiny_model.AT_ONCE), timeout=patience.answer)
-    with ThreadPoolExecutor(len(tiny_model.AT_ONCE)) as pool:
-        return tuple(pool.map(ask, tiny_model.AT_ONCE))
 
 
 def _wait(container: RunningContainer, client: Client, patience: Patience) -> str:

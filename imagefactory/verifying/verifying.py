@@ -21,8 +21,16 @@ from imagefactory.settings import Settings
 from imagefactory.system import platforms, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo, owner
-from imagefactory.verifying import compiling, leftovers, modes, probe, reports, server
-from imagefactory.verifying.check_registry import judge
+from imagefactory.verifying import (
+    circumstances,
+    compiling,
+    leftovers,
+    modes,
+    probe,
+    reports,
+    server,
+)
+from imagefactory.verifying.check_registry import judge, reached
 from imagefactory.verifying.client import PYTHON
 from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
@@ -99,6 +107,8 @@ def verify(
         checks=results,
         version=__version__,
         unproven=tuple(subject.label("unproven").split()),
+        level=reached(results),
+        **circumstances.of(subject, engine),
     )
 
 

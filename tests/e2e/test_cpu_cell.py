@@ -19,9 +19,10 @@ import pytest
 from support import ROOT
 from support.e2e import CPU, PLANTED, Completed, Verified, derive, factory, planted
 
-from imagefactory.publishing import tags, vouching
+from imagefactory.publishing import attachments, tags
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
+from imagefactory.verifying import receipt_store
 
 pytestmark = pytest.mark.e2e
 
@@ -132,8 +133,9 @@ def test_only_a_verified_digest_is_pushed_and_blobs_that_are_there_are_not_sent_
     found = tags.parse(first["reference"].rpartition(":")[2])
     assert found is not None
     assert (found.vllm, found.accelerator) == ("0.32.0", "cpu")
-    (attached,) = engine.registries.referrers(repository, digest)
-    assert attached.artifact_type == vouching.RECEIPT
+    attached = engine.registries.referrers(repository, digest)
+    kinds = [attachments.RECEIPTS[0], attachments.SBOM, receipt_store.IN_TOTO]
+    assert [one.artifact_type for one in attached] == kinds
     assert (first["blobs_sent"], first["blobs_there"]) == (len(blobs), 0)
     assert first["bytes_sent"] == sum(blobs.values())
     assert [row["bytes_sent"] for row in others] == [0] * len(others)

@@ -20,19 +20,22 @@ from typing import Any
 import pytest
 from support import ROOT, promoting
 from support.e2e import Completed, factory
+from support.machine import settings
 from support.plans import planned
 from support.promoting import PATH, at, labels
 from support.registry import FakeRegistry, fake_registry
 
 from imagefactory import __version__
-from imagefactory.publishing import moving, publishing, tags, vouching
+from imagefactory.publishing import attachments, moving, publishing, tags
 from imagefactory.publishing.moving import Repository
 from imagefactory.settings import from_environment
 from imagefactory.system import registry_writes
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.system.registry import Registries
-from imagefactory.verifying import check_registry, receipt
+from imagefactory.system.signing import NOBODY
+from imagefactory.verifying import check_registry, receipt_store
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt_store import ReceiptStore
 
 pytestmark = pytest.mark.e2e
 PASSWORD = "planted-s3cret"
@@ -83,7 +86,12 @@ def put_image(registries: Registries, repository: str, own: Mapping[str, str]) -
         {**manifest, "config": rows[0], "layers": rows[1:]}, registry_writes.IMAGE
     )
     registry_writes.put_manifest(registries, f"{repository}:{tags.of_labels(own)}", made)
-    assert vouching.attach(registries, repository, made.digest, real_receipt(made.digest, own))
+    found = receipt_store.read(
+        receipt_store.write(real_receipt(made.digest, own), NOBODY), NOBODY, made.digest
+    )
+    assert isinstance(found, receipt_store.Found)
+    row = attachments.of_receipt(found)
+    assert attachments.attach(registries, repository, made, [row])
     return made.digest
 
 
@@ -245,16 +253,17 @@ def test_an_immutable_tag_is_pushed_once_and_is_never_another_image(
         return engine.inspect_image(f"imagefactory/test:{content}")
 
     one, other = built("one"), built("other")
-    folders = tmp_path / "receipts", tmp_path / "loans"
-    receipt.save(folders[0], real_receipt(one.digest, plan.labels))
+    store = ReceiptStore(folder=tmp_path / "receipts")
+    store.save(real_receipt(one.digest, plan.labels))
+    rest = store, settings(tmp_path)
     for _ in range(2):
-        done = publishing.push(engine, [(plan, one)], repository, *folders)
+        done = publishing.push(engine, [(plan, one)], repository, *rest)
         assert done.error is None
         assert {row.digest for row in done.pushed} == {one.digest}
-    (attached,) = engine.registries.referrers(repository, one.digest)
-    assert attached.artifact_type == vouching.RECEIPT
+    attached = engine.registries.referrers(repository, one.digest)
+    assert [row.artifact_type for row in attached] == [attachments.RECEIPTS[0], attachments.SBOM]
     assert engine.names(repository) == [], "the engine has no more names than before"
-    refused = publishing.push(engine, [(plan, other)], repository, *folders).error
+    refused = publishing.push(engine, [(plan, other)], repository, *rest).error
     assert refused is not None
     assert refused.problems[0].code == "push-immutable"
 
@@ -302,7 +311,7 @@ def prepared(registry: FakeRegistry, state: Path) -> tuple[str, str]:
     digests = []
     for own in (OLD, NEW):
         digest = registry.put(PATH, str(tags.of_labels(own)), {"sha256:base": 1}, labels=own)
-        receipt.save(state / "imagefactory" / "receipts", real_receipt(digest, own))
+        ReceiptStore(folder=state / "imagefactory" / "receipts").save(real_receipt(digest, own))
         digests.append(digest)
     moving.promote(repository(registry, state), digests[0], "nightly", at(0))
     return digests[0], digests[1]
@@ -313,7 +322,10 @@ def repository(registry: FakeRegistry, state: Path) -> Repository:
     own = promoting.repository(registry, state)
     folder = state / "imagefactory"
     return replace(
-        own, receipts=folder / "receipts", state=folder, needed=check_registry.requirements
+        own,
+        receipts=ReceiptStore(folder=folder / "receipts"),
+        state=folder,
+        needed=check_registry.requirements,
     )
 
 
@@ -331,13 +343,14 @@ def end_state(registry: FakeRegistry, state: Path) -> list[tuple[str, str]]:
     )
 
 
-@pytest.mark.parametrize("action", ["promote", "rollback"])
+# a rollback finds the receipt attached: the record and the tag are all that it writes
+@pytest.mark.parametrize(("action", "writes"), [("promote", 5), ("rollback", 2)])
 def test_a_process_that_is_killed_at_any_write_leaves_verified_tags_and_is_finished_by_the_next(
-    action: str, tmp_path: Path
+    action: str, writes: int, tmp_path: Path
 ) -> None:
     undisturbed: list[tuple[str, str]] = []
     points = 0
-    for point in [None, *range(4)]:
+    for point in [None, *range(2 * writes)]:
         state = tmp_path / str(point)
         with fake_registry() as registry:
             old, new = prepared(registry, state)
@@ -353,7 +366,7 @@ def test_a_process_that_is_killed_at_any_write_leaves_verified_tags_and_is_finis
                 continue
             run_killed(registry, state, None, *argv)
             assert end_state(registry, state) == undisturbed, f"killed at {point}"
-    assert points == 4, "every point was tried"
+    assert points == 2 * writes, "every point was tried"
 
 
 def test_two_processes_that_move_a_tag_at_once_leave_one_history(tmp_path: Path) -> None:

@@ -26,11 +26,12 @@ from imagefactory import __version__, pipeline, workspace
 from imagefactory.examples import examples
 from imagefactory.examples.examples import Example
 from imagefactory.planning.cell_plan import CellPlan
-from imagefactory.publishing import tags, vouching
+from imagefactory.publishing import attachments, tags
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
-from imagefactory.verifying import check_registry, receipt
+from imagefactory.verifying import check_registry
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt_store import ReceiptStore
 from imagefactory.workspace import Workspace
 
 pytestmark = pytest.mark.e2e
@@ -185,7 +186,7 @@ def passed(site: Site, digest: str) -> None:
         checks=tuple(checks),
         version=__version__,
     )
-    receipt.save(site.state / "imagefactory" / "receipts", made)
+    ReceiptStore(folder=site.state / "imagefactory" / "receipts").save(made)
 
 
 def report(done: Completed, code: int) -> Any:
@@ -284,7 +285,7 @@ def test_a_push_that_is_killed_in_the_middle_of_a_layer_is_finished_by_the_next(
         again = factory("push", "--to", one.repository, cwd=one.folder, environ=one.environ)
         assert again.code == 0, again.err
         assert one.digests(engine) == published(one, digest), (share, alone)
-        assert attached(engine, one, digest) == [vouching.RECEIPT]
+        assert attached(engine, one, digest) == [attachments.RECEIPTS[0], attachments.SBOM]
         assert engine.names(one.repository) == []
 
 
@@ -319,6 +320,6 @@ def test_a_night_that_is_killed_anywhere_ends_as_an_undisturbed_one_in_the_next_
             assert done.code == 0, (after, alone, done.out, done.err)
             assert done.json["broken"] == []
         assert one.digests(engine) == published(one, digest, "nightly", "nightly was")
-        assert attached(engine, one, digest) == [vouching.RECEIPT]
+        assert attached(engine, one, digest) == [attachments.RECEIPTS[0], attachments.SBOM]
         assert engine.names(one.repository) == []
         assert one.journals == []

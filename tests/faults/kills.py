@@ -26,6 +26,7 @@ from imagefactory.matrix import matrix
 from imagefactory.patching import authoring, catalog
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import CheckResult, Receipt
+from imagefactory.verifying.receipt_store import ReceiptStore
 
 #: What a process asks the system for when it changes files: a step at which it may be killed.
 STEPS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.chmod", "shutil.")
@@ -138,11 +139,11 @@ def _lock_is_whole(folder: Path) -> bool:
 
 
 def _save_receipt(folder: Path) -> None:
-    receipt.save(folder, replace(_RECEIPT, verified_at="later"))
+    ReceiptStore(folder=folder).save(replace(_RECEIPT, verified_at="later"))
 
 
 def _receipt_is_whole(folder: Path) -> bool:
-    found = receipt.load(folder, _RECEIPT.digest)
+    found = ReceiptStore(folder=folder).load(_RECEIPT.digest)
     return found in (_RECEIPT, replace(_RECEIPT, verified_at="later"))
 
 
@@ -204,7 +205,7 @@ WORKS = (
     Work(name="lock", prepare=projects.write, do=_write_lock, is_whole=_lock_is_whole),
     Work(
         name="receipt",
-        prepare=lambda folder: receipt.save(folder, _RECEIPT),
+        prepare=lambda folder: ReceiptStore(folder=folder).save(_RECEIPT),
         do=_save_receipt,
         is_whole=_receipt_is_whole,
     ),

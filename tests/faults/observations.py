@@ -16,8 +16,9 @@ from support.verify_fakes import CPU, Good
 from support.verify_faults import receipt
 
 from faults import Outcome
-from imagefactory.verifying import junit, reports, server, tiny_model
+from imagefactory.verifying import junit, reports, server
 from imagefactory.verifying.client import Client
+from imagefactory.verifying.models import words
 
 #: Seconds that the judgement of one observation may take.
 MOST_SECONDS = 5.0
@@ -31,19 +32,16 @@ def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     """A spoilt report, and a spoilt answer, each a verdict: never an exception, never a pass."""
     chance = random.Random(seed)  # noqa: S311 - repeatable
     engine = FakeEngine()
-    try:
-        for number in range(count):
-            began = time.monotonic()
-            name, tried = ("answer", _answer) if number % 2 else ("report", _report)
-            try:
-                detail = tried(chance, engine)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it was not held
-                detail = f"{type(error).__name__}: {error}"
-            if time.monotonic() - began > MOST_SECONDS:
-                detail = f"took {time.monotonic() - began:.0f} s"
-            yield Outcome(fault=f"{name} {number}", held=not detail, detail=detail)
-    finally:
-        engine.close()
+    for number in range(count):
+        began = time.monotonic()
+        name, tried = ("answer", _answer) if number % 2 else ("report", _report)
+        try:
+            detail = tried(chance, engine)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it was not held
+            detail = f"{type(error).__name__}: {error}"
+        if time.monotonic() - began > MOST_SECONDS:
+            detail = f"took {time.monotonic() - began:.0f} s"
+        yield Outcome(fault=f"{name} {number}", held=not detail, detail=detail)
 
 
 def _report(chance: random.Random, _: FakeEngine) -> str:
@@ -60,16 +58,19 @@ def _report(chance: random.Random, _: FakeEngine) -> str:
 
 
 def _answer(chance: random.Random, engine: FakeEngine) -> str:
-    kind = chance.choice(("completion", "chat", "stream"))
-    question = tiny_model.CHATS[0]
-    shape = {"choices": [{"text": "x", "message": {"content": "x"}, "delta": {"content": "x"}}]}
+    kind = chance.choice(("completion", "chat", "stream", "call", "call-stream"))
+    question = words.CHATS[0]
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    said = {"content": "x", "reasoning": "x", "tool_calls": [{"index": 0, "function": function}]}
+    choice = {"text": "x", "message": said, "delta": said, "finish_reason": "stop"}
+    shape = {"choices": [{**choice, "logprobs": {"content": [{"logprob": -0.1}]}}]}
     text = spoil(chance, shape)
-    spoilt = f"data: {text}\n\ndata: [DONE]\n" if kind == "stream" else text
+    spoilt = f"data: {text}\n\ndata: [DONE]\n" if kind.endswith("stream") else text
     engine.behaviour.body = spoilt.encode("utf-8", "surrogatepass")
     dial = lambda: engine.container.attach(())  # noqa: E731
     with closing(Client(dial, model=server.MODEL_NAME, seconds=2)) as client:
         answer = client.ask(kind, question)
-    json.dumps(str(answer))
+    json.dumps(f"{answer} {answer.doubt}")
     return "a right answer" if answer.right else ""
 
 

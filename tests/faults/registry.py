@@ -91,7 +91,7 @@ CHALLENGES = (
     "\x80\xff",
 )
 OWN = registry_writes.document({"layers": []}, registry_writes.IMAGE)
-RECEIPT = Attachment(kind="application/x", content=b"{}", annotations={})
+RECEIPT = Attachment(kind="application/x", media_type="a/b", content=b"{}", annotations={})
 #: What Docker may write while it pushes.
 SAID = (
     "denied: requested access to the resource is denied",
@@ -232,7 +232,7 @@ def _works(address: str, config: Path, choose: random.Random) -> dict[str, Calla
         "image": lambda: vouching.read_image(ask, repository, "1"),
         "put manifest": lambda: registry_writes.put_manifest(ask, f"{repository}:1", OWN),
         "put blob": lambda: registry_writes.put_blob(ask, repository, b"x"),
-        "attach": lambda: registry_writes.attach(ask, repository, OWN, RECEIPT),
+        "attach": lambda: registry_writes.attach(ask, repository, OWN, [RECEIPT]),
         "delete": lambda: registry_writes.delete(ask, repository, DIGEST),
         "known blobs": lambda: publishing._known_blobs(ask, repository, [f"{repository}:1"]),
         "docker push": push,

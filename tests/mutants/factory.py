@@ -62,7 +62,7 @@ LONG = 20.0
 HARMLESS: Mapping[str, str] = {
     "imagefactory/publishing/publishing.py: 200 -> 201": "a bound of what is read, not a result",
     "imagefactory/verifying/outside/inventory.py: 16 -> 17": "how many are kept in memory",
-    "imagefactory/verifying/tiny_model.py: 4 -> 5": "the factor need only be large enough",
+    "imagefactory/verifying/models/dense.py: 4 -> 5": "the factor need only be large enough",
     "imagefactory/patching/cuda_home.py: without '--require-hashes'": "all have one, which uv checks",
     "imagefactory/patching/measure.py: without step.variant": "what was applied has a variant",
     "imagefactory/patching/merge.py: 'imagefactory-diff-' -> 'imagefactory-diff-_'": "a folder's name",

@@ -10,12 +10,15 @@ from typing import Any
 from imagefactory import __version__
 from imagefactory.matrix.moving_tags import MovingTag
 from imagefactory.planning.cell_plan import LABEL
-from imagefactory.publishing import tags
+from imagefactory.publishing import attachments, tags
 from imagefactory.publishing.moving import Repository
 from imagefactory.system.registry import Registries
+from imagefactory.system.registry_writes import Attachment
+from imagefactory.system.signing import NOBODY, Trust
 from imagefactory.system.yamlfile import Location
-from imagefactory.verifying import receipt
+from imagefactory.verifying import receipt_store
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
+from imagefactory.verifying.receipt_store import Found, ReceiptStore
 from support.registry import FakeRegistry
 
 NOW = datetime(2026, 11, 22, 2, 17, tzinfo=UTC)
@@ -74,8 +77,27 @@ def receipt_of(
 def verified(registry: FakeRegistry, folder: Path, own: Mapping[str, str]) -> str:
     """Store an image, and a receipt of it on this machine; its digest."""
     digest = image(registry, own)
-    receipt.save(folder / "receipts", receipt_of(digest, own))
+    ReceiptStore(folder=folder / "receipts").save(receipt_of(digest, own))
     return digest
+
+
+def attached(own: Repository, record: Receipt, trust: Trust = NOBODY) -> bool:
+    """Attach a receipt to its image, signed if ``trust`` has a signer; whether that worked."""
+    return attach(own, record.digest, row_of(record, trust))
+
+
+def row_of(record: Receipt, trust: Trust = NOBODY) -> Attachment:
+    """A receipt as it is attached."""
+    found = receipt_store.read(receipt_store.write(record, trust), trust, record.digest)
+    assert isinstance(found, Found)
+    return attachments.of_receipt(found)
+
+
+def attach(own: Repository, digest: str, *wanted: Attachment) -> bool:
+    """Attach something to an image; whether that worked."""
+    image = own.registries.document(f"{own.name}@{digest}")
+    assert image is not None
+    return attachments.attach(own.registries, own.name, image, wanted)
 
 
 def repository(registry: FakeRegistry, folder: Path, *declared: MovingTag) -> Repository:
@@ -83,7 +105,7 @@ def repository(registry: FakeRegistry, folder: Path, *declared: MovingTag) -> Re
         name=f"{registry.address}/{PATH}",
         registries=Registries(folder),
         moving=declared or (moving("nightly"), moving("stable-{flavor}", "gpu")),
-        receipts=folder / "receipts",
+        receipts=ReceiptStore(folder=folder / "receipts"),
         state=folder / "state",
         needed=lambda _: NEEDED,
     )

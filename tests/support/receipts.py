@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt_store import ReceiptStore
 from support.images import DIGEST
 from support.plans import planned
 
@@ -25,4 +25,4 @@ def saved(folder: Path, *checks: CheckResult, **fields: str) -> Path:
         **{"tag": "t", "verified_at": "now", **right, **fields},  # type: ignore[arg-type]
         checks=checks or GOOD,
     )
-    return receipt.save(folder, record)
+    return ReceiptStore(folder=folder).save(record)

@@ -1,4 +1,4 @@
-"""A fake vLLM server on a real socket, which can misbehave as broken servers do."""
+"""A fake vLLM server on sockets, which can misbehave as broken servers do."""
 
 from __future__ import annotations
 
@@ -9,18 +9,30 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from imagefactory.system.engine import Engine, RunningContainer
 from imagefactory.system.engine.docker import Docker
-from imagefactory.verifying import server, tiny_model
+from imagefactory.verifying import server
+from imagefactory.verifying.models.words import Question
 
 QUICK = server.Patience(start=1.5, answer=0.5, stop=1, poll=0.02)
-RIGHT = {
-    question.prompt: " ".join(question.answer)
-    for question in (*tiny_model.COMPLETIONS, *tiny_model.CHATS, *tiny_model.AT_ONCE)
-}
+MODEL = server.MODEL
+COMPLETED = {question.prompt: question for question in (*MODEL.completions, *MODEL.at_once)}
+
+
+def question_of(body: dict[str, Any]) -> Question:
+    """The question that a request asks."""
+    if "prompt" in body:
+        return COMPLETED[body["prompt"]]
+    asked = [
+        question
+        for question in (*MODEL.chats, *MODEL.reasoning, *MODEL.calls)
+        if body["messages"][0]["content"] == question.prompt
+        and all(body.get(name) == value for name, value in question.extra.items())
+    ]
+    return max(asked, key=lambda question: len(question.extra))
 
 
 @dataclass
@@ -38,18 +50,40 @@ class Behaviour:
     log: str = "starting\nIllegal instruction\n"
     #: Answers that are right; those after them are garbage. None if all are.
     good_for: int | None = None
+    #: Questions that get an answer; those after them find that the server is gone. None if all do.
+    lives_for: int | None = None
     #: Requests at a time that are answered right. None if any number is.
     good_at_once: int | None = None
     #: Sent byte by byte with so many seconds between them, instead of an answer.
     trickle: float | None = None
     #: Sent instead of the body of an answer.
     body: bytes | None = None
+    #: Sent instead of the text of streams.
+    streamed: str | None = None
+    #: What reasoning is called, and added to the arguments of a call.
+    reasoning: str = "reasoning"
+    arguments: str = ""
+    finish: str | None = None
+    logprob: float | None = -0.01
+    #: The status of requests that are wrong, and whether answers are right after one.
+    refusal: int = 400
+    good_after_refusal: bool = True
     exit_code: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
 
+    def message(self, text: str) -> dict[str, Any]:
+        """What vLLM's parsers make of a text that is written as right answers are."""
+        thought, _, rest = text.rpartition("</think>")
+        name, _, arguments = rest.partition(" {")
+        if arguments:
+            function = {"name": name.strip(), "arguments": "{" + arguments + self.arguments}
+            return {"content": None, "tool_calls": [{"id": "call_9", "function": function}]}
+        found = {self.reasoning: thought.removeprefix("<think>")} if thought else {}
+        return {"content": f" {rest.strip()}", **found}
+
 
 class Handler(BaseHTTPRequestHandler):
-    server: FakeServer
+    server: FakeServer  # type: ignore[assignment]
     protocol_version = "HTTP/1.1"
     wbufsize = -1
 
@@ -63,10 +97,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         behaviour = self.server.behaviour
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body.get("prompt", "") not in {"", *COMPLETED}:
+            self.server.refused = True
+            self.reply(behaviour.refusal, b'{"error": {"message": "this cannot be asked"}}')
+            return
         behaviour.seen.append(body)
+        if behaviour.lives_for is not None and len(behaviour.seen) > behaviour.lives_for:
+            self.close_connection = True
+            return
         with self.server.lock:
             self.server.asking += 1
-        time.sleep(behaviour.hang)
+        if behaviour.hang:
+            time.sleep(behaviour.hang)
         try:
             self.answer(body)
         finally:
@@ -75,13 +117,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, body: dict[str, Any]) -> None:
         behaviour = self.server.behaviour
-        prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
-        text = RIGHT[prompt] if behaviour.text is None else behaviour.text
+        question = question_of(body)
+        text = " ".join(question.answer) if behaviour.text is None else behaviour.text
         if behaviour.good_for is not None and len(behaviour.seen) > behaviour.good_for:
             text = "!!!!!"
         if behaviour.good_at_once is not None:
-            time.sleep(0.05)
+            time.sleep(0.02)
             text = "!!!!!" if self.server.asking > behaviour.good_at_once else text
+        if self.server.refused and not behaviour.good_after_refusal:
+            text = "!!!!!"
+        finish = behaviour.finish or question.finish
         if behaviour.trickle is not None:
             self.trickle(behaviour.trickle)
         elif behaviour.body is not None:
@@ -89,19 +134,33 @@ class Handler(BaseHTTPRequestHandler):
         elif behaviour.status != 200:
             self.reply(behaviour.status, b'{"error": "EngineDeadError"}')
         elif body.get("stream"):
-            chunks = [
-                {"role": "assistant", "content": ""},
-                *({"content": f" {word}"} for word in text.split()),
-                {},
-            ]
-            events = "".join(
-                f"data: {json.dumps({'choices': [{'delta': chunk}]})}\n\n" for chunk in chunks
-            )
-            self.reply(200, (events + behaviour.done).encode())
+            self.stream(text if behaviour.streamed is None else behaviour.streamed, finish)
         elif "prompt" in body:
-            self.reply(200, json.dumps({"choices": [{"text": f" {text}"}]}).encode())
+            numbers = {"token_logprobs": [behaviour.logprob]}
+            self.choice({"text": f" {text}", "finish_reason": finish, "logprobs": numbers})
         else:
-            self.reply(200, json.dumps({"choices": [{"message": {"content": text}}]}).encode())
+            said = behaviour.message(text)
+            tokens = [{"logprob": behaviour.logprob}]
+            self.choice({"message": said, "finish_reason": finish, "logprobs": {"content": tokens}})
+
+    def choice(self, one: dict[str, Any]) -> None:
+        self.reply(200, json.dumps({"choices": [one]}).encode())
+
+    def stream(self, text: str, finish: str) -> None:
+        said = self.server.behaviour.message(text)
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        for call in said.pop("tool_calls", ()):
+            arguments = call["function"].pop("arguments")
+            deltas.append({"tool_calls": [{"index": 0, **call}]})
+            halves = ({"arguments": half} for half in (arguments[:5], arguments[5:]))
+            deltas += [{"tool_calls": [{"index": 0, "function": half}]} for half in halves]
+        for name in sorted(said, reverse=True):
+            deltas += [{name: f" {word}"} for word in (said[name] or "").split()]
+        numbers = {"content": [{"logprob": self.server.behaviour.logprob}]}
+        choices: list[dict[str, Any]] = [{"delta": one, "logprobs": numbers} for one in deltas]
+        choices.append({"delta": {}, "finish_reason": finish})
+        events = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+        self.reply(200, "".join((*events, self.server.behaviour.done)).encode())
 
     def trickle(self, seconds: float) -> None:
         """Say that more is coming, for ever."""
@@ -123,27 +182,27 @@ class Handler(BaseHTTPRequestHandler):
         """Keep the test output clean."""
 
 
-class FakeServer(ThreadingHTTPServer):
-    daemon_threads = True
-    behaviour: Behaviour
-    request_queue_size = 20
+class FakeServer:
+    """Answers on its end of a pair of sockets, one thread each."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
         self.lock = threading.Lock()
         self.asking = 0
+        self.refused = False
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that give up, as some tests do."""
+    def serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # clients that give up, as some tests do
+            Handler(connection, ("", 0), self)  # type: ignore[arg-type]
 
 
 class FakeContainer(RunningContainer):
     """The container that the fake server seems to run in."""
 
-    def __init__(self, behaviour: Behaviour, port: int) -> None:
+    def __init__(self, behaviour: Behaviour) -> None:
         super().__init__(Docker(), id="c0ffee")
         self.behaviour = behaviour
-        self.port = port
+        self.server = FakeServer(behaviour)
         self.attached: list[Sequence[str]] = []
         self.removed = False
 
@@ -160,8 +219,10 @@ class FakeContainer(RunningContainer):
     @contextmanager
     def attach(self, argv: Sequence[str]) -> Iterator[socket.socket]:
         self.attached.append(argv)
-        with socket.create_connection(("127.0.0.1", self.port)) as connection:
-            yield connection
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=self.server.serve, args=(theirs,), daemon=True).start()
+        with ours:
+            yield ours
 
     def stop(self, timeout: float) -> int:  # noqa: ARG002
         return self.behaviour.exit_code
@@ -176,20 +237,15 @@ class FakeEngine(Engine):
     def __init__(self) -> None:
         super().__init__()
         self.behaviour = Behaviour()
-        self.http = FakeServer(("127.0.0.1", 0), Handler)
-        self.http.behaviour = self.behaviour
-        self.container = FakeContainer(self.behaviour, self.http.server_port)
+        self.container = FakeContainer(self.behaviour)
         self.started: dict[str, Any] = {}
-        threading.Thread(
-            target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
+
+    @property
+    def version(self) -> tuple[str, str]:
+        return "27.5.1", ""
 
     def start(self, image: str, argv: Sequence[str], **options: Any) -> FakeContainer:
         self.started = {"image": image, "argv": argv, **options}
         (mount,) = options["mounts"]
         self.started["files"] = sorted(path.name for path in mount[0].iterdir())
         return self.container
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()

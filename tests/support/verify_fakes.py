@@ -14,13 +14,15 @@ from imagefactory.matrix.cell import Base, Cell, Flavor
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Location
-from imagefactory.verifying import checks, probe, tiny_model
+from imagefactory.verifying import checks, probe
+from imagefactory.verifying.answers import Answer, Refusal
+from imagefactory.verifying.asking import MISUSES
 from imagefactory.verifying.check_registry import judge
-from imagefactory.verifying.client import Answer
+from imagefactory.verifying.models import words
 from imagefactory.verifying.modes import JSON_OPTION
 from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import CheckResult
-from imagefactory.verifying.server import MODEL_NAME, ServerRun
+from imagefactory.verifying.server import MODEL, MODEL_NAME, ServerRun
 from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
 
 CUDA = TorchBuild(version="2.11.0+cu130", cuda="13.0")
@@ -186,22 +188,36 @@ def runs() -> dict[str, Ran]:
 
 
 def answer(
-    kind: str, question: tiny_model.Question, *, text: str | None = None, status: int | None = 200
+    kind: str, question: words.Question, *, text: str | None = None, status: int | None = 200
 ) -> Answer:
     said = " ".join(question.answer) if text is None else text
-    return Answer(kind=kind, question=question, status=status, text=said, seconds=0.1)
+    return Answer(
+        kind=kind,
+        question=question,
+        status=status,
+        text=said,
+        seconds=0.1,
+        finish=question.finish,
+        logprobs=(-0.02,),
+    )
 
 
 def server_run(**changes: Any) -> ServerRun:
-    answers = (
-        *(answer("completion", question) for question in tiny_model.COMPLETIONS),
-        *(answer(kind, question) for question in tiny_model.CHATS for kind in ("chat", "stream")),
-    )
+    kinds = {
+        "completion": MODEL.completions,
+        **dict.fromkeys(("chat", "stream"), MODEL.chats),
+        **dict.fromkeys(("reasoning", "reasoning-stream"), MODEL.reasoning),
+        **dict.fromkeys(("call", "call-stream"), MODEL.calls),
+    }
+    answers = tuple(answer(kind, question) for kind, asked in kinds.items() for question in asked)
+    error = '{"error": {"message": "no"}}'
+    refusals = tuple(Refusal(request=fault, status=400, text=error) for fault in MISUSES)
     good = {
         "fault": "",
         "start_seconds": 40.0,
         "models": (MODEL_NAME,),
         "answers": answers,
+        "refusals": refusals,
         "exit_code": 0,
     }
     return ServerRun(**{**good, **changes})

@@ -17,6 +17,7 @@ from imagefactory.results import Built, Planned
 from imagefactory.system.engine import ImageInfo
 from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt_store import ReceiptStore
 
 
 def image(tag: str) -> ImageInfo:
@@ -66,16 +67,17 @@ def test_a_cell_that_is_not_locked_is_an_input_error_beside_cells_that_were_buil
 
 
 def test_only_images_whose_digest_has_not_passed_are_verified(tmp_path: Path) -> None:
+    store = ReceiptStore(folder=tmp_path)
     for one in (
         verified("good", Outcome.PASS),
         verified("bad", Outcome.FAIL),
         verified("skipped", Outcome.SKIP),
         verified("before", Outcome.PASS, version="0.0.1"),
     ):
-        receipt.save(tmp_path, one)
+        store.save(one)
     existing = ["good", "bad", "skipped", "before", "new"]
     images = {tag: image(tag) for tag in existing}
-    left = receipt.not_passed(tmp_path, [*existing, "missing"], images)
+    left = store.not_passed([*existing, "missing"], images)
     assert left == [
         "bad",
         "skipped",

@@ -145,7 +145,7 @@ PURE = [
     "planning.wheel_plan",
     "auditing.gpu_code",
     "verifying.receipt",
-    "verifying.tiny_model",
+    "verifying.models.models",
     "publishing.tags",
     "publishing.ledger",
     "inspecting.anatomy",

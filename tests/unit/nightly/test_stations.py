@@ -29,8 +29,8 @@ from imagefactory.planning.decision import Action, Decision
 from imagefactory.publishing.moving import Repository
 from imagefactory.publishing.publishing import Delivery
 from imagefactory.settings import Settings
-from imagefactory.verifying import receipt
 from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.receipt_store import ReceiptStore
 from imagefactory.workspace import Workspace
 
 __all__ = ["using"]
@@ -178,7 +178,7 @@ def published(registry: FakeRegistry, folder: Path, *names: str, passed: bool) -
     plan = all_planned()[0]
     digest = image(registry, plan.labels, *names)
     outcome = Outcome.PASS if passed else Outcome.FAIL
-    receipt.save(folder / "receipts", receipt_of(digest, plan.labels, outcome))
+    ReceiptStore(folder=folder / "receipts").save(receipt_of(digest, plan.labels, outcome))
     found: Repository = repository(registry, folder)
     return stations._is_published(plan, found)
 

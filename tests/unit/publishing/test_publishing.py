@@ -17,14 +17,17 @@ from support.receipts import saved
 from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory import pipeline
+from imagefactory.building import records
 from imagefactory.errors import CheckFailedError, InputError, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.publishing import lending, publishing, tags, vouching
+from imagefactory.publishing import attachments, lending, publishing, sbom, tags
 from imagefactory.publishing.publishing import Delivery
 from imagefactory.system import registry_writes
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
+from imagefactory.verifying import receipt_store
+from imagefactory.verifying.receipt_store import ReceiptStore
 from imagefactory.workspace import Workspace
 
 
@@ -37,7 +40,7 @@ class Pushing(Images):
         self.registry = registry
         self.layers: dict[str, dict[str, int]] = {}
         self.named: dict[str, str] = {}
-        self.loans = config / "loans"
+        self.settings = settings(config)
         self.pushes: list[tuple[str, str]] = []
 
     def image(self, plan: CellPlan, layers: dict[str, int]) -> ImageInfo:
@@ -65,7 +68,9 @@ class Pushing(Images):
 
 
 @pytest.fixture
-def pushing(tmp_path: Path) -> Iterator[Pushing]:
+def pushing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pushing]:
+    # the real one takes a fifth of a second
+    monkeypatch.setattr(sbom, "make", lambda _, digest: json.dumps({"of": digest}).encode())
     with fake_registry() as registry:
         yield Pushing(registry, tmp_path)
 
@@ -83,7 +88,8 @@ def push(
 ) -> Delivery:
     """Push to the fake registry."""
     repository = f"{pushing.registry.address}/me/vllm"
-    return publishing.push(pushing, ready, repository, receipts, pushing.loans)
+    store = ReceiptStore(folder=receipts)
+    return publishing.push(pushing, ready, repository, store, pushing.settings)
 
 
 def test_a_blob_is_sent_once_to_a_repository(pushing: Pushing) -> None:
@@ -173,16 +179,20 @@ def test_a_push_attaches_the_receipt_once(pushing: Pushing, tmp_path: Path) -> N
     for has_api in (True, False, False):
         pushing.registry.has_referrers = has_api
         assert push(pushing, [(one, made)], folder).error is None
-        (attached,) = pushing.registries.referrers(repository, made.digest) or [None]
-    assert attached is not None
-    assert attached.artifact_type == vouching.RECEIPT
+        attached = pushing.registries.referrers(repository, made.digest)
+        assert [one.artifact_type for one in attached] == [
+            attachments.RECEIPTS[0],
+            attachments.SBOM,
+        ]
+    sent = [line for line in pushing.registry.asked if line.startswith("PUT")]
+    assert len(sent) == 3 + 2 + 1 + 1, "three blobs, two manifests, their list, and the cell's tag"
 
 
 class Killed(BaseException):
     """Ends a run as a kill does: nothing catches it."""
 
 
-@pytest.mark.parametrize("until", range(14))
+@pytest.mark.parametrize("until", range(11))
 def test_a_push_that_is_killed_at_any_step_is_finished_by_the_next(
     pushing: Pushing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
 ) -> None:
@@ -190,17 +200,16 @@ def test_a_push_that_is_killed_at_any_step_is_finished_by_the_next(
     made = pushing.image(one, {"sha256:base": 1})
     folder = tmp_path / "receipts"
     saved(folder, digest=made.digest, cell="gb10", build_key=one.build_key)
+    records.add(pushing.settings.state / records.FOLDER, one.build_key, [made.digest])
     before = digest_of(b'{"older": 1}')
     pushing.registry.has_referrers = False
     pushing.registry.manifests["me/vllm", "gb10"] = b'{"older": 1}'
     done: list[object] = []
 
     def step(work: Callable[..., object], *args: object) -> object:
-        if len(done) == until // 2 and until % 2 == 0:
+        if len(done) == until:
             raise Killed
         done.append(result := work(*args))
-        if len(done) == until // 2 + 1:
-            raise Killed
         return result
 
     with monkeypatch.context() as patched:
@@ -217,8 +226,9 @@ def test_a_push_that_is_killed_at_any_step_is_finished_by_the_next(
     assert push(pushing, [(one, made)], folder).error is None
     names = pushing.registry.tags("me/vllm")
     assert names == dict.fromkeys((tags.of_plan(one), "gb10", "gb10-torch"), made.digest)
-    (attached,) = pushing.registries.referrers(f"{pushing.registry.address}/me/vllm", made.digest)
-    assert attached.artifact_type == vouching.RECEIPT
+    attached = pushing.registries.referrers(f"{pushing.registry.address}/me/vllm", made.digest)
+    kinds = [attachments.RECEIPTS[0], attachments.SBOM, receipt_store.IN_TOTO]
+    assert [one.artifact_type for one in attached] == kinds
 
 
 def test_an_engine_that_knows_images_by_their_config_may_push(pushing: Pushing) -> None:
@@ -291,24 +301,24 @@ def test_names_that_a_killed_push_has_left_are_given_back_by_the_next(
     # also if there is nothing more to send
     assert push(pushing, [(one, made)]).error is None
     assert pushing.named == before
-    assert list(pushing.loans.glob("*.json")) == []
+    assert list(pushing.settings.loans.glob("*.json")) == []
 
 
 def test_a_name_that_a_push_uses_just_now_and_one_that_is_the_users_again_stay(
     pushing: Pushing,
 ) -> None:
     names = ["r/a:1", "r/b:1", "r/c:1"]
-    with lending.named(pushing, DIGEST, names[0], pushing.loans):
-        lending.sweep(pushing, pushing.loans)
+    with lending.named(pushing, DIGEST, names[0], pushing.settings.loans):
+        lending.sweep(pushing, pushing.settings.loans)
         assert pushing.named == {names[0]: DIGEST}
     for name, text in zip(names, ('{"name":', "", '"x"'), strict=True):
         pushing.named[name] = DIGEST
-        (pushing.loans / f"{name[2]}.json").write_text(text)
+        (pushing.settings.loans / f"{name[2]}.json").write_text(text)
     lost = {"name": names[1], "digest": "sha256:other", "before": "sha256:gone", "kept": ""}
-    (pushing.loans / "b.json").write_text(json.dumps(lost))
-    lending.sweep(pushing, pushing.loans)
+    (pushing.settings.loans / "b.json").write_text(json.dumps(lost))
+    lending.sweep(pushing, pushing.settings.loans)
     assert pushing.named == dict.fromkeys(names, DIGEST)
-    assert list(pushing.loans.glob("*.json")) == []
+    assert list(pushing.settings.loans.glob("*.json")) == []
 
 
 def test_a_users_own_tag_of_the_same_image_is_not_touched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
@@ -10,15 +11,27 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.promoting import NOW, PATH, at, image, labels, receipt_of, repository, verified
+from support.promoting import (
+    NOW,
+    PATH,
+    at,
+    attach,
+    attached,
+    image,
+    labels,
+    receipt_of,
+    repository,
+    verified,
+)
 from support.registry import FakeRegistry, fake_registry
 
 from imagefactory.errors import InputError
-from imagefactory.publishing import moving, retention, tags, vouching
+from imagefactory.publishing import moving, retention, tags
 from imagefactory.publishing.moving import Repository
 from imagefactory.publishing.retention import Keep, parse_keep
 from imagefactory.system.manifests import Descriptor, Manifest
 from imagefactory.system.registry_failures import RegistryError
+from imagefactory.system.registry_writes import Attachment
 
 TODAY = date(2026, 11, 22)
 TWO = Keep(number=2, days=False)
@@ -139,10 +152,20 @@ def filled(registry: FakeRegistry, folder: Path) -> tuple[Repository, list[str]]
     digests = [verified(registry, folder, one) for one in own]
     made = repository(registry, folder)
     registry.has_referrers = False
-    vouching.attach(made.registries, made.name, digests[0], receipt_of(digests[0], own[0]))
+    attached(made, receipt_of(digests[0], own[0]))
+    listed = Attachment(kind="sbom", media_type="a/b", content=b"{}", annotations={})
+    assert attach(made, digests[0], listed)
     for hours, digest in enumerate(digests[:2]):
         moving.promote(made, digest, "nightly", at(24 * hours))
     return made, digests
+
+
+def subjects(registry: FakeRegistry) -> set[str]:
+    """The images that something is attached to, or that have a list of it."""
+    rows = [json.loads(data) for data in registry.manifests.values()]
+    names = [name for _, name in registry.manifests if name.startswith("sha256-")]
+    listed = {name.replace("-", ":", 1) for name in names}
+    return listed | {row["subject"]["digest"] for row in rows if "subject" in row}
 
 
 def test_images_go_with_what_is_attached_to_them_and_the_history_shows_it(
@@ -156,7 +179,7 @@ def test_images_go_with_what_is_attached_to_them_and_the_history_shows_it(
     assert {i.digest: i.why for i in plan.kept}[digests[1]] == "the tag nightly names it"
     assert retention.remove(own, plan, keep, at(48)) == []
     assert {*registry.tags(PATH).values()} == {digests[1], digests[3]}
-    assert not [key for key in registry.manifests if key[1].startswith("sha256-")]
+    assert subjects(registry) == {digests[1]}
     assert [row.digest for row in moving.history(own, "nightly")] == [digests[1]]
     assert retention.survey(own, keep, at(48)).items == ()
 
@@ -184,9 +207,9 @@ def test_a_list_of_what_is_attached_to_a_lost_image_goes(
             del registry.manifests[other]
     keep = Keep(number=9, days=False)
     (item,) = retention.survey(own, keep, NOW).items
-    assert (item.why, len(item.parts)) == ("attached to an image that is gone", 1)
+    assert (item.why, len(item.parts)) == ("attached to an image that is gone", 2)
     assert retention.remove(own, retention.survey(own, keep, NOW), keep, NOW) == []
-    assert not [key for key in registry.manifests if key[1].startswith("sha256-")]
+    assert subjects(registry) == {digests[1]}
 
 
 def test_a_registry_that_removes_nothing_says_so_once(

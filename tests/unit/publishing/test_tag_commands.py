@@ -19,7 +19,6 @@ from imagefactory.commands import history, promote, prune, rollback
 from imagefactory.errors import FactoryError, InputError
 from imagefactory.publishing import tags, vouching
 from imagefactory.system import ui
-from imagefactory.verifying import receipt
 from imagefactory.workspace import Workspace
 
 OLD, NEW = labels("aaaaaaaa", vllm="0.10.0", day="2026-11-01"), labels("bbbbbbbb")
@@ -65,7 +64,7 @@ def test_a_cell_is_promoted_by_the_image_that_its_plan_names(
 ) -> None:
     plan = workflows.check(workspace, [])[0]
     digest = registry.put(PATH, tags.of_plan(plan), {"sha256:1": 1}, labels=plan.labels)
-    receipt.save(workspace.settings.receipts, receipt_of(digest, plan.labels))
+    opening.receipts(workspace).save(receipt_of(digest, plan.labels))
     done = run(promote, plan.cell.name, "nightly", "--json")
     assert (done["digest"], done["image"]) == (digest, tags.of_plan(plan))
     assert registry.tags(PATH)["nightly"] == digest

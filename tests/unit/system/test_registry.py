@@ -295,13 +295,16 @@ def test_what_is_attached_later_is_listed_beside_what_was_before(
     server.put("me/x", "1", LAYERS)
     subject = ask.document(f"{repository}:1")
     assert subject is not None
-    for content in (b"one", b"two", b"one"):
-        row = Attachment(kind="application/x", content=content, annotations={"a": "b"})
-        registry_writes.attach(ask, repository, subject, row)
+    one, two, three = (
+        Attachment(kind="application/x", media_type="a/b", content=text, annotations={"a": "b"})
+        for text in (b"one", b"two", b"three")
+    )
+    for rows in ([one], [two, one], [one, three]):
+        registry_writes.attach(ask, repository, subject, rows)
     found = ask.referrers(repository, subject.digest)
     assert [(one.artifact_type, one.annotations) for one in found] == [
         ("application/x", {"a": "b"})
-    ] * 2
+    ] * 3
 
 
 @pytest.mark.parametrize(

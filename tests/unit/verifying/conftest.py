@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,13 @@ from imagefactory.settings import Settings, from_environment
 
 
 @pytest.fixture
-def cpu() -> Iterator[StationEngine]:
-    engine = engine_for(CPU)
-    yield engine
-    engine.close()
+def cpu() -> StationEngine:
+    return engine_for(CPU)
 
 
 @pytest.fixture
-def cuda() -> Iterator[StationEngine]:
-    engine = engine_for(CUDA)
-    yield engine
-    engine.close()
+def cuda() -> StationEngine:
+    return engine_for(CUDA)
 
 
 @pytest.fixture

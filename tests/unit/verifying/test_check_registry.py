@@ -27,6 +27,10 @@ SERVER_CHECKS = {
     "server-completions",
     "server-chat",
     "server-stream",
+    "server-reasoning",
+    "server-calls",
+    "server-logprobs",
+    "server-refusals",
     "server-stops",
 }
 NEW_CHECK = '''
@@ -152,7 +156,7 @@ def test_checks_are_described_in_the_order_of_results() -> None:
 def test_results_come_in_the_order_of_the_themes() -> None:
     names = [entry.name for entry in check_registry.all_checks()]
     assert names[0] == "probe"
-    assert [name for name in names if name.startswith("server-")] == names[-7:]
+    assert [name for name in names if name.startswith("server-")] == names[-11:]
     assert check_registry.themes() == checks.ORDER
 
 

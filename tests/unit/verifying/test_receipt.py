@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from imagefactory import __version__
+from imagefactory.system import signing
 from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
+from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Receipt, Requirement
+from imagefactory.verifying.receipt_store import ReceiptStore
 
 GOOD = CheckResult(name="good", outcome=Outcome.PASS, required=True, detail="seen", seconds=1)
 ONE = Receipt(
@@ -36,20 +38,20 @@ def test_only_a_required_check_that_did_not_pass_is_a_problem(
 
 def test_the_unproven_patches_of_an_image_are_in_its_receipt(tmp_path: Path) -> None:
     made = replace(ONE, unproven=("vllm/x",))
-    file = receipt.save(tmp_path, made)
-    assert receipt.load(tmp_path, "sha256:1") == made
+    file = ReceiptStore(folder=tmp_path).save(made)
+    assert ReceiptStore(folder=tmp_path).load("sha256:1") == made
     rest = {k: v for k, v in made.as_dict().items() if k != "unproven"}
     for value, found in (({}, replace(ONE)), ({"unproven": "vllm/x"}, None)):
         file.write_text(json.dumps({**rest, **value}))
-        assert receipt.load(tmp_path, "sha256:1") == found
+        assert ReceiptStore(folder=tmp_path).load("sha256:1") == found
 
 
 def test_a_receipt_is_read_as_it_was_written(tmp_path: Path) -> None:
     check = CheckResult(name="n", outcome=Outcome.SKIP, required=False, detail="é", seconds=0.5)
     made = replace(ONE, checks=(GOOD, check), version="1", unproven=("a/b", "c/d"))
-    assert receipt.load(tmp_path, made.digest) is None
-    assert receipt.save(tmp_path / "new", made).name == "sha256-1.json"
-    assert receipt.load(tmp_path / "new", made.digest) == made
+    assert ReceiptStore(folder=tmp_path).load(made.digest) is None
+    assert ReceiptStore(folder=tmp_path / "new").save(made).name == "sha256-1.json"
+    assert ReceiptStore(folder=tmp_path / "new").load(made.digest) == made
 
 
 def test_without_a_required_check_nothing_has_passed() -> None:
@@ -71,30 +73,37 @@ def test_without_a_required_check_nothing_has_passed() -> None:
         ('"tag": "t"', '"tag": 1'),
         ('"tag": "t"', '"tag": "\\ud800"'),
         ('"outcome": "pass"', '"outcome": "passed"'),
+        ('"level": "import"', '"level": "everything"'),
         ('"name": "good"', '"name": "good", "more": 1'),
     ],
 )
 def test_a_receipt_that_imagefactory_does_not_write_counts_as_none(
     tmp_path: Path, old: str, new: str
 ) -> None:
-    path = receipt.save(tmp_path, ONE)
-    assert receipt.load(tmp_path, ONE.digest) == ONE
+    path = ReceiptStore(folder=tmp_path).save(ONE)
+    assert ReceiptStore(folder=tmp_path).load(ONE.digest) == ONE
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
-    assert receipt.load(tmp_path, ONE.digest) is None
+    assert ReceiptStore(folder=tmp_path).load(ONE.digest) is None
 
 
 def test_a_receipt_is_read_from_a_small_file_only(tmp_path: Path) -> None:
-    path = receipt.save(tmp_path, ONE)
-    path.write_text(path.read_text() + " " * receipt.LARGEST)
-    assert receipt.load(tmp_path, ONE.digest) is None
+    path = ReceiptStore(folder=tmp_path).save(ONE)
+    path.write_text(path.read_text() + " " * signing.LARGEST)
+    assert ReceiptStore(folder=tmp_path).load(ONE.digest) is None
     path.unlink()
     os.mkfifo(path)
-    assert receipt.load(tmp_path, ONE.digest) is None
+    assert ReceiptStore(folder=tmp_path).load(ONE.digest) is None
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert receipt.load(tmp_path, ONE.digest) is None
+    assert ReceiptStore(folder=tmp_path).load(ONE.digest) is None
+
+
+def test_a_level_includes_those_before_it() -> None:
+    reached = [[one.includes(other) for other in Level] for one in Level]
+    assert [row.count(True) for row in reached] == [1, 2, 3, 4]
+    assert all(row == sorted(row, reverse=True) for row in reached)
 
 
 REQUIRED = (
@@ -156,9 +165,14 @@ def test_only_what_this_version_verified_itself_counts_as_passed(tmp_path: Path)
         tag: SimpleNamespace(digest=f"sha256:{tag}") for tag in (*records, "new")
     }
     for tag, record in records.items():
-        receipt.save(tmp_path, replace(record, digest=f"sha256:{tag}"))
+        ReceiptStore(folder=tmp_path).save(replace(record, digest=f"sha256:{tag}"))
     tags = [*images, "gone"]
-    assert receipt.not_passed(tmp_path, tags, images) == ["failed", "older", "new", "gone"]
+    assert ReceiptStore(folder=tmp_path).not_passed(tags, images) == [
+        "failed",
+        "older",
+        "new",
+        "gone",
+    ]
 
 
 def test_a_receipt_says_whether_it_passed_and_which_checks_failed() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.verify_fake_server import QUICK, FakeEngine
@@ -20,10 +21,8 @@ from imagefactory.verifying.receipt import Outcome
 
 
 @pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    fake = FakeEngine()
-    yield fake
-    fake.close()
+def engine() -> FakeEngine:
+    return FakeEngine()
 
 
 def observe(engine: FakeEngine, folder: Path) -> server.ServerRun:
@@ -50,7 +49,7 @@ def test_a_good_server_passes_and_was_asked_for_greedy_answers(
         (0, server.MODEL_NAME)
     }
     assert len([answer for answer in run.answers if answer.kind == "completion"]) >= 2
-    assert {answer.kind for answer in run.answers} == {"completion", "chat", "stream"}
+    assert {refusal.status for refusal in run.refusals} == {400}
 
 
 def test_the_container_gets_the_model_and_options_in_quotes(
@@ -65,23 +64,8 @@ def test_the_container_gets_the_model_and_options_in_quotes(
     assert on == {"VLLM_CPU_KVCACHE_SPACE", "HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS"}
 
 
-def test_a_server_that_answers_garbage_fails_although_it_is_healthy(
-    engine: FakeEngine, tmp_path: Path
-) -> None:
-    engine.behaviour.text = "!!!!!"
-    faults = red(observe(engine, tmp_path))
-    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
-    assert "'!!!!!' and not 'Paris .'" in faults["server-completions"]
-
-
-def test_a_server_that_always_says_paris_fails(engine: FakeEngine, tmp_path: Path) -> None:
-    engine.behaviour.text = "Paris ."
-    assert "'Paris .' and not 'Rome .'" in red(observe(engine, tmp_path))["server-completions"]
-
-
-def test_a_right_answer_with_more_behind_it_fails(engine: FakeEngine, tmp_path: Path) -> None:
-    engine.behaviour.text = "Tokyo . !"
-    assert "server-chat" in red(observe(engine, tmp_path))
+#: The checks that read answers, and that are red where none is right.
+TEXT = {f"server-{name}" for name in ("completions", "chat", "stream", "reasoning", "calls")}
 
 
 def test_every_completion_500_fails_although_health_is_200_and_shows_the_log(
@@ -89,7 +73,7 @@ def test_every_completion_500_fails_although_health_is_200_and_shows_the_log(
 ) -> None:
     engine.behaviour.status = 500
     faults = red(observe(engine, tmp_path))
-    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert faults.keys() == TEXT
     assert "HTTP 500" in faults["server-completions"]
     assert "EngineDeadError" in faults["server-completions"]
     assert "Illegal instruction" in faults["server-completions"]
@@ -115,9 +99,9 @@ def test_a_server_that_hangs_fails_in_time(engine: FakeEngine, tmp_path: Path) -
 def test_a_server_that_is_right_once_and_garbage_afterwards_fails(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine.behaviour.good_for = 5
+    engine.behaviour.good_for = 11
     faults = red(observe(engine, tmp_path))
-    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert faults.keys() == TEXT
     assert "asked again: HTTP 200, '!!!!!' and not 'Tokyo .'" in faults["server-chat"]
 
 
@@ -136,7 +120,7 @@ def test_an_answer_that_never_ends_is_cut_off(engine: FakeEngine, tmp_path: Path
     began = time.monotonic()
     faults = red(server.observe(engine, image_info(), folder=tmp_path, patience=patience))
     assert time.monotonic() - began < 10
-    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert faults.keys() == TEXT
     assert "no end of the answer within 0.1 s" in faults["server-completions"]
 
 
@@ -157,7 +141,7 @@ def test_an_answer_is_data_that_may_be_anything(
 ) -> None:
     engine.behaviour.body = body
     faults = red(observe(engine, tmp_path))
-    assert faults.keys() == {"server-completions", "server-chat", "server-stream"}
+    assert faults.keys() == TEXT
     assert says in faults["server-completions"]
 
 
@@ -235,11 +219,41 @@ def test_the_relay_waits_for_the_server_and_passes_bytes_on_both_ways() -> None:
             assert relay.wait(5) == 0
 
 
-def test_a_stream_that_breaks_off_fails(engine: FakeEngine, tmp_path: Path) -> None:
-    engine.behaviour.done = ""
+STREAMED = {f"server-{name}" for name in ("stream", "reasoning", "calls")}
+
+
+@pytest.mark.parametrize(
+    ("broken", "checks", "says"),
+    [
+        ({"done": ""}, STREAMED, "without [DONE]"),
+        ({"streamed": "Tokyo"}, STREAMED, "stream 'which city is the capital of Japan ?', asked"),
+        ({"reasoning": "reasoning_content"}, {"server-reasoning"}, "'<reasoning_content>  let me"),
+        ({"reasoning": "thoughts"}, {"server-reasoning"}, "'Tokyo .' and not '<think> let me"),
+        ({"arguments": "}"}, {"server-calls"}, '\'neighbour (no JSON) {"country": "Japan"}}\''),
+        ({"finish": "length"}, TEXT, "finish_reason 'length' and not 'stop'"),
+        ({"logprob": float("nan")}, {"server-logprobs"}, "a logprob of nan"),
+        ({"logprob": None}, {"server-logprobs"}, "a logprob of nan"),
+        ({"logprob": -4.0}, {"server-logprobs"}, "a word had a chance of 0.02 only"),
+        ({"refusal": 200}, {"server-refusals"}, "max_tokens of -1: HTTP 200"),
+        ({"refusal": 500}, {"server-refusals"}, "a temperature that is no number: HTTP 500"),
+        ({"good_after_refusal": False}, TEXT, "asked again: HTTP 200, '!!!!!' and not"),
+        ({"lives_for": 0}, TEXT, "no response, 'RemoteDisconnected"),
+        ({"lives_for": 4}, TEXT - {"server-completions", "server-chat"}, "no call was asked for"),
+        ({"lives_for": 11}, {"server-completions"}, "asked with 7 others: no response"),
+        ({"text": " "}, TEXT, "'' and not 'Paris .' (it is empty)"),
+        ({"text": "!!!!!"}, TEXT, "'!!!!!' and not 'Paris .' (only '!', token 0"),
+        ({"text": "of the of the of the of"}, TEXT, "(it repeats itself)"),
+        ({"text": "Paris ."}, TEXT, "'Paris .' and not 'Rome .'"),
+        ({"text": "Paris . !"}, TEXT, "'Paris . !' and not 'Paris .'"),
+    ],
+)
+def test_an_answer_that_is_wrong_in_one_way_is_red_and_says_how(
+    engine: FakeEngine, tmp_path: Path, broken: dict[str, Any], checks: set[str], says: str
+) -> None:
+    vars(engine.behaviour).update(broken)
     faults = red(observe(engine, tmp_path))
-    assert faults.keys() == {"server-stream"}
-    assert "without [DONE]" in faults["server-stream"]
+    assert faults.keys() - {"server-logprobs"} == checks - {"server-logprobs"}
+    assert any(says in fault for fault in faults.values()), faults
 
 
 def test_a_server_that_dies_at_start_fails_at_once_with_its_last_words(

@@ -7,8 +7,9 @@ MLP, norms and sampling all work.
 
 from __future__ import annotations
 
+from imagefactory.verifying.answers import FIRST, Answer
 from imagefactory.verifying.check_registry import Verdict, check, count, failed, passed, unknown
-from imagefactory.verifying.client import FIRST
+from imagefactory.verifying.receipt import Outcome
 from imagefactory.verifying.server import LOG_FLOOD, MODEL_NAME, ServerRun
 from imagefactory.verifying.subject import Subject, ending
 
@@ -86,11 +87,77 @@ def chat(subject: Subject) -> Verdict:
 
 @check("server-stream", needs="server")
 def stream(subject: Subject) -> Verdict:
-    """A streamed chat completion has the right text, word for word, also when asked again.
+    """A streamed chat completion has the right text, word for word, also when asked again, and is
+    character for character what the same question gets in one piece.
 
-    Fails for garbage, HTTP errors and a stream that breaks off.
+    Fails for garbage, HTTP errors, a stream that breaks off, and one that says something else.
     """
-    return _answers(_run(subject), "stream")
+    run = _run(subject)
+    verdict = _answers(run, "stream")
+    whole = {_asked(answer): answer.text for answer in run.answers if answer.kind == "chat"}
+    for answer in run.answers:
+        text = whole.get(_asked(answer), answer.text)
+        if verdict.outcome is Outcome.PASS and answer.kind == "stream" and answer.text != text:
+            said = f"{answer.question.prompt!r}: {answer.text!r} streamed, {text!r} in one piece"
+            return failed(_with_log(said, run))
+    return verdict
+
+
+@check("server-reasoning", needs="server")
+def reasoning(subject: Subject) -> Verdict:
+    """What the model thinks arrives in the field ``reasoning``, and its answer in ``content``, in
+    one piece and streamed.
+
+    Fails for thoughts among the content, or under the field's former name, ``reasoning_content``.
+    """
+    return _answers(_run(subject), "reasoning", "reasoning-stream")
+
+
+@check("server-calls", needs="server")
+def calls(subject: Subject) -> Verdict:
+    """The model's call of a function arrives as ``tool_calls`` with a name, an id and arguments in
+    JSON, and what the function returned gets the right answer, in one piece and streamed.
+
+    Fails for a call that stays text, has other arguments or none, or ends for another reason.
+    """
+    return _answers(_run(subject), "call", "call-stream")
+
+
+@check("server-logprobs", needs="server")
+def logprobs(subject: Subject) -> Verdict:
+    """Each word of a right answer comes with its logprob, a number, and the chance is above 1/2.
+
+    Fails for NaN, null and missing logprobs, and for answers that are right by luck.
+    """
+    run = _run(subject)
+    if run.fault:
+        return unknown(NOT_UP)
+    right = [answer for answer in run.answers if answer.right]
+    if not right:
+        return unknown("no answer was right")
+    doubts = [f"{answer.kind} {answer}: {answer.doubt}" for answer in right if answer.doubt]
+    if doubts:
+        return failed(_with_log("; ".join(doubts), run))
+    least = min(min(answer.logprobs) for answer in right)
+    return passed(f"{count(len(right), 'answer')}, each word with a logprob of {least:.2f} or more")
+
+
+@check("server-refusals", needs="server")
+def refusals(subject: Subject) -> Verdict:
+    """Requests that are wrong get HTTP 4xx and a reason; ``server-completions`` and the others ask
+    again after them.
+
+    Fails for a request that is answered, for HTTP 5xx and for no response.
+    """
+    run = _run(subject)
+    if run.fault:
+        return unknown(NOT_UP)
+    if not run.refusals:
+        return unknown("its first answers were wrong")
+    wrong = [str(refusal) for refusal in run.refusals if not refusal.right]
+    if wrong:
+        return failed(_with_log("; ".join(wrong), run))
+    return passed("; ".join(map(str, run.refusals)))
 
 
 @check("server-stops", needs="server")
@@ -117,18 +184,23 @@ def _run(subject: Subject) -> ServerRun:
     return subject.server
 
 
-def _answers(run: ServerRun, kind: str) -> Verdict:
+def _answers(run: ServerRun, *kinds: str) -> Verdict:
     if run.fault:
         return unknown(NOT_UP)
-    answers = [answer for answer in run.answers if answer.kind == kind]
+    answers = [answer for answer in run.answers if answer.kind in kinds]
     seconds = sum(answer.seconds for answer in answers)
-    wrong = [answer for answer in answers if not answer.right]
-    if wrong or not answers:
-        said = "; ".join(str(answer) for answer in wrong) or f"no {kind} was asked for"
-        return failed(_with_log(said, run), seconds=seconds)
+    wrong = [str(answer) for answer in answers if not answer.right]
+    asked = {answer.kind for answer in answers}
+    wrong += [f"no {kind} was asked for" for kind in kinds if kind not in asked]
+    if wrong:
+        return failed(_with_log("; ".join(wrong), run), seconds=seconds)
     different = dict.fromkeys(str(answer) for answer in answers if answer.when == FIRST)
     later = len(answers) - len(different)
     return passed(f"{'; '.join(different)}; right {count(later, 'more time')}", seconds=seconds)
+
+
+def _asked(answer: Answer) -> tuple[str, str]:
+    return answer.question.prompt, answer.when
 
 
 def _with_log(text: str, run: ServerRun) -> str:

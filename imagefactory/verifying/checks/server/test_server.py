@@ -5,20 +5,35 @@ How a server is run and asked is tested with broken servers in ``tests/unit/veri
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from support.verify_fakes import CPU, Good, answer, server_run
 from support.verify_faults import Fault, red
 
-from imagefactory.verifying import tiny_model
+from imagefactory.verifying.answers import Refusal
 from imagefactory.verifying.receipt import Outcome
 from imagefactory.verifying.server import LOG_FLOOD
 
 
 def answers_with(image: Good, kind: str, *, text: str, status: int | None = 200) -> None:
-    questions = tiny_model.COMPLETIONS if kind == "completion" else tiny_model.CHATS
-    others = tuple(entry for entry in server_run().answers if entry.kind != kind)
-    wrong = tuple(answer(kind, question, text=text, status=status) for question in questions)
-    image.server = server_run(answers=(*others, *wrong), log_tail="Illegal instruction")
+    """Break those of a kind."""
+    answers = tuple(
+        answer(kind, one.question, text=text, status=status) if one.kind == kind else one
+        for one in server_run().answers
+    )
+    image.server = server_run(answers=answers, log_tail="Illegal instruction")
+
+
+def doubtful(image: Good, *logprobs: float) -> None:
+    first, *others = server_run().answers
+    image.server = server_run(answers=(replace(first, logprobs=logprobs), *others))
+
+
+def refused(image: Good, status: int, text: str) -> None:
+    one = Refusal(request="nonsense", status=status, text=text)
+    image.server = server_run(refusals=(one,))
 
 
 def runs(image: Good, **changes: object) -> None:
@@ -99,6 +114,69 @@ FAULTS = (
         torch=CPU,
     ),
     Fault(
+        check="server-stream",
+        name="other spaces than in one piece",
+        breaks=lambda image: answers_with(image, "stream", text="Tokyo  ."),
+        says="'Tokyo  .' streamed, 'Tokyo .' in one piece",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-reasoning",
+        name="thoughts among the content",
+        breaks=lambda image: answers_with(image, "reasoning", text="let me see Tokyo ."),
+        says="'let me see Tokyo .' and not '<think> let me see </think> Tokyo .'",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-calls",
+        name="a call that stays text",
+        breaks=lambda image: answers_with(image, "call-stream", text="<tool_call> neighbour"),
+        says='and not \'neighbour {"country": "Japan"}\'',
+        torch=CPU,
+    ),
+    Fault(
+        check="server-logprobs",
+        name="NaN",
+        breaks=lambda image: doubtful(image, -0.1, math.nan),
+        says="a logprob of nan",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-logprobs",
+        name="above 0",
+        breaks=lambda image: doubtful(image, 0.1),
+        says="a logprob of 0.1",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-logprobs",
+        name="none",
+        breaks=doubtful,
+        says="no logprobs",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-logprobs",
+        name="right by luck",
+        breaks=lambda image: doubtful(image, -0.1, -3.0),
+        says="a word had a chance of 0.05 only",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-refusals",
+        name="nonsense is answered",
+        breaks=lambda image: refused(image, 200, "{}"),
+        says="nonsense: HTTP 200",
+        torch=CPU,
+    ),
+    Fault(
+        check="server-refusals",
+        name="no reason is given",
+        breaks=lambda image: refused(image, 400, "no"),
+        says="nonsense: HTTP 400, 'no'",
+        torch=CPU,
+    ),
+    Fault(
         check="server-stops",
         name="it was killed",
         breaks=lambda image: runs(image, exit_code=137),
@@ -132,5 +210,5 @@ def test_checks_of_a_server_that_did_not_start_are_skips_that_hold_the_image_bac
     results = image.results()
     assert results.pop("server-starts").outcome is Outcome.FAIL
     others = [result for name, result in results.items() if name.startswith("server-")]
-    assert len(others) == 6
+    assert len(others) == 10
     assert all(result.outcome is Outcome.SKIP and result.required for result in others)

@@ -1,0 +1,90 @@
+"""What is attached to an image in a registry: its receipts, its SBOM and its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from imagefactory.errors import SetupError
+from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.publishing import provenance, sbom
+from imagefactory.system import reference as references
+from imagefactory.system import registry_writes, signing, strict_json, ui
+from imagefactory.system.manifests import Document, digest_of
+from imagefactory.system.registry import Registries
+from imagefactory.system.registry_writes import Attachment
+from imagefactory.system.signing import Trust
+from imagefactory.verifying import receipt_store
+from imagefactory.verifying.receipt_store import IN_TOTO, Found, statement
+
+#: Artifact types. Version 1 of a receipt was plain JSON, as an unsigned one of version 2 is.
+RECEIPTS = tuple(f"application/vnd.imagefactory.receipt.v{number}+json" for number in (2, 1))
+SBOM = "application/vnd.cyclonedx+json"
+#: Media types of content.
+DSSE, JSON = "application/vnd.dsse.envelope.v1+json", "application/json"
+#: The annotation by which tools tell one statement from another, and the usual one of a time.
+PREDICATE_TYPE, CREATED = "in-toto.io/predicate-type", "org.opencontainers.image.created"
+#: Attachments of one kind that are read: the last ones in the registry's list.
+MOST_READ = 50
+
+
+def of_receipt(found: Found) -> Attachment:
+    """A receipt, as it is."""
+    return Attachment(
+        kind=RECEIPTS[0],
+        media_type=DSSE if found.by else JSON,
+        content=found.content,
+        annotations={CREATED: found.receipt.verified_at, PREDICATE_TYPE: receipt_store.PREDICATE},
+    )
+
+
+def of_build(plan: CellPlan, digest: str, trust: Trust) -> tuple[Attachment, Attachment]:
+    """The SBOM of an image, and the provenance of one that this machine has built.
+
+    Equal plans give equal bytes, so that a push that is repeated attaches nothing.
+    """
+    created = {CREATED: plan.labels[CREATED]}
+    listed = sbom.make(plan, digest)
+    content = strict_json.dumps(
+        statement(
+            digest,
+            plan.cell.tag,
+            provenance.PREDICATE,
+            provenance.make(plan, sbom=digest_of(listed), sbom_type=SBOM),
+        )
+    )
+    if trust.signer:
+        content = signing.seal(content, IN_TOTO, trust.signer)
+    return (
+        Attachment(kind=SBOM, media_type=SBOM, content=listed, annotations=created),
+        Attachment(
+            kind=IN_TOTO,
+            media_type=DSSE if trust.signer else IN_TOTO,
+            content=content,
+            annotations={**created, PREDICATE_TYPE: provenance.PREDICATE},
+        ),
+    )
+
+
+def attach(
+    registries: Registries, repository: str, subject: Document, wanted: Sequence[Attachment]
+) -> bool:
+    """Attach to an image; False, with a warning, if the registry does not take it."""
+    try:
+        registry_writes.attach(registries, repository, subject, wanted)
+    except SetupError as error:
+        what = f"the receipt is not attached to {repository}@{subject.digest[:19]}"
+        ui.warn(f"{what}, so only this machine can promote it: {error.problems[0].what}")
+        return False
+    return True
+
+
+def contents(registries: Registries, repository: str, digest: str, *kinds: str) -> Iterator[bytes]:
+    """What is attached to an image and has one of the artifact types; nobody has checked it."""
+    there = registries.referrers(repository, digest)
+    listed = [one for one in there if one.artifact_type in kinds]
+    for one in listed[-MOST_READ:]:
+        if not references.is_digest(one.digest):
+            continue
+        manifest = registries.manifest(f"{repository}@{one.digest}")
+        for layer in manifest.layers[:1] if manifest else ():
+            yield registries.read_blob(repository, layer.digest) or b""

@@ -1,0 +1,35 @@
+"""Reads JSON that others may have edited, and that every reader has to understand alike. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+
+def loads(content: bytes, limit: int) -> Any:
+    """The value in at most ``limit`` bytes of JSON.
+
+    Raises ValueError for what is none, for an object that has a key twice, and for NaN.
+    """
+    if len(content) > limit:
+        raise ValueError(f"it is longer than {limit} bytes")
+    try:
+        return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def dumps(value: object) -> bytes:
+    """``value`` as JSON: equal values are equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
