@@ -7,6 +7,7 @@ SHELL := /bin/bash
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift audit-table simulated-year schema bench
 .PHONY: bench-disk bench-dashboard browser skopeo faults kills test-faults mutants test-mutants
+.PHONY: test-gpu gpu-page
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -95,6 +96,14 @@ mutants: $(BIN)/imagefactory ## mutate patches and code; what survives is untest
 
 test-mutants: $(BIN)/imagefactory compiler ## mutate the factory's code, in short
 	@QUICK=1 COUNT=$(or $(COUNT),2) PYTHONPATH=tests $(BIN)/python -m mutants factory
+
+# PYTHON is one with torch and perhaps vLLM; what runs is recorded in tests/data/gpu
+test-gpu: $(BIN)/imagefactory ## test on the NVIDIA GPU of this machine, and record it
+	@PYTHONPATH=tests $(BIN)/python -m gpu --python '$(or $(PYTHON),python3)'
+
+gpu-page: $(BIN)/imagefactory ## write docs/gpu.md from what was recorded on GPUs
+	@PYTHONPATH=tests $(BIN)/python -c 'from gpu import records; print(records.page(), end="")' \
+	  >docs/gpu.md.part && mv docs/gpu.md.part docs/gpu.md
 
 # three at a time: tests that only read and compile upstream's sources, those that make wheels,
 # and those that use the one image; much of what they do runs on one core

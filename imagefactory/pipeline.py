@@ -35,7 +35,7 @@ from imagefactory.system import reference, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import leftovers
-from imagefactory.verifying.receipt import Receipt
+from imagefactory.verifying.receipt import Level, Receipt
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made
 from imagefactory.workspace import Workspace
@@ -177,19 +177,20 @@ def verify(
     watcher: Watcher,
     *,
     source: Path | None = None,
+    level: Level = Level.SERVE,
 ) -> tuple[Receipt, ...]:
-    """Verify images by tag, or the images of the selected cells.
+    """Verify images by tag, or the images of the selected cells, up to ``level``.
 
     With ``source``, the images of the selected cells are loaded from that folder of OCI layouts.
     """
     engine = opening.connect(workspace)
     if tags:
         expected = _expected_by_tag(workspace, tags, engine)
-        return _verify_all(workspace, engine, tags, expected, watcher)
+        return _verify_all(workspace, engine, tags, expected, watcher, level=level)
     planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
     reading = _load(workspace, engine, source, [one.cell for one in planned.plans])
-    return _verify_all(workspace, engine, own, planned.expected(), watcher, reading)
+    return _verify_all(workspace, engine, own, planned.expected(), watcher, reading, level=level)
 
 
 def _load(
@@ -292,8 +293,10 @@ def _verify_all(
     expected: Mapping[str, CellPlan],
     watcher: Watcher,
     reading: Future[None] | None = None,
+    *,
+    level: Level = Level.SERVE,
 ) -> tuple[Receipt, ...]:
-    """Verify images one after the other, and save a receipt for each.
+    """Verify images one after the other, and save a receipt for each that was run in full.
 
     ``reading`` ends when their layers were read.
     """
@@ -316,11 +319,15 @@ def _verify_all(
                 if tag in expected
                 else None
             ),
+            level=level,
         )
-        receipts.save(made)
+        if level.includes(Level.SERVE):
+            receipts.save(made)
         watcher.verified(made)
         done.append(made)
-    if done and receipts.trust.signer is None:
+    if not level.includes(Level.SERVE):
+        ui.say(f"no receipt was written: not everything was checked up to {level}")
+    elif done and receipts.trust.signer is None:
         keys = receipts.trust.keys
         why = "only signed ones count here" if keys else "an edited one would go unnoticed"
         ui.say(f"the receipts are unsigned, and {why}: imagefactory key new makes a key")

@@ -48,6 +48,18 @@ class Extension:
         """The module, such as ``_moe_C``."""
         return module(self.path)
 
+    def targets(self, capability: int) -> list[str]:
+        """The code that matters for a GPU: for its generation, else PTX, else all that there is."""
+        found = self.gpu.targets
+        near = [f"{t} ({n})" for t, n in found.items() if _sm(t) // 10 == capability // 10]
+        ptx = [target for target in found if target.startswith("compute_")]
+        shown = near or ptx or list(found)
+        return [*shown, f"{self.gpu.damaged} unreadable"] if self.gpu.damaged else shown
+
+
+def _sm(target: str) -> int:
+    return int(target.partition("_")[2].rstrip("af"))
+
 
 def module(path: str) -> str:
     """The name of the module in an extension's file, with its project if that is another one."""

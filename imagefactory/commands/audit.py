@@ -92,7 +92,7 @@ def _show_gpu_code(wheel: str, capability: int, extensions: Sequence[Extension])
         [
             one.name,
             ui.styled(str(one.way), WAYS.get(one.way or Way.NONE, "")),
-            _targets(one, capability),
+            ", ".join(one.targets(capability)),
         ]
         for one in extensions
         if one.gpu.targets or one.gpu.damaged
@@ -100,17 +100,3 @@ def _show_gpu_code(wheel: str, capability: int, extensions: Sequence[Extension])
     if rows:
         columns = ["extension", "runs as", "code by target"]
         ui.table(f"\nGPU code of {wheel} for sm_{capability}", columns, rows)
-
-
-def _targets(extension: Extension, capability: int) -> str:
-    """The code that matters for a GPU: that of its generation, else PTX, else all that there is."""
-    targets = extension.gpu.targets
-    near = [f"{t} ({n})" for t, n in targets.items() if _sm(t) // 10 == capability // 10]
-    ptx = [target for target in targets if target.startswith("compute_")]
-    shown = near or ptx or list(targets)
-    shown += [f"{extension.gpu.damaged} unreadable"] if extension.gpu.damaged else []
-    return ", ".join(shown)
-
-
-def _sm(target: str) -> int:
-    return int(target.partition("_")[2].rstrip("af"))

@@ -20,9 +20,11 @@ from imagefactory.commands.options import (
     workspace_of,
 )
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
+from imagefactory.reporting import markdown
 from imagefactory.results import Watcher
-from imagefactory.system import ui
+from imagefactory.system import files, ui
 from imagefactory.verifying import junit, receipt
+from imagefactory.verifying.receipt import Level
 from imagefactory.verifying.receipt_store import Found
 from imagefactory.workspace import Workspace
 
@@ -47,12 +49,23 @@ def verify_command(
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
     ] = None,
+    markdown_file: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write Markdown for a CI job's summary."),
+    ] = None,
     receipt_only: Annotated[
         bool,
         typer.Option(
             "--receipt",
             help="Run nothing: check the receipts of TAG, those here and in its registry.",
         ),
+    ] = False,
+    level: Annotated[
+        Level | None,
+        typer.Option("--level", help="Go up to this level, and fail if it is not reached."),
+    ] = None,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="--level gpu: also compute and serve on a GPU.")
     ] = False,
     checks: Annotated[
         bool, typer.Option("--checks", help="List what is checked, and verify nothing.")
@@ -71,12 +84,25 @@ def verify_command(
         what, fix = "both TAG and --from are given", "--select chooses among the images in a folder"
         raise fail(InputError, "verify-what", what, fix=fix)
     watcher = Watcher() if json else Watcher(verified=tables.receipt)
-    receipts = pipeline.verify(workspace_of(file), tags or [], select or [], watcher, source=source)
+    wanted = Level.GPU if gpu else level
+    receipts = pipeline.verify(
+        workspace_of(file),
+        tags or [],
+        select or [],
+        watcher,
+        source=source,
+        level=wanted or Level.SERVE,
+    )
     if junit_file:
         junit.write(junit_file, *receipts)
+    if markdown_file:
+        markdown_file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text(markdown_file, markdown.summary(*receipts))
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     problems = receipt.problems(receipts)
+    if wanted:
+        problems += receipt.below(receipts, wanted)
     if problems:
         raise CheckFailedError(problems)
 
@@ -107,5 +133,5 @@ def _show_checks(*, json: bool) -> None:
     if json:
         ui.emit_json([asdict(row) for row in rows])
         return
-    table = [[row.name, "yes" if row.required else "no", row.text] for row in rows]
-    ui.table("checks", ["check", "required", "what it checks"], table)
+    table = [[row.name, row.level, "yes" if row.required else "no", row.text] for row in rows]
+    ui.table("checks", ["check", "level", "required", "what it checks"], table)

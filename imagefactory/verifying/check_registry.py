@@ -67,8 +67,9 @@ MOST_DETAIL = 20_000
 
 Check = Callable[[Subject], Verdict]
 #: What a check needs before it can run: ``facts``, those of its theme's own probe; ``manifest``,
-#: what the build recorded in the image; ``lock``, the locked wheels; ``server``, a run of vLLM.
-Need = Literal["facts", "manifest", "lock", "server"]
+#: what the build recorded in the image; ``lock``, the locked wheels; ``server``, a run of vLLM;
+#: ``gpu``, the report of the probes on a GPU.
+Need = Literal["facts", "manifest", "lock", "server", "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,21 @@ class Registered:
         """The folder that the check is in."""
         return self.function.__module__.split(".")[-2]
 
+    @property
+    def level(self) -> Level:
+        """The level that it belongs to, by what has to run for it."""
+        if "gpu" in self.needs:
+            return Level.GPU
+        if "server" in self.needs:
+            return Level.SERVE
+        inside = {"facts", "manifest"} & {*self.needs}
+        return Level.STATIC if self.theme in checks.STATIC and not inside else Level.IMPORT
+
+    @property
+    def may_lack_machine(self) -> bool:
+        """Whether not every machine can run it."""
+        return self.level in (Level.SERVE, Level.GPU)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
@@ -97,6 +113,7 @@ class Description:
     Attributes:
         name: the check's name in receipts.
         theme: the theme that it belongs to.
+        level: the level of verification that it belongs to.
         required: whether a failure keeps the image from moving.
         needs: what has to be there for it to run.
         text: what it asserts and what it fails for, as plain sentences.
@@ -104,6 +121,7 @@ class Description:
 
     name: str
     theme: str
+    level: Level
     required: bool
     needs: tuple[Need, ...]
     text: str
@@ -161,6 +179,7 @@ def describe() -> tuple[Description, ...]:
         Description(
             name=entry.name,
             theme=entry.theme,
+            level=entry.level,
             required=entry.required,
             needs=entry.needs,
             text=" ".join((inspect.getdoc(entry.function) or "").split()),
@@ -178,22 +197,33 @@ def requirements(channel: str) -> tuple[Requirement, ...]:
         Requirement(
             name=entry.name,
             required=entry.required,
-            excusable=entry.excusable or ("server" in entry.needs and channel != "cpu"),
+            excusable=entry.excusable
+            or entry.level is Level.GPU
+            or (entry.level is Level.SERVE and channel != "cpu"),
         )
         for entry in all_checks()
     )
 
 
 def reached(results: Sequence[CheckResult]) -> Level:
-    """The level that these results of all checks show."""
-    passed = {one.name for one in results if one.outcome is Outcome.PASS}
-    served = {entry.name for entry in all_checks() if "server" in entry.needs}
-    return Level.SERVE if served <= passed else Level.IMPORT
+    """The highest level that these results show, and all levels before it.
+
+    At each, something has to have passed, and nothing that is required may have been skipped.
+    """
+    levels = {entry.name: entry.level for entry in all_checks()}
+    found = Level.STATIC
+    for level in Level:
+        own = [one for one in results if levels[one.name] is level]
+        passed = {one.outcome is Outcome.PASS for one in own if one.required}
+        if passed != {True}:
+            break
+        found = level
+    return found
 
 
-def judge(subject: Subject) -> tuple[CheckResult, ...]:
-    """The results of all checks on ``subject``."""
-    return tuple(_result(entry, subject) for entry in all_checks())
+def judge(subject: Subject, limit: Level = Level.GPU) -> tuple[CheckResult, ...]:
+    """The results of all checks on ``subject`` up to the level ``limit``."""
+    return tuple(_result(entry, subject) for entry in all_checks() if limit.includes(entry.level))
 
 
 def _result(entry: Registered, subject: Subject) -> CheckResult:
@@ -201,7 +231,7 @@ def _result(entry: Registered, subject: Subject) -> CheckResult:
         verdict = _sound(_unmet(entry, subject) or entry.function(subject))
     except Exception as error:  # noqa: BLE001 - a report of another shape
         verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
-    may_skip = entry.excusable or "server" in entry.needs
+    may_skip = entry.excusable or entry.may_lack_machine
     detail = verdict.detail
     if len(detail) > MOST_DETAIL:
         detail = f"{detail[:MOST_DETAIL]} ({len(detail) - MOST_DETAIL} more characters)"
@@ -237,6 +267,8 @@ def _missing(need: Need, theme: str, subject: Subject) -> Verdict | None:
         )
     if need == "server" and subject.server is None:
         return excused("needs a GPU: a CUDA image cannot serve on this machine")
+    if need == "gpu" and subject.gpu is None:
+        return excused("needs a GPU: verify --gpu, on a machine with one")
     return None
 
 

@@ -138,6 +138,7 @@ class Client:
             status, text = self._request("POST", "/v1/completions", asked)
         except UnansweredError as error:
             return Refusal(request=fault, status=None, text=str(error)[:SHOWN])
+        self.close()  # vLLM 0.22 closes it after some refusals, and does not say so
         return Refusal(request=fault, status=status, text=text[:REFUSAL])
 
     def _request(

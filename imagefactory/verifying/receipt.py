@@ -235,6 +235,20 @@ def _brief(text: str) -> str:
     return repr(text[:40])
 
 
+def below(receipts: Sequence[Receipt], level: Level) -> list[Problem]:
+    """A problem for every image that did not reach ``level`` although nothing failed."""
+    return [
+        Problem(
+            code="verify-level",
+            where=one.tag,
+            what=f"it was verified up to {one.level}, not up to {level}",
+            fix="look for checks that were skipped, and why",
+        )
+        for one in receipts
+        if one.passed and not one.level.includes(level)
+    ]
+
+
 def problems(receipts: Sequence[Receipt]) -> list[Problem]:
     """What keeps images from moving: a problem for every required check that did not pass."""
     return [
@@ -248,3 +262,23 @@ def problems(receipts: Sequence[Receipt]) -> list[Problem]:
         for check in one.checks
         if check.required and check.outcome is not Outcome.PASS
     ]
+
+
+def counts(receipt: Receipt) -> str:
+    """How many checks passed, failed and were skipped."""
+    found = Counter(check.outcome for check in receipt.checks)
+    words = {Outcome.PASS: "passed", Outcome.FAIL: "failed", Outcome.SKIP: "skipped"}
+    return ", ".join(f"{found[outcome]} {word}" for outcome, word in words.items())
+
+
+def explanations(receipt: Receipt) -> dict[str, list[str]]:
+    """What failures say below their first line, with the checks that say it.
+
+    Checks of the server share one log, which is shown once.
+    """
+    names: dict[str, list[str]] = {}
+    for check in receipt.checks:
+        text = check.detail.partition("\n")[2]
+        if check.outcome is Outcome.FAIL and text:
+            names.setdefault(text, []).append(check.name)
+    return names

@@ -35,6 +35,11 @@ FAST: Mapping[str, tuple[str, ...]] = {
     # JSON in quotes on purpose: it has to get through the entrypoint
     "--compilation-config": ("'{\"mode\": 0}'",),
 }
+#: On a GPU, what is free need not be measured.
+ON_GPU: Mapping[str, tuple[str, ...]] = {
+    "--gpu-memory-utilization": ("0.05",),
+    "--kv-cache-memory-bytes": (str(256 << 20),),
+}
 ENVIRONMENT = {
     "MODEL": MODEL_FOLDER,
     "PORT": str(PORT),
@@ -46,6 +51,8 @@ ENVIRONMENT = {
 SHM_SIZE = "1g"
 #: Bytes of memory that the server gets: a good one takes 2.3 GiB, and more where it is emulated.
 MEMORY, MEMORY_EMULATED = 4 << 30, 8 << 30
+#: With a GPU, whose memory may be the machine's, torch and its libraries come on top.
+MEMORY_GPU = 32 << 30
 #: Bytes of log at which the server counts as flooding it; a good one writes some 30 kB.
 LOG_FLOOD = 4 << 20
 LOG_LINES = 25
@@ -80,6 +87,7 @@ class ServerRun:
         exit_code: how it ended after SIGTERM.
         stop_seconds: how long that took.
         log_tail: the last lines of its log.
+        log: all of it, up to ``LOG_FLOOD`` bytes.
         log_bytes: how much it wrote; counted up to ``LOG_FLOOD``.
         memory: bytes of memory that it was given.
         out_of_memory: whether one of its processes was killed for taking more.
@@ -94,25 +102,30 @@ class ServerRun:
     exit_code: int | None = None
     stop_seconds: float = 0.0
     log_tail: str = ""
+    log: str = ""
     log_bytes: int = 0
     memory: int = MEMORY
     out_of_memory: bool = False
 
 
-def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patience) -> ServerRun:
+def observe(
+    engine: Engine, image: ImageInfo, *, folder: Path, patience: Patience, gpus: bool = False
+) -> ServerRun:
     """Serve the tiny model from ``image`` and ask it questions.
 
-    The model is written to ``folder``.
+    The model is written to ``folder``. With ``gpus`` it is served on those of this machine.
     """
     memory = MEMORY if platforms.is_native(image.platform) else MEMORY_EMULATED
+    memory = MEMORY_GPU if gpus else memory
     container = engine.start(
         image.digest,
         ARGUMENTS,
         platform=image.platform,
-        env={**ENVIRONMENT, "VLLM_EXTRA_ARGS": _fast(image)},
+        env={**ENVIRONMENT, "VLLM_EXTRA_ARGS": _fast(image, ON_GPU if gpus else {})},
         mounts=[(MODEL.write(folder), MODEL_FOLDER)],
         shm_size=SHM_SIZE,
         limits=Limits(memory=memory),
+        gpus=gpus,
     )
     try:
         return _live(container, patience, memory)
@@ -120,14 +133,16 @@ def observe(engine: Engine, image: ImageInfo, *, folder: Path, patience: Patienc
         container.remove()
 
 
-def _fast(image: ImageInfo) -> str:
+def _fast(image: ImageInfo, more: Mapping[str, tuple[str, ...]]) -> str:
     """Those options of ``FAST`` that the image does not set: its own stay in effect."""
     try:
         words = json.loads(image.env.get("IMAGEFACTORY_SERVE_ARGS") or "[]")
         own = {option_name(str(word)).replace("--no-", "--", 1) for word in words}
     except (ValueError, TypeError, RecursionError):
         own = set()  # the image's entrypoint refuses it, and that is seen
-    return " ".join(" ".join((name, *values)) for name, values in FAST.items() if name not in own)
+    return " ".join(
+        " ".join((name, *values)) for name, values in {**FAST, **more}.items() if name not in own
+    )
 
 
 def _live(container: RunningContainer, patience: Patience, memory: int) -> ServerRun:
@@ -136,11 +151,13 @@ def _live(container: RunningContainer, patience: Patience, memory: int) -> Serve
         fault = _wait(container, client, patience)
         start_seconds = time.monotonic() - began
         if fault:
+            log = container.logs(most=LOG_FLOOD)
             return ServerRun(
                 fault=fault,
                 start_seconds=start_seconds,
                 log_tail=_tail(container),
-                log_bytes=_log_bytes(container),
+                log=log,
+                log_bytes=len(log.encode()),
                 memory=memory,
                 out_of_memory=container.ran_out_of_memory(),
             )
@@ -151,6 +168,8 @@ def _live(container: RunningContainer, patience: Patience, memory: int) -> Serve
     log_tail = _tail(container)
     stopping = time.monotonic()
     exit_code = container.stop(patience.stop)
+    stop_seconds = time.monotonic() - stopping
+    log = container.logs(most=LOG_FLOOD)
     return ServerRun(
         fault="",
         start_seconds=start_seconds,
@@ -159,10 +178,11 @@ def _live(container: RunningContainer, patience: Patience, memory: int) -> Serve
         answers=asked.answers,
         refusals=asked.refusals,
         exit_code=exit_code,
-        stop_seconds=time.monotonic() - stopping,
+        stop_seconds=stop_seconds,
         # A clean end writes many lines that say nothing about the answers before it.
         log_tail=_tail(container) if exit_code else log_tail,
-        log_bytes=_log_bytes(container),
+        log=log,
+        log_bytes=len(log.encode()),
         memory=memory,
         out_of_memory=container.ran_out_of_memory(),
     )
@@ -197,7 +217,3 @@ def _tail(container: RunningContainer, lines: int = LOG_LINES) -> str:
     """The last lines of the log, shortened: a line may be as long as the log."""
     text = container.logs(last=2 * lines, most=LOG_FLOOD)
     return "\n".join(shorten(line, LINE) for line in text.strip().splitlines()[-lines:])
-
-
-def _log_bytes(container: RunningContainer) -> int:
-    return len(container.logs(most=LOG_FLOOD).encode())

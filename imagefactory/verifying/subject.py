@@ -15,6 +15,7 @@ from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.processes import signal_name
 from imagefactory.system.text import shorten
+from imagefactory.verifying.gpu.running import GpuRun
 from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.server import ServerRun
 
@@ -105,6 +106,7 @@ class Subject:
         content: what it was found to contain, without running it; None if it is not known what it
             should contain.
         builds: the digests that builds of its build key gave on this machine.
+        gpu: what the probes reported from a GPU; None if that was not asked for.
     """
 
     image: ImageInfo
@@ -115,6 +117,7 @@ class Subject:
     expected: Expectation | None
     content: Judged | None = None
     builds: tuple[str, ...] = ()
+    gpu: GpuRun | None = None
 
     @property
     def facts(self) -> Mapping[str, Any]:

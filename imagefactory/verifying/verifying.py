@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,8 +32,9 @@ from imagefactory.verifying import (
 )
 from imagefactory.verifying.check_registry import judge, reached
 from imagefactory.verifying.client import PYTHON
+from imagefactory.verifying.gpu import running
 from imagefactory.verifying.outside.judged import Judged
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Receipt
 from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
 
 #: Judges what is in the image of a digest.
@@ -69,12 +70,14 @@ def verify(
     expected: Expectation | None = None,
     patience: server.Patience | None = None,
     content: Content | None = None,
+    level: Level = Level.SERVE,
 ) -> Receipt:
     """Run ``image_ref`` in containers and judge it.
 
     ``expected`` is what the caller knows that the image should be; without it the image's own label
     says which resolution of ``lock`` it was made from. ``content`` judges what is in the image of a
-    digest without running it, while the image runs. Saving the receipt is up to the caller.
+    digest without running it, while the image runs. ``level`` is how far it goes: nothing runs for
+    STATIC, no server for IMPORT, and GPU needs one. Saving the receipt is up to the caller.
 
     Raises CheckFailedError if the reference names another image at the end, SetupError if the
     engine fails or its disk has no room.
@@ -82,12 +85,13 @@ def verify(
     image = engine.inspect_image(image_ref)
     _mind_the_disk(engine, image)
     judging = in_background(content, image.digest) if content else None
-    inside = Inside(engine=engine, image=image, settings=settings, expected=expected)
+    inside = Inside(engine=engine, image=image, settings=settings, expected=expected, level=level)
     subject = observe(inside, lock=lock, patience=patience, files_judged=judging is not None)
     if judging:
         with ui.step(f"{image_ref}: comparing its files with the lock"):
             subject = replace(subject, content=judging.result())
-        subject = prove_inside(inside, subject)
+        if level is not Level.STATIC:
+            subject = prove_inside(inside, subject)
     after = engine.inspect_image(image_ref).digest
     if after != image.digest:
         raise fail(
@@ -96,7 +100,7 @@ def verify(
             f"{image_ref} was {image.digest} and became {after} while it was verified",
             fix="verify it again when nothing builds that tag",
         )
-    results = judge(subject)
+    results = judge(subject, level if Level.SERVE.includes(level) else Level.GPU)
     _mind_the_machine(engine, image, results)
     return Receipt(
         digest=image.digest,
@@ -120,6 +124,7 @@ class Inside:
     image: ImageInfo
     settings: Settings
     expected: Expectation | None
+    level: Level = Level.SERVE
 
     @property
     def emulated(self) -> bool:
@@ -142,33 +147,39 @@ def observe(
 
     With ``files_judged`` its files are judged from outside, too.
     """
-    engine, image, settings, expected = (
-        inside.engine,
-        inside.image,
-        inside.settings,
-        inside.expected,
-    )
+    engine, image, settings = inside.engine, inside.image, inside.settings
+    if inside.level is Level.STATIC:
+        return _subject(inside, lock, Probed(report=None, error="nothing was run"), {})
     note = f" ({image.platform} is emulated here)" if inside.emulated else ""
     brief = files_judged and inside.emulated
     timeout = MODE_TIMEOUT_EMULATED if inside.emulated else MODE_TIMEOUT
-    running = in_background(modes.observe, engine, image, timeout=timeout)
+    modes_run = in_background(modes.observe, engine, image, timeout=timeout)
     with ui.step(f"{image.ref}: looking inside{note}"):
         probed = look_inside(inside) if brief else inside.probe()
     with ui.step(f"{image.ref}: entrypoint modes"):
-        runs = running.result()
-    served = None
-    if image.labels.get(f"{LABEL}.channel") == "cpu":
+        runs = modes_run.result()
+    gpu = None
+    if inside.level is Level.GPU:
+        with ui.step(f"{image.ref}: computing on the GPU"):
+            gpu = running.observe(engine, image)
+    served, on_gpu = None, image.labels.get(f"{LABEL}.channel") != "cpu"
+    if inside.level is Level.GPU or (inside.level is Level.SERVE and not on_gpu):
         with ui.step(f"{image.ref}: serving a model"):
-            served = _serve(engine, image, settings, patience or server.Patience())
+            served = _serve(engine, image, settings, patience or server.Patience(), gpus=on_gpu)
+    return replace(_subject(inside, lock, probed, runs), server=served, gpu=gpu)
+
+
+def _subject(inside: Inside, lock: Lock | None, probed: Probed, runs: Mapping[str, Ran]) -> Subject:
+    image, expected = inside.image, inside.expected
     return Subject(
         image=image,
         probed=probed,
         entrypoint=runs,
-        server=served,
+        server=None,
         resolution=expected.resolution if expected else find_resolution(lock, image),
         expected=expected,
         builds=records.read(
-            settings.state / records.FOLDER, image.labels.get(f"{LABEL}.build-key", "")
+            inside.settings.state / records.FOLDER, image.labels.get(f"{LABEL}.build-key", "")
         ),
     )
 
@@ -290,9 +301,15 @@ def _mind_the_machine(engine: Engine, image: ImageInfo, results: Sequence[CheckR
 
 
 def _serve(
-    engine: Engine, image: ImageInfo, settings: Settings, patience: server.Patience
+    engine: Engine,
+    image: ImageInfo,
+    settings: Settings,
+    patience: server.Patience,
+    *,
+    gpus: bool,
 ) -> server.ServerRun:
     settings.cache.mkdir(parents=True, exist_ok=True)
     prefix = f"{leftovers.MODEL}{owner.mine()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=settings.cache) as folder:
-        return server.observe(engine, image, folder=Path(folder) / "model", patience=patience)
+        model = Path(folder) / "model"
+        return server.observe(engine, image, folder=model, patience=patience, gpus=gpus)

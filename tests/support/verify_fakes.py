@@ -18,6 +18,7 @@ from imagefactory.verifying import checks, probe
 from imagefactory.verifying.answers import Answer, Refusal
 from imagefactory.verifying.asking import MISUSES
 from imagefactory.verifying.check_registry import judge
+from imagefactory.verifying.gpu.running import GpuRun
 from imagefactory.verifying.models import words
 from imagefactory.verifying.modes import JSON_OPTION
 from imagefactory.verifying.outside.judged import Judged
@@ -271,6 +272,7 @@ class Good:
         self.expected: Expectation | None = expectation(resolution(self.torch))
         self.content: Judged | None = CONTENT
         self.builds: tuple[str, ...] = (image_info().digest,)
+        self.gpu: GpuRun | None = None
 
     @property
     def reported(self) -> dict[str, Any]:
@@ -300,6 +302,7 @@ class Good:
             expected=self.expected,
             content=self.content,
             builds=self.builds,
+            gpu=self.gpu,
         )
 
     def results(self) -> dict[str, CheckResult]:

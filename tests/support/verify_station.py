@@ -40,6 +40,7 @@ class StationEngine(FakeEngine):
         self.probe_floods = False
         self.probe_code = 0
         self.modes_end = ""
+        self.gpu_says = Completed(argv=(), code=0, out="", err="")
         self.env: dict[str, str] = {}
         self.unpacked = True
         self.data_root = "/"
@@ -67,6 +68,8 @@ class StationEngine(FakeEngine):
         **options: Any,
     ) -> Completed:
         self.calls.append({"image": image, "argv": argv, "env": env, **options})
+        if options.get("gpus"):
+            return self.gpu_says
         if options.get("entrypoint") == PYTHON:
             if self.probe_hangs:
                 raise fail(SetupError, "command-timeout", "no end")

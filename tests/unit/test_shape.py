@@ -33,7 +33,7 @@ ORDER = (
         "planning",
         "auditing",
     ),
-    *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
+    *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )

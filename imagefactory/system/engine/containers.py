@@ -114,13 +114,16 @@ class Containers(Part):
         shm_size: str | None = None,
         limits: Limits = Limits(),
         most: int = MOST_OUTPUT,
+        gpus: bool = False,
     ) -> shell.Completed:
         """Run a container of ``image`` to its end and remove it; the exit code is the caller's.
 
         Each of ``mounts`` is a file or folder of the engine's machine and the path where the
         container reads it; it cannot write there. Each of ``volumes`` is a named volume of the
         engine and the path where the container reads and writes it. A container that writes more
-        than ``most`` bytes is ended. Raises SetupError ``command-timeout`` if it does not end
+        than ``most`` bytes is ended; ``gpus`` gives it all of the machine's.
+
+        Raises SetupError ``command-timeout`` if it does not end
         within ``timeout`` seconds, ``engine-failed`` if the engine fails to run it.
         """
         name = _new_name()
@@ -133,6 +136,7 @@ class Containers(Part):
             *(("--entrypoint", entrypoint) if entrypoint else ()),
             *(("--network", network) if network else ()),
             *(("--shm-size", shm_size) if shm_size else ()),
+            *(("--gpus", "all") if gpus else ()),
             *_environment({**_emulation(platform), **(env or {})}),
         ]
         bound = [*_read_only(mounts), *volumes]
@@ -163,11 +167,14 @@ class Containers(Part):
         mounts: Sequence[tuple[Path, str]] = (),
         shm_size: str | None = None,
         limits: Limits = Limits(),
+        gpus: bool = False,
     ) -> RunningContainer:
         """Start a container of ``image`` in the background, with a loopback network alone.
 
-        ``mounts`` are as for ``run``. Raises CheckFailedError ``container-start`` if the image
-        cannot be started, SetupError ``engine-failed`` if the engine fails to start it.
+        ``mounts`` and ``gpus`` are as for ``run``.
+
+        Raises CheckFailedError ``container-start`` if the image cannot be started, SetupError
+        ``engine-failed`` if the engine fails to start it.
         """
         name = _new_name()
         options = [
@@ -178,6 +185,7 @@ class Containers(Part):
             *("--log-opt", "max-file=2", "--network", "none"),
             *_confined(limits),
             *(("--shm-size", shm_size) if shm_size else ()),
+            *(("--gpus", "all") if gpus else ()),
             *_environment(env or {}),
         ]
         options += [word for item in _read_only(mounts) for word in ("--volume", ":".join(item))]

@@ -24,4 +24,8 @@ ORDER = (
     "labels",
     "image",
     "server",
+    "logs",
+    "gpu",
 )
+#: Themes that judge what was read of the image, and run nothing of it.
+STATIC = ("image",)

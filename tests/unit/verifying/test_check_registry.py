@@ -17,22 +17,9 @@ from support.verify_faults import receipt
 
 from imagefactory.verifying import check_registry, checks, probe
 from imagefactory.verifying.checks.wheels import check as wheels_check
-from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.receipt import Level, Outcome
 from imagefactory.verifying.subject import Probed, Subject
 
-SERVER_CHECKS = {
-    "server-starts",
-    "server-limits",
-    "server-models",
-    "server-completions",
-    "server-chat",
-    "server-stream",
-    "server-reasoning",
-    "server-calls",
-    "server-logprobs",
-    "server-refusals",
-    "server-stops",
-}
 NEW_CHECK = '''
 """A theme that a test plants."""
 from imagefactory.verifying.check_registry import check, failed, passed
@@ -95,20 +82,21 @@ def observed(image: ImageTree) -> Subject:
 
 def test_a_good_cpu_image_passes_every_check() -> None:
     results = Good(torch=CPU).results()
-    assert {name for name, result in results.items() if result.outcome is not Outcome.PASS} == set()
+    left = {name for name, result in results.items() if result.outcome is not Outcome.PASS}
+    assert left == {name for name in results if name.startswith("gpu-")}
+    assert check_registry.reached(tuple(results.values())) is Level.SERVE
     assert receipt(Good(torch=CPU)).passed
 
 
 def test_a_good_cuda_image_passes_every_check_but_those_that_need_a_gpu() -> None:
     results = Good().results()
-    assert {
-        name for name, result in results.items() if result.outcome is not Outcome.PASS
-    } == SERVER_CHECKS
-    assert all(results[name].outcome is Outcome.SKIP for name in SERVER_CHECKS)
-    assert all(
-        "needs a GPU" in results[name].detail and not results[name].required
-        for name in SERVER_CHECKS
-    )
+    assert {name for name, result in results.items() if result.outcome is not Outcome.PASS} == {
+        name for name in results if name.startswith(("server-", "gpu-"))
+    }
+    left = [one for one in results.values() if one.outcome is not Outcome.PASS]
+    assert all(one.outcome is Outcome.SKIP and not one.required for one in left)
+    assert all("needs a GPU" in one.detail for one in left)
+    assert check_registry.reached(tuple(results.values())) is Level.IMPORT
     assert receipt(Good()).passed
 
 
@@ -156,7 +144,7 @@ def test_checks_are_described_in_the_order_of_results() -> None:
 def test_results_come_in_the_order_of_the_themes() -> None:
     names = [entry.name for entry in check_registry.all_checks()]
     assert names[0] == "probe"
-    assert [name for name in names if name.startswith("server-")] == names[-11:]
+    assert names[-1] == "gpu-memory"
     assert check_registry.themes() == checks.ORDER
 
 

@@ -30,7 +30,9 @@ def test_a_good_cpu_image_gets_a_receipt_that_passes(
     cpu: StationEngine, settings: Settings
 ) -> None:
     receipt = verify(cpu, settings)
-    assert outcomes(receipt, Outcome.FAIL) == outcomes(receipt, Outcome.SKIP) == set()
+    assert outcomes(receipt, Outcome.FAIL) == set()
+    assert all(name.startswith("gpu-") for name in outcomes(receipt, Outcome.SKIP))
+    assert receipt.level is Level.SERVE
     assert receipt.passed
     assert (receipt.digest, receipt.cell, receipt.build_key) == (
         "sha256:" + "ab" * 32,
@@ -68,7 +70,9 @@ def test_proofs_that_an_image_reports_in_another_shape_are_none(
 def test_a_cuda_image_is_not_served_here(cuda: StationEngine, settings: Settings) -> None:
     receipt = verify(cuda, settings)
     assert cuda.started == {}
-    assert all(name.startswith("server-") for name in outcomes(receipt, Outcome.SKIP))
+    skipped = outcomes(receipt, Outcome.SKIP)
+    assert all(name.startswith(("server-", "gpu-")) for name in skipped)
+    assert receipt.level is Level.IMPORT
     assert receipt.passed
 
 

@@ -47,7 +47,7 @@ def facts(context: Context) -> dict[str, Any]:
 def cuda_of_torch() -> str | None:
     """The CUDA version of torch, which stays imported: extensions need its libraries."""
     try:
-        import torch  # type: ignore[import-not-found]  # noqa: PLC0415
+        import torch  # noqa: PLC0415
 
         cuda: str | None = torch.version.cuda
     except Exception:  # noqa: BLE001 - the torch theme reports it

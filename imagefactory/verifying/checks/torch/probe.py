@@ -21,7 +21,7 @@ def facts(context: Context) -> dict[str, Any]:
         "damaged": None if context.files_judged else damaged("torch", context),
     }
     try:
-        import torch  # type: ignore[import-not-found]  # noqa: PLC0415
+        import torch  # noqa: PLC0415
 
         found["version"] = str(torch.__version__)
         found["cuda"] = torch.version.cuda

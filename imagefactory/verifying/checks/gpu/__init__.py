@@ -1,0 +1,1 @@
+"""Does the image compute right on a GPU?"""

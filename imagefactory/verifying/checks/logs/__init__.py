@@ -1,0 +1,1 @@
+"""Does the server's log say what it has to?"""

@@ -1,0 +1,1 @@
+"""What runs on the GPU of this machine, without containers, and records what it saw."""

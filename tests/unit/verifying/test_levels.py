@@ -1,0 +1,79 @@
+"""How far a verification goes, and which level it reaches."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from gpu.records import load_all
+from support.verify_fakes import Good
+from support.verify_faults import receipt
+from support.verify_station import StationEngine, of_probes, outcomes, verify
+
+from imagefactory.errors import SetupError
+from imagefactory.settings import Settings
+from imagefactory.system.shell import Completed
+from imagefactory.verifying.receipt import Level, Outcome, below
+
+pytestmark = pytest.mark.programs
+
+PROBES = load_all()["nvidia-h200-2026-11-22"]["probes"]
+
+
+def says(out: str = "", err: str = "", code: int = 0) -> Completed:
+    return Completed(argv=(), code=code, out=out, err=err)
+
+
+def test_nothing_of_an_image_runs_for_the_level_static(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    made = verify(cuda, settings, level=Level.STATIC)
+    assert (cuda.calls, cuda.started) == ([], {})
+    assert {one.name.partition("-")[0] for one in made.checks} == {"image"}
+    assert (made.passed, made.level) == (True, Level.STATIC)
+
+
+def test_no_server_is_started_for_the_level_import(cpu: StationEngine, settings: Settings) -> None:
+    made = verify(cpu, settings, level=Level.IMPORT)
+    assert cpu.started == {}
+    assert (made.passed, made.level) == (True, Level.IMPORT)
+    assert not [one.name for one in made.checks if one.name.startswith("server-")]
+
+
+def test_a_cuda_image_computes_and_serves_on_the_gpu(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.gpu_says = says(json.dumps(PROBES))
+    made = verify(cuda, settings, level=Level.GPU)
+    (probes,) = [call for call in of_probes(cuda) if call.get("gpus")]
+    assert probes["network"] == "none"
+    assert cuda.started["gpus"] is True
+    assert "--kv-cache-memory-bytes" in cuda.started["env"]["VLLM_EXTRA_ARGS"]
+    assert outcomes(made, Outcome.SKIP) == {"gpu-gemm-fp4", "gpu-e2m1-hardware"}
+    assert (made.passed, made.level) == (True, Level.GPU)
+
+
+def test_probes_that_report_nothing_fail_the_image(cuda: StationEngine, settings: Settings) -> None:
+    cuda.gpu_says = says(err="no torch in /opt/venv/bin/python", code=3)
+    made = verify(cuda, settings, level=Level.GPU)
+    details = {one.detail for one in made.checks if one.name.startswith("gpu-")}
+    assert len(details) == 1
+    assert "exit 3: no torch in /opt/venv/bin/python" in details.pop()
+    assert not made.passed
+
+
+def test_a_machine_without_a_gpu_is_no_fault_of_the_image(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    cuda.gpu_says = says(
+        err='docker: could not select device driver "" with capabilities', code=125
+    )
+    with pytest.raises(SetupError) as raised:
+        verify(cuda, settings, level=Level.GPU)
+    assert raised.value.problems[0].code == "gpu-missing"
+
+
+def test_an_image_that_does_not_reach_the_level_is_a_problem() -> None:
+    made = receipt(Good())
+    assert below([made], Level.IMPORT) == []
+    assert below([made], Level.GPU)[0].what == "it was verified up to import, not up to gpu"
