@@ -6,7 +6,8 @@ SHELL := /bin/bash
 .PHONY: help demo test test-unit test-programs test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift simulated-year schema bench bench-disk
-.PHONY: test-gpu gpu-page bench-dashboard browser faults kills test-faults mutants test-mutants
+.PHONY: test-gpu gpu-page bench-dashboard browser skopeo faults kills test-faults mutants
+.PHONY: test-mutants
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,6 +61,12 @@ browser:
 	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
 	  || { echo "the tests need Chromium: install it" >&2; exit 3; }
 
+# tests read with it what is attached to images
+skopeo:
+	@command -v skopeo >/dev/null || { echo "installing skopeo for the tests"; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends skopeo >/dev/null; } \
+	  || { echo "the tests need skopeo: install it" >&2; exit 3; }
+
 test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
 	@$(BIN)/pytest -n $$(nproc) -m 'not programs and not e2e' tests/unit imagefactory
 
@@ -105,7 +112,7 @@ E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py \
   tests/e2e/test_simulated_weeks.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
-test-e2e: engine compiler browser ## a real engine, a real registry, real servers
+test-e2e: engine compiler browser skopeo ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	  $(E2E) $(SOURCES) >"$$logs/sources" 2>&1 & sources=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \

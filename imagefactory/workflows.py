@@ -26,7 +26,7 @@ from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.wheel_plan import Trial
-from imagefactory.publishing import moving, retention, tags, vouching
+from imagefactory.publishing import attachments, moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
 from imagefactory.results import Exported, Rendered
 from imagefactory.system import reference
@@ -228,6 +228,27 @@ def find_receipt(workspace: Workspace, tag: str) -> Found:
         raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")
     candidates = vouching.candidates(there, registries, receipts)
     return vouching.judge(there, candidates, _needed, "verify")
+
+
+def sbom(workspace: Workspace, what: str) -> bytes:
+    """The SBOM of a cell, made from the lock, or the one that is attached to a pushed image."""
+    from imagefactory.publishing import sbom as making  # noqa: PLC0415 - only used here
+    from imagefactory.system.registry import Registries  # noqa: PLC0415 - rarely used
+
+    declared = matrix.load(workspace.matrix) if workspace.matrix.exists() else None
+    if declared and what in {cell.name for cell in declared.cells}:
+        return making.make(check(workspace, [what])[0])
+    name, wanted = vouching.reference_of(what, declared.repository if declared else "")
+    engine = opening.connect_if_any(workspace)
+    registries = engine.registries if engine else Registries()
+    image = vouching.read_image(registries, name, wanted)
+    found = attachments.contents(registries, name, image.digest, attachments.SBOM) if image else ()
+    content = next(iter(found), None)
+    if content is None:
+        why = "has no SBOM attached" if image else "is not in its registry"
+        fix = "imagefactory push attaches one"
+        raise fail(CheckFailedError, "sbom-missing", f"{what} {why}", fix=fix)
+    return content
 
 
 def survey_registry(

@@ -23,6 +23,7 @@ COMMANDS = (
     "dashboard",
     "bisect",
     "inspect",
+    "sbom",
     "diff",
     "rebuild",
     "prune",

@@ -19,11 +19,12 @@ from imagefactory.commands.options import (
     check_images,
     workspace_of,
 )
-from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.errors import CheckFailedError, InputError, Problem, fail
 from imagefactory.results import Watcher
 from imagefactory.system import ui
 from imagefactory.verifying import junit, receipt
 from imagefactory.verifying.receipt import Level
+from imagefactory.verifying.receipt_store import Found
 from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
@@ -102,13 +103,19 @@ def _show_receipts(workspace: Workspace, tags: Sequence[str], *, json: bool) -> 
     if not tags:
         what, fix = "--receipt needs images", "imagefactory verify --receipt TAG"
         raise fail(InputError, "verify-what", what, fix=fix)
-    found = [(tag, workflows.find_receipt(workspace, tag)) for tag in tags]
+    found, problems = dict[str, Found](), list[Problem]()
+    for tag in tags:
+        try:
+            found[tag] = workflows.find_receipt(workspace, tag)
+        except CheckFailedError as error:
+            problems += error.problems
     if json:
-        ui.emit_json([{"image": tag, **one.as_dict()} for tag, one in found])
-        return
-    for tag, one in found:
+        ui.emit_json([{"image": tag, **one.as_dict()} for tag, one in found.items()])
+    for tag, one in () if json else found.items():
         tables.receipt(one.receipt)
         ui.line(f"{tag}: {one}")
+    if problems:
+        raise CheckFailedError(problems)
 
 
 def _show_checks(*, json: bool) -> None:

@@ -9,7 +9,7 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.publishing import provenance, sbom
 from imagefactory.system import reference as references
 from imagefactory.system import registry_writes, signing, strict_json, ui
-from imagefactory.system.manifests import digest_of
+from imagefactory.system.manifests import Document, digest_of
 from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
 from imagefactory.system.signing import Trust
@@ -23,7 +23,7 @@ SBOM = "application/vnd.cyclonedx+json"
 DSSE, JSON = "application/vnd.dsse.envelope.v1+json", "application/json"
 #: The annotation by which tools tell one statement from another, and the usual one of a time.
 PREDICATE_TYPE, CREATED = "in-toto.io/predicate-type", "org.opencontainers.image.created"
-#: Receipts of one image that are read: the last ones in the registry's list.
+#: Attachments of one kind that are read: the last ones in the registry's list.
 MOST_READ = 50
 
 
@@ -66,25 +66,22 @@ def of_build(plan: CellPlan, digest: str, trust: Trust) -> tuple[Attachment, Att
 
 
 def attach(
-    registries: Registries, repository: str, digest: str, wanted: Sequence[Attachment]
+    registries: Registries, repository: str, subject: Document, wanted: Sequence[Attachment]
 ) -> bool:
     """Attach to an image; False, with a warning, if the registry does not take it."""
     try:
-        found = registries.document(f"{repository}@{digest}")
-        if found is not None:
-            registry_writes.attach(registries, repository, found, wanted)
+        registry_writes.attach(registries, repository, subject, wanted)
     except SetupError as error:
-        what = f"the receipt is not attached to {repository}@{digest[:19]}"
+        what = f"the receipt is not attached to {repository}@{subject.digest[:19]}"
         ui.warn(f"{what}, so only this machine can promote it: {error.problems[0].what}")
         return False
-    return found is not None
+    return True
 
 
-def receipts(registries: Registries, repository: str, digest: str) -> Iterator[bytes]:
-    """The contents of the receipts that are attached to an image; nobody has checked them."""
-    listed = [
-        one for one in registries.referrers(repository, digest) if one.artifact_type in RECEIPTS
-    ]
+def contents(registries: Registries, repository: str, digest: str, *kinds: str) -> Iterator[bytes]:
+    """What is attached to an image and has one of the artifact types; nobody has checked it."""
+    there = registries.referrers(repository, digest)
+    listed = [one for one in there if one.artifact_type in kinds]
     for one in listed[-MOST_READ:]:
         if not references.is_digest(one.digest):
             continue

@@ -231,7 +231,7 @@ def _move(repository: Repository, image: Image, tag: str, action: str, now: date
     found = vouching.require(
         image, _declared(repository, image, tag), registries, repository.receipts, repository.needed
     )
-    attachments.attach(registries, repository.name, image.digest, [attachments.of_receipt(found)])
+    attachments.attach(registries, repository.name, image.document, [attachments.of_receipt(found)])
     current = registries.document(reference)
     before = current.digest if current else ""
     record, is_new = _record(repository, image, tag, before, now)

@@ -247,8 +247,7 @@ def push(
             else:
                 sent[plan.cell.name] = _send(engine, image, target, settings.loans)
                 wanted = _attachments(plan, image, sent[plan.cell.name], receipts, settings)
-                digest = sent[plan.cell.name].digest
-                attachments.attach(engine.registries, repository, digest, [*wanted])
+                attachments.attach(engine.registries, repository, sent[plan.cell.name], [*wanted])
         except FactoryError as error:
             return Delivery(
                 pushed=tuple(pushed), left=tuple(_left(tags[number:], error)), error=error

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from cyclonedx.model.component import Component, Pedigree
 
 
-def make(plan: CellPlan, digest: str) -> bytes:
-    """The SBOM of the image ``digest``, made from ``plan``; equal plans give equal bytes."""
+def make(plan: CellPlan, digest: str = "") -> bytes:
+    """The SBOM of the image ``digest``, made from ``plan``; equal plans give equal bytes.
+
+    Without a digest it is that of an image that nobody has built yet.
+    """
     # half a second, which only a push spends
     from cyclonedx.output import make_outputter  # noqa: PLC0415
     from cyclonedx.schema import OutputFormat, SchemaVersion  # noqa: PLC0415
@@ -41,7 +44,9 @@ def _bom(plan: CellPlan, digest: str) -> Bom:
     image = _image(plan, digest)
     at = datetime.fromtimestamp(plan.epoch, UTC)
     metadata = BomMetaData(tools=ToolRepository(components=[tool]), component=image, timestamp=at)
-    made = Bom(serial_number=uuid5(NAMESPACE_URL, f"oci:{digest}"), metadata=metadata)
+    made = Bom(
+        serial_number=uuid5(NAMESPACE_URL, f"oci:{digest or plan.build_key}"), metadata=metadata
+    )
     found = {one.sha256: _component(one, _pedigree(plan, one)) for one in materials.of(plan)}
     for component in found.values():
         made.components.add(component)
@@ -56,12 +61,13 @@ def _image(plan: CellPlan, digest: str) -> Component:
     from cyclonedx.model.component import Component, ComponentType  # noqa: PLC0415
 
     labels = {name: text for name, text in plan.labels.items() if name.startswith("io.")}
+    hexes = digest.partition(":")[2]
     return Component(
         name=plan.cell.name,
         version=tags.of_plan(plan),
         type=ComponentType.CONTAINER,
-        bom_ref=digest,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.partition(":")[2])],
+        bom_ref=digest or plan.build_key,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=hexes)] if hexes else [],
         properties=[Property(name=name, value=text) for name, text in labels.items()],
     )
 

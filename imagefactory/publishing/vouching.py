@@ -166,7 +166,8 @@ def attached(
     image: Image, registries: Registries, receipts: ReceiptStore
 ) -> Iterator[Found | Refused]:
     """The receipts that are attached to an image."""
-    for content in attachments.receipts(registries, image.repository, image.digest):
+    kinds = attachments.RECEIPTS
+    for content in attachments.contents(registries, image.repository, image.digest, *kinds):
         yield receipt_store.read(content, receipts.trust, image.digest, image.config)
 
 

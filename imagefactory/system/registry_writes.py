@@ -91,10 +91,11 @@ def attach(
     """
     made = {found.digest: (found, one) for one in attachments for found in [_made(subject, one)]}
     missing = made.keys() - _attached(registries, repository, subject)
-    for digest in made.keys() & missing:
-        for content in (_EMPTY, made[digest][1].content):
-            put_blob(registries, repository, content)
-        put_manifest(registries, f"{repository}@{digest}", made[digest][0])
+    new = [made[digest] for digest in made if digest in missing]
+    for content in dict.fromkeys(content for _, one in new for content in (_EMPTY, one.content)):
+        put_blob(registries, repository, content)
+    for found, _ in new:
+        put_manifest(registries, f"{repository}@{found.digest}", found)
     for _ in range(TRIES):
         there = registries.referrers(repository, subject.digest) if missing else ()
         missing -= {one.digest for one in there}

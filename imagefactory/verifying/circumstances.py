@@ -33,7 +33,8 @@ def of(subject: Subject, engine: Engine) -> dict[str, Any]:
         "tools": {
             "imagefactory": __version__,
             "python": python_platform.python_version(),
-            **{name: text for name, text in (("engine", server), ("buildx", buildx)) if text},
+            "engine": server,
+            "buildx": buildx,
         },
         "machine": {
             "platform": str(here),

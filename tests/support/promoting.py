@@ -13,6 +13,7 @@ from imagefactory.planning.cell_plan import LABEL
 from imagefactory.publishing import attachments, tags
 from imagefactory.publishing.moving import Repository
 from imagefactory.system.registry import Registries
+from imagefactory.system.registry_writes import Attachment
 from imagefactory.system.signing import NOBODY, Trust
 from imagefactory.system.yamlfile import Location
 from imagefactory.verifying import receipt_store
@@ -82,10 +83,21 @@ def verified(registry: FakeRegistry, folder: Path, own: Mapping[str, str]) -> st
 
 def attached(own: Repository, record: Receipt, trust: Trust = NOBODY) -> bool:
     """Attach a receipt to its image, signed if ``trust`` has a signer; whether that worked."""
+    return attach(own, record.digest, row_of(record, trust))
+
+
+def row_of(record: Receipt, trust: Trust = NOBODY) -> Attachment:
+    """A receipt as it is attached."""
     found = receipt_store.read(receipt_store.write(record, trust), trust, record.digest)
     assert isinstance(found, Found)
-    wanted = [attachments.of_receipt(found)]
-    return attachments.attach(own.registries, own.name, record.digest, wanted)
+    return attachments.of_receipt(found)
+
+
+def attach(own: Repository, digest: str, *wanted: Attachment) -> bool:
+    """Attach something to an image; whether that worked."""
+    image = own.registries.document(f"{own.name}@{digest}")
+    assert image is not None
+    return attachments.attach(own.registries, own.name, image, wanted)
 
 
 def repository(registry: FakeRegistry, folder: Path, *declared: MovingTag) -> Repository:

@@ -22,6 +22,8 @@ settings.load_profile("few")
 # Servers of tests are on loopback, whatever proxy this machine uses; and without a list of hosts,
 # requests reads the whole environment twice for each request.
 os.environ |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1")
+# A key of the user who runs the tests would sign their receipts.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 gc.set_threshold(50_000)  # by default, a tenth of the time goes into looking for cycles
 
 

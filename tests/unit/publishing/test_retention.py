@@ -15,6 +15,7 @@ from support.promoting import (
     NOW,
     PATH,
     at,
+    attach,
     attached,
     image,
     labels,
@@ -25,7 +26,7 @@ from support.promoting import (
 from support.registry import FakeRegistry, fake_registry
 
 from imagefactory.errors import InputError
-from imagefactory.publishing import attachments, moving, retention, tags
+from imagefactory.publishing import moving, retention, tags
 from imagefactory.publishing.moving import Repository
 from imagefactory.publishing.retention import Keep, parse_keep
 from imagefactory.system.manifests import Descriptor, Manifest
@@ -153,7 +154,7 @@ def filled(registry: FakeRegistry, folder: Path) -> tuple[Repository, list[str]]
     registry.has_referrers = False
     attached(made, receipt_of(digests[0], own[0]))
     listed = Attachment(kind="sbom", media_type="a/b", content=b"{}", annotations={})
-    assert attachments.attach(made.registries, made.name, digests[0], [listed])
+    assert attach(made, digests[0], listed)
     for hours, digest in enumerate(digests[:2]):
         moving.promote(made, digest, "nightly", at(24 * hours))
     return made, digests

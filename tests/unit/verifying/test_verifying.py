@@ -40,6 +40,31 @@ def test_a_good_cpu_image_gets_a_receipt_that_passes(
         "key",
     )
     assert receipt.verified_at == "2026-11-20T12:00:00+00:00"
+    assert receipt.level is Level.SERVE
+
+
+def test_a_receipt_says_what_the_image_was_made_from_and_what_verified_it(
+    cuda: StationEngine, settings: Settings
+) -> None:
+    made = verify(cuda, settings)
+    assert made.level is Level.IMPORT
+    assert made.lock_digest == cuda.good.labels["io.imagefactory.lock-digest"]
+    assert (made.inputs["channel"], made.inputs["platform"]) == ("cu130", "linux/arm64")
+    assert not {"cell", "build-key", "lock-digest"} & made.inputs.keys()
+    (patch,) = made.patches
+    assert (patch.name, patch.variant, patch.proof) == ("vllm/mtp-exclusion", "0.22.diff", "pass")
+    assert (made.tools["engine"], made.tools["imagefactory"]) == ("27.5.1", made.version)
+    assert made.machine["platform"].startswith("linux/")
+
+
+@pytest.mark.parametrize("proofs", [None, 5, [1, {}, {"patch": 2}], [{"patch": "x", "code": "y"}]])
+def test_proofs_that_an_image_reports_in_another_shape_are_none(
+    cuda: StationEngine, settings: Settings, proofs: object
+) -> None:
+    assert cuda.good.report
+    cuda.good.report["facts"]["patches"]["proofs"] = proofs
+    (patch,) = verify(cuda, settings).patches
+    assert patch.proof == ""
 
 
 def test_a_cuda_image_is_not_served_here(cuda: StationEngine, settings: Settings) -> None:

@@ -1,0 +1,172 @@
+"""The commands about keys and receipts, without an engine, on a fake registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import projects
+from support.images import Images, image
+from support.keys import signer, trusting
+from support.machine import settings
+from support.plans import planned
+from support.promoting import NEEDED, PATH, attach, attached, labels, receipt_of, repository
+from support.promoting import image as stored
+from support.receipts import GOOD
+from support.registry import FakeRegistry, fake_registry
+from typer.testing import CliRunner
+
+from imagefactory import opening, workflows
+from imagefactory.commands import key, sbom, verify
+from imagefactory.errors import CheckFailedError, FactoryError, InputError
+from imagefactory.publishing import attachments, publishing, tags
+from imagefactory.system import signing, ui
+from imagefactory.system.registry import Registries
+from imagefactory.system.registry_writes import Attachment
+from imagefactory.verifying.receipt import Outcome, Receipt, Requirement
+from imagefactory.verifying.receipt_store import TRUSTED, ReceiptStore
+from imagefactory.workspace import Workspace
+
+NEW = labels("bbbbbbbb")
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as made:
+        yield made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A project on a machine without an engine, whose user has no key."""
+    monkeypatch.setattr(opening, "connect_if_any", lambda _: None)
+    monkeypatch.setattr(workflows, "_needed", lambda _: NEEDED)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv(signing.VARIABLE, raising=False)
+    return Workspace(matrix=tmp_path / "m.yaml", project=tmp_path, settings=settings(tmp_path))
+
+
+@pytest.fixture
+def run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command; its JSON, its text, or the error that it raises."""
+    monkeypatch.setattr(ui, "_results", [])
+
+    def run(module: Any, *argv: str) -> Any:
+        monkeypatch.setattr(module, "workspace_of", lambda _: workspace)
+        done = CliRunner().invoke(module.app, [*argv])
+        if isinstance(done.exception, FactoryError):
+            raise done.exception
+        assert done.exit_code == 0, done.output
+        return ui._results.pop() if "--json" in argv else done.output
+
+    return run
+
+
+def test_a_key_is_made_shown_trusted_once_and_listed(run: Run, workspace: Workspace) -> None:
+    with pytest.raises(InputError, match="no key"):
+        run(key, "show")
+    made = run(key, "new", "--comment", "me\x1b@here", "--json")
+    assert run(key, "show").strip() == made["line"]
+    other = signer(b"other").key
+    for added in (True, False):
+        (row,) = run(key, "trust", other.line, "--json")
+        assert (row["id"], row["added"]) == (other.id, added)
+    (workspace.project / "more.pub").write_text(f"{signer(b'more').key.line}\n")
+    assert "counts now" in run(key, "trust", str(workspace.project / "more.pub"))
+    rows = run(key, "list", "--json")
+    assert [(row["comment"], row["own"]) for row in rows] == [
+        ("me@here", True),
+        ("other", False),
+        ("more", False),
+    ]
+    assert len((workspace.project / TRUSTED).read_text().splitlines()) == 2
+    for bad in (str(workspace.project / "none.pub"), "ssh-ed25519 AAAA"):
+        with pytest.raises(InputError):
+            run(key, "trust", bad)
+
+
+def test_the_receipt_of_an_image_is_checked_without_running_it(
+    run: Run, workspace: Workspace, registry: FakeRegistry
+) -> None:
+    digest = stored(registry, NEW)
+    own = repository(registry, workspace.project)
+    name = f"{registry.address}/{PATH}:{tags.of_labels(NEW)}"
+
+    def refused(*names: str) -> str:
+        with pytest.raises(CheckFailedError) as caught:
+            run(verify, "--receipt", *(names or (name,)))
+        return caught.value.problems[0].code
+
+    assert refused() == "verify-unverified"
+    assert refused(f"{registry.address}/{PATH}:none") == "verify-unverified"
+    attached(own, receipt_of(digest, NEW), trusting(b"ci"))
+    assert refused() == "verify-receipt"
+    (workspace.project / TRUSTED).write_text(signer(b"ci").key.line)
+    shown = run(verify, "--receipt", name)
+    assert "signed by ci (SHA256:" in shown
+    assert "verified: 1 passed" in shown
+    (row,) = run(verify, "--receipt", f"{registry.address}/{PATH}@{digest}", "--json")
+    assert (row["signed_by"]["comment"], row["receipt"]["digest"]) == ("ci", digest)
+    later = "2026-11-21T10:00:00+00:00"
+    failed = receipt_of(digest, NEW, Outcome.FAIL, verified_at=later)
+    attached(own, failed, trusting(b"ci"))
+    assert refused() == "verify-failed-verify"
+    with pytest.raises(InputError):
+        run(verify, "--receipt")
+
+
+def test_an_sbom_is_that_of_a_cell_or_the_one_that_is_attached(
+    run: Run, workspace: Workspace, registry: FakeRegistry
+) -> None:
+    projects.write(workspace.project)
+    workspace = replace(workspace, matrix=workspace.project / "matrix.yaml")
+    (plan, *_) = workflows.check(workspace, [])
+    made = json.loads(workflows.sbom(workspace, plan.cell.name))
+    assert made["metadata"]["component"]["bom-ref"] == plan.build_key
+    digest = stored(registry, NEW)
+    name, own = f"{registry.address}/{PATH}@{digest}", repository(registry, workspace.project)
+    with pytest.raises(CheckFailedError, match="sbom-missing"):
+        run(sbom, name)
+    row = Attachment(kind=attachments.SBOM, media_type="a/b", content=b"{}", annotations={})
+    assert attach(own, digest, row)
+    assert run(sbom, name) == "{}\n"
+    run(sbom, name, "-o", str(workspace.project / "x.json"))
+    assert (workspace.project / "x.json").read_text() == "{}"
+
+
+def test_an_image_may_be_pushed_with_the_receipt_that_another_machine_attached(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    made = planned()
+    digest = registry.put(PATH, tags.of_plan(made), {"sha256:1": 1}, labels=made.labels)
+    engine = Images(image(made))
+    engine.registries = Registries(tmp_path)
+    record = Receipt(
+        digest=digest,
+        tag="t",
+        cell=made.cell.name,
+        build_key=made.build_key,
+        verified_at="2026-11-20",
+        checks=GOOD[:1],
+    )
+    needed = (Requirement(name="files", required=True, excusable=False),)
+    own = repository(registry, tmp_path)
+
+    def allowed(*trusted: bytes) -> int:
+        trust = signing.Trust(keys=tuple(signer(one).key for one in trusted))
+        store = ReceiptStore(folder=tmp_path / "none", trust=trust)
+        return len(publishing.allowed([made], engine, store, lambda _: needed, own.name))
+
+    attached(own, record, trusting(b"ci"))
+    with pytest.raises(CheckFailedError, match="push-unverified"):
+        allowed(b"ci")  # the image here is another one
+    engine.images = {made.cell.tag: replace(image(made), digest=digest)}
+    assert allowed(b"ci", b"spark") == 1
+    with pytest.raises(CheckFailedError, match="who is not trusted here"):
+        allowed(b"spark")
