@@ -83,6 +83,9 @@ def verify_command(
     if tags and source:
         what, fix = "both TAG and --from are given", "--select chooses among the images in a folder"
         raise fail(InputError, "verify-what", what, fix=fix)
+    if gpu and level not in (None, Level.GPU):
+        what, fix = f"both --gpu and --level {level} are given", "choose one"
+        raise fail(InputError, "verify-what", what, fix=fix)
     watcher = Watcher() if json else Watcher(verified=tables.receipt)
     wanted = Level.GPU if gpu else level
     receipts = pipeline.verify(
