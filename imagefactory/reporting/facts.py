@@ -117,7 +117,7 @@ class Facts:
         ]
 
     def level(self, level: Level) -> str:
-        """How it ended at a level: ``reached``, ``failed``, ``not reached`` or ``unknown``."""
+        """How it ended at a level: ``passed``, ``failed``, ``not reached`` or ``unknown``."""
         record = self.receipt
         if record is None:
             return "unknown"
@@ -126,7 +126,7 @@ class Facts:
         if bad:
             return "failed" if Outcome.FAIL in bad else "not reached"
         if record.level.includes(level) and (own or record.passed):
-            return "reached"
+            return "passed"
         recorded = record.schema > OLDEST
         return "not reached" if recorded and not record.level.includes(level) else "unknown"
 

@@ -149,17 +149,17 @@ PROBE = check("probe")
 @pytest.mark.parametrize(
     ("found", "states"),
     [
-        (facts(PROBE, check()), "reached, reached, not reached, not reached"),
-        (facts(PROBE, FAILED), "reached, failed, not reached, not reached"),
+        (facts(PROBE, check()), "passed, passed, not reached, not reached"),
+        (facts(PROBE, FAILED), "passed, failed, not reached, not reached"),
         (
             facts(replace(FAILED, name="probe"), check()),
-            "failed, reached, not reached, not reached",
+            "failed, passed, not reached, not reached",
         ),
         (facts(FAILED, levels={}), "unknown, unknown, not reached, not reached"),
         (facts(found=None), "unknown, unknown, unknown, unknown"),
     ],
 )
-def test_a_level_is_reached_failed_or_unknown(found: Facts, states: str) -> None:
+def test_a_level_is_passed_failed_or_unknown(found: Facts, states: str) -> None:
     assert ", ".join(map(found.level, Level)) == states
 
 
