@@ -142,6 +142,8 @@ def test_what_the_real_checks_require_depends_on_the_channel() -> None:
         lambda rows: rows["checks"][0].update(more=1),
         lambda rows: rows.update(cell=None),
         lambda rows: rows.update(checks=5),
+        lambda rows: rows.update(unproven=[1]),
+        lambda rows: rows.update(unproven="x"),
     ],
 )
 def test_a_receipt_that_cannot_be_read_is_none(
