@@ -5,9 +5,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-programs test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
-.PHONY: lock plan build verify push patch-status port-drift simulated-year schema bench bench-disk
-.PHONY: test-gpu gpu-page bench-dashboard browser skopeo faults kills test-faults mutants
-.PHONY: test-mutants
+.PHONY: lock plan build verify push patch-status port-drift audit-table simulated-year schema bench
+.PHONY: bench-disk bench-dashboard browser skopeo faults kills test-faults mutants test-mutants
+.PHONY: test-gpu gpu-page
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -128,6 +128,10 @@ patch-status: $(BIN)/imagefactory compiler ## measure all patches; write docs/pa
 
 port-drift: $(BIN)/imagefactory compiler ## rebase all patches; write docs/port-drift.md
 	@$(BIN)/python benchmarks/port_drift.py --markdown docs/port-drift.md
+
+# reads 7 GB of wheels the first time, and keeps what it found in the cache folder
+audit-table: $(BIN)/imagefactory ## audit releases of vLLM; write docs/audit-table.md
+	@$(BIN)/python benchmarks/audit_table.py --markdown docs/audit-table.md
 
 # minutes of lock and proofs for each release; WORK keeps what was read of PyPI
 simulated-year: $(BIN)/imagefactory compiler ## replay a year of releases as nights; write docs/simulated-year.md

@@ -1,8 +1,8 @@
 """The pipeline from a matrix to images in a registry: ``build``, then ``push``.
 
-A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, patches
-checked, build, verify, push. Each is a call into one station, which takes and returns immutable
-values; a station is a package, such as ``planning``.
+A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, wheels
+audited and patches checked, build, verify, push. Each is a call into one station, which takes and
+returns immutable values; a station is a package, such as ``planning``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from imagefactory import opening
+from imagefactory.auditing import auditing
 from imagefactory.building import building, layouts, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.building import BuildResult
@@ -48,13 +49,15 @@ def build(
     builders: Sequence[str] = (),
     cache: str | None = None,
     output: Path | None = None,
+    skip_audit: bool = False,
     skip_verify: bool = False,
 ) -> Built:
     """Build all changed cells in one bake, and verify images that have not passed yet.
 
     ``builders`` are buildx builders, those of the matrix if there are none; ``cache`` is a
-    repository for build caches; ``skip_verify`` skips the verification. With ``output``, images
-    become OCI layouts in that folder; they are not in the engine, and not verified.
+    repository for build caches; ``skip_audit`` builds cells whose wheels cannot work together, and
+    ``skip_verify`` skips the verification. With ``output``, images become OCI layouts in that
+    folder; they are not in the engine, and not verified.
     """
     connecting = in_background(opening.connect, workspace)  # meanwhile, files are read
     inputs = opening.read(workspace)
@@ -67,7 +70,9 @@ def build(
     watcher.planned(planned)
 
     to_build = [one.plan for one in planned.decisions if one.action is Action.BUILD]
-    blocked = _blocked_by_patches(to_build, inputs)
+    blocked = {} if skip_audit else _blocked_by_audit(to_build, inputs)
+    for name, problems in _blocked_by_patches(to_build, inputs).items():
+        blocked[name] = (*blocked.get(name, ()), *problems)
     plans = [plan for plan in to_build if plan.cell.name not in blocked]
     results = bake(workspace, plans, planned, BakeOptions(cache=cache, output=output))
 
@@ -234,6 +239,14 @@ def _existing(engine: Engine, cells: Sequence[Cell], output: Path | None) -> dic
     if output:
         return layouts.find(output, cells)
     return engine.find_images([cell.tag for cell in cells])
+
+
+def _blocked_by_audit(plans: Sequence[CellPlan], inputs: Inputs) -> dict[str, tuple[Problem, ...]]:
+    """The cells whose wheels cannot work together, with the problems."""
+    audits = auditing.audit_cells([plan.cell for plan in plans], inputs, before_build=True)
+    for problem in dict.fromkeys(one.unknown for one in audits if one.unknown):
+        ui.warn(problem.what)
+    return {one.cell: one.problems for one in audits if one.problems}
 
 
 def _blocked_by_patches(

@@ -93,7 +93,7 @@ class Built:
 
     Attributes:
         planned: what was planned for each cell.
-        stopped: cell -> problems of its patches that prevent its build.
+        stopped: cell -> problems of its wheels or patches that prevent its build.
         results: cell -> result of its build, for the cells that were built.
         receipts: of the images that were verified.
     """

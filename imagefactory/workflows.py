@@ -8,26 +8,33 @@ from datetime import datetime
 from pathlib import Path
 
 from imagefactory import opening, pipeline
+from imagefactory.auditing import auditing
+from imagefactory.auditing.auditing import Audit
 from imagefactory.building import bakefile, building, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
-from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, fail
+from imagefactory.inspecting import anatomy, inspecting
 from imagefactory.inspecting import rebuild as rebuilding
+from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.inspecting.rebuild import Rebuilt
-from imagefactory.locking import bases, locking
+from imagefactory.locking import bases, locking, store
+from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell
+from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
-from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.cell_plan import LABEL, CellPlan
+from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.publishing import attachments, moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
+from imagefactory.reporting.facts import Before, Facts
 from imagefactory.results import Exported, Rendered
 from imagefactory.system import reference
 from imagefactory.system.engine import Engine
@@ -35,10 +42,13 @@ from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
 from imagefactory.verifying import receipt_store
 from imagefactory.verifying.receipt import Requirement
-from imagefactory.verifying.receipt_store import Found
+from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
 from imagefactory.workspace import Workspace
+
+#: The number of packages that are listed as the biggest of an image.
+BIGGEST = 10
 
 
 def check(workspace: Workspace, selection: Sequence[str]) -> tuple[CellPlan, ...]:
@@ -84,6 +94,31 @@ def lock(
     if writes:
         opening.write_lock(workspace, renewed.lock)
     return renewed, writes
+
+
+def audit(
+    workspace: Workspace, selection: Sequence[str]
+) -> tuple[tuple[Audit, ...], tuple[Uncovered, ...]]:
+    """Judge the locked wheels of the selected cells; also returns the cells that are not locked."""
+    inputs = opening.read(workspace)
+    cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
+    return auditing.audit_cells(cells, inputs), uncovered
+
+
+def audit_locked(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
+    """Judge the cells whose wheels are not those of ``old``, and others if that takes no time."""
+    inputs = opening.read(workspace)
+    unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
+    cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
+    known = {
+        cell.name for cell in cells if old and _wheels(cell, old) == _wheels(cell, inputs.lock)
+    }
+    return auditing.audit_cells(cells, inputs, unless_long=known)
+
+
+def _wheels(cell: Cell, lock: Lock) -> frozenset[str] | None:
+    found = lock.find(request_of(cell))
+    return frozenset(wheel.sha256 for wheel in found.wheels) if found else None
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
@@ -228,6 +263,70 @@ def find_receipt(workspace: Workspace, tag: str) -> Found:
         raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")
     candidates = vouching.candidates(there, registries, receipts)
     return vouching.judge(there, candidates, _needed, "verify")
+
+
+def gather(workspace: Workspace, engine: Engine, image: Anatomy, now: datetime) -> Facts:
+    """All that is known of an image of ``engine``; it is not run, and no wheel is read."""
+    receipts = opening.receipts(workspace)
+    found = receipts.find(image.digest)
+    return Facts(
+        image=image,
+        found=found,
+        audit=_recall_audit(workspace, image),
+        before=_before(engine, image, receipts, found),
+        written=now,
+        biggest=biggest(workspace, image),
+    )
+
+
+def biggest(workspace: Workspace, image: Anatomy) -> list[tuple[str, str, int]]:
+    """The largest wheels of an image: name, version, compressed bytes as the lock has them."""
+    lock = opening.read_lock(workspace)
+    sizes = {wheel.sha256: wheel.size for wheel in lock.all_wheels()} if lock else {}
+    return anatomy.biggest(image, sizes, BIGGEST)
+
+
+def _recall_audit(workspace: Workspace, image: Anatomy) -> Audit | str:
+    """The known audit of the wheels of an image, or why there is none."""
+    name = image.labels.get(f"{LABEL}.cell")
+    if name is None:
+        return "it was not built by imagefactory"
+    try:
+        inputs = opening.read(workspace)
+        cell = next((one for one in inputs.matrix.cells if one.name == name), None)
+        if cell is None:
+            return f"{workspace.matrix} has no cell {name}"
+        locked = planning.installed(cell, inputs)
+        if store.digest(locked) != image.labels.get(f"{LABEL}.lock-digest"):
+            return "the lock has other wheels than the image"
+        known = auditing.audit_cells([cell], inputs, unless_long=[name])
+        return known[0] if known else f"run imagefactory audit {name}"
+    except FactoryError as error:
+        return error.problems[0].what
+
+
+def _before(
+    engine: Engine, image: Anatomy, receipts: ReceiptStore, found: Found | Refused | None
+) -> Before | None:
+    """The image of the same cell that was verified last before this one."""
+    cell = image.labels.get(f"{LABEL}.cell")
+    others = [one.receipt for one in receipts.of_cell(cell)] if cell else []
+    until = found.receipt.verified_at if isinstance(found, Found) else None
+    earlier = [
+        one
+        for one in others
+        if one.digest != image.digest and (until is None or one.verified_at < until)
+    ]
+    if not earlier:
+        return None
+    last = earlier[-1]
+    try:
+        is_here = last.digest in engine.find_images([last.digest])
+        old = inspecting.look(engine, last.digest) if is_here else None
+    except FactoryError:  # such as an image that was unpacked in part; its receipt says enough
+        old = None
+    changed = anatomy.compare(old, image, pin_prefix=f"{LABEL}.pin.") if old else None
+    return Before(receipt=last, difference=changed)
 
 
 def sbom(workspace: Workspace, what: str) -> bytes:

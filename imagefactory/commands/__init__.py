@@ -7,6 +7,7 @@ COMMANDS = (
     "init",
     "plan",
     "lock",
+    "audit",
     "outdated",
     "export",
     "patch",

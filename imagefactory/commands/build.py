@@ -39,6 +39,10 @@ def build_command(
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not verify the images.")
     ] = False,
+    no_audit: Annotated[
+        bool,
+        typer.Option("--no-audit", help="Build cells whose wheels cannot work together, too."),
+    ] = False,
     builder: BuilderNames = None,
     cache: Annotated[
         str | None,
@@ -80,6 +84,7 @@ def build_command(
         builders=builders_of(builder),
         cache=cache,
         output=output.absolute() if output else None,
+        skip_audit=no_audit,
         skip_verify=no_verify,
     )
     if json:

@@ -2,48 +2,59 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from imagefactory import opening
+from imagefactory import opening, workflows
 from imagefactory.commands import tables
 from imagefactory.commands.options import HERE, File, Json, check_images, workspace_of
-from imagefactory.inspecting import anatomy, inspecting
+from imagefactory.inspecting import inspecting
 from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.planning.cell_plan import LABEL
+from imagefactory.reporting import reporting
 from imagefactory.system import ui
 from imagefactory.verifying.receipt import Outcome, Receipt
 
-#: The number of packages to list.
-BIGGEST = 10
+EXAMPLE = "Example: imagefactory inspect imagefactory/vllm:gb10-vllm0.22.1 --html image.html"
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command("inspect", epilog="Example: imagefactory inspect imagefactory/vllm:gb10-vllm0.22.1")
+@app.command("inspect", epilog=EXAMPLE)
 def inspect_command(
     tag: Annotated[str, typer.Argument(metavar="TAG", help="An image in the engine.")],
     file: File = HERE,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write all that is known of it as a page."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Show an image's pins, patches, layers, biggest packages and verification result."""
+    """Show an image's pins, patches, layers, biggest packages and verification result.
+
+    The page of --html also has every check with its evidence, the GPU code if its cell was audited,
+    and what changed since the last image of its cell. It is one file, and needs no network.
+    """
     check_images(tag)
     workspace = workspace_of(file)
     engine = opening.connect(workspace)
     found = inspecting.look(engine, tag)
     verified = opening.receipts(workspace).load(found.digest)
+    if html:
+        facts = workflows.gather(workspace, engine, found, datetime.now(UTC))
+        reporting.write(html, facts, workspace.settings.cache / "templates")
     if json:
         ui.emit_json({**found.as_dict(), "receipt": verified.as_dict() if verified else None})
         return
     _facts(found, verified)
     tables.layers("layers", found.layers)
-    lock = opening.read_lock(workspace)
     if found.dropped:
         shown = [[one.layer, one.rule, str(one.files), ui.size(one.size)] for one in found.dropped]
         ui.table("left out", ["layer", "rule", "files", "size"], shown)
-    sizes = {wheel.sha256: wheel.size for wheel in lock.all_wheels()} if lock else {}
-    biggest = anatomy.biggest(found, sizes, BIGGEST)
+    biggest = workflows.biggest(workspace, found)
     if biggest:
         rows = [[name, version, ui.size(size)] for name, version, size in biggest]
         ui.table("biggest wheels", ["package", "version", "compressed"], rows)

@@ -9,10 +9,19 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import workflows
+from imagefactory import opening, workflows
+from imagefactory.auditing.auditing import Audit
 from imagefactory.commands.options import HERE, File, Json, workspace_of
-from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.errors import (
+    CheckFailedError,
+    FactoryError,
+    InputError,
+    Problem,
+    SetupError,
+    fail,
+)
 from imagefactory.locking import bases, changes, locking, store
+from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.matrix import Matrix
@@ -46,6 +55,9 @@ def lock_command(
         list[str] | None,
         typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
     ] = None,
+    no_audit: Annotated[
+        bool, typer.Option("--no-audit", help="Do not judge whether the wheels can work together.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List every wheel that changed.")
     ] = False,
@@ -53,7 +65,8 @@ def lock_command(
 ) -> None:
     """Write wheels.lock: every wheel and every base of every cell, by hash.
 
-    What cannot be resolved is reported at the end; everything else is written.
+    What cannot be resolved is reported at the end; everything else is written. So are the cells
+    whose wheels cannot work together (imagefactory audit).
     """
     packages = tuple(package or ())
     for name in packages:
@@ -65,7 +78,7 @@ def lock_command(
     if check:
         _check_lock(workspace, declared, json=json)
         return
-    now = datetime.now(UTC)
+    old, now = opening.read_lock(workspace), datetime.now(UTC)
     for problem in declared.policies.expired(now.date()):
         ui.warn(f"{problem.where}: {problem.what}")
     renewed, writes = workflows.lock(
@@ -76,6 +89,7 @@ def lock_command(
         upgrade_base=upgrade_base,
         upgrade_packages=packages,
     )
+    audits = () if no_audit or not renewed.lock.resolutions else _audits(workspace, old)
     summaries = changes.summarize(renewed.changes, renewed.lock, packages)
     if json:
         ui.emit_json(
@@ -84,14 +98,37 @@ def lock_command(
                 "summary": [summary.as_dict() for summary in summaries],
                 "changes": [change.as_dict() for change in renewed.changes],
                 "failed": [failure.as_dict() for failure in renewed.failures],
+                "audits": [{"cell": one.cell, "state": one.state} for one in audits],
             }
         )
     else:
         for line in renewed.changes if verbose else summaries:
             ui.say(str(line))
         _say_what_was_written(renewed, writes=writes)
-    if renewed.error:
-        raise renewed.error
+    _raise(renewed.error, [problem for one in audits for problem in one.problems])
+
+
+def _audits(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
+    """The audits of what is locked; a lock is none the worse for what could not be read."""
+    try:
+        audits = workflows.audit_locked(workspace, old)
+    except FactoryError as error:
+        ui.warn(f"not audited: {error.problems[0].what}")
+        return ()
+    for problem in dict.fromkeys(one.unknown for one in audits if one.unknown):
+        ui.warn(problem.what)
+    return audits
+
+
+def _raise(failed: FactoryError | None, wrong: list[Problem]) -> None:
+    """Raise what failed, together with what is ``wrong`` with the wheels."""
+    if failed and wrong:
+        kind = CheckFailedError if isinstance(failed, SetupError) else type(failed)
+        raise kind(dict.fromkeys([*failed.problems, *wrong]))
+    if failed:
+        raise failed
+    if wrong:
+        raise CheckFailedError(dict.fromkeys(wrong))
 
 
 def _say_what_was_written(renewed: Renewed, *, writes: bool) -> None:

@@ -20,8 +20,9 @@ from imagefactory.commands.options import (
     workspace_of,
 )
 from imagefactory.errors import CheckFailedError, InputError, Problem, fail
+from imagefactory.reporting import markdown
 from imagefactory.results import Watcher
-from imagefactory.system import ui
+from imagefactory.system import files, ui
 from imagefactory.verifying import junit, receipt
 from imagefactory.verifying.receipt import Level
 from imagefactory.verifying.receipt_store import Found
@@ -47,6 +48,10 @@ def verify_command(
     ] = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write Markdown for a CI job's summary."),
     ] = None,
     receipt_only: Annotated[
         bool,
@@ -93,6 +98,9 @@ def verify_command(
     )
     if junit_file:
         junit.write(junit_file, *receipts)
+    if markdown_file:
+        markdown_file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text(markdown_file, markdown.summary(*receipts))
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     problems = receipt.problems(receipts)

@@ -21,6 +21,7 @@ from imagefactory.dashboard.history import History, Night, state_of
 from imagefactory.errors import Problem
 from imagefactory.nightly.record import CellRecord, CellState
 from imagefactory.nightly.values import State
+from imagefactory.reporting import environment
 from imagefactory.system import ui
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -113,23 +114,13 @@ def render(site: Site, cache: Path) -> Iterator[tuple[str, str]]:
 
 @cached
 def _environment(folder: Path) -> jinja2.Environment:
-    folder.mkdir(parents=True, exist_ok=True)
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        bytecode_cache=jinja2.FileSystemBytecodeCache(str(folder)),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    env = environment.environment(folder, TEMPLATES)
     env.filters |= {
         "slug": slug,
-        "bytes": ui.size,
         "size": size,
         "minutes": minutes,
         "state": state_of,
         "page": page_of,
-        "short": short,
     }
     env.globals |= {"grid_row": grid_row, "months_of": months_of, "plots": plots}
     return env
@@ -138,11 +129,6 @@ def _environment(folder: Path) -> jinja2.Environment:
 def slug(name: str) -> str:
     """A name as an id."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", name)
-
-
-def short(digest: str) -> str:
-    """A digest as people know it."""
-    return digest.removeprefix("sha256:")[:12]
 
 
 def size(cell: CellRecord) -> str:

@@ -18,8 +18,8 @@ from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
 from imagefactory import redaction
 from imagefactory.errors import Problem
-from imagefactory.nightly.report import LONGEST
 from imagefactory.nightly.values import Broken, Night, Row, State
+from imagefactory.reporting.markdown import LONGEST
 from imagefactory.system import files
 
 #: Their folder, in the folder of a project's nights.

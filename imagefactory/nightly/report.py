@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from imagefactory import redaction
 from imagefactory.errors import Problem
 from imagefactory.nightly.values import Broken, Night
-
-#: Characters of a hunk or a log that are shown; the end of it is what matters.
-LONGEST = 6000
+from imagefactory.reporting.markdown import fenced
 
 
 def markdown(night: Night) -> str:
@@ -50,11 +48,7 @@ def _problem(problem: Problem) -> Iterator[str]:
     if problem.fix:
         yield from ("", f"Fix: {problem.fix}")
     if problem.detail:
-        detail = problem.detail[-LONGEST:]
-        fence = "```"
-        while fence in detail:
-            fence += "`"
-        yield from ("", f"{fence}text", *detail.splitlines(), fence)
+        yield from ("", *fenced(problem.detail))
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:

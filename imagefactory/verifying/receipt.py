@@ -262,3 +262,23 @@ def problems(receipts: Sequence[Receipt]) -> list[Problem]:
         for check in one.checks
         if check.required and check.outcome is not Outcome.PASS
     ]
+
+
+def counts(receipt: Receipt) -> str:
+    """How many checks passed, failed and were skipped."""
+    found = Counter(check.outcome for check in receipt.checks)
+    words = {Outcome.PASS: "passed", Outcome.FAIL: "failed", Outcome.SKIP: "skipped"}
+    return ", ".join(f"{found[outcome]} {word}" for outcome, word in words.items())
+
+
+def explanations(receipt: Receipt) -> dict[str, list[str]]:
+    """What failures say below their first line, with the checks that say it.
+
+    Checks of the server share one log, which is shown once.
+    """
+    names: dict[str, list[str]] = {}
+    for check in receipt.checks:
+        text = check.detail.partition("\n")[2]
+        if check.outcome is Outcome.FAIL and text:
+            names.setdefault(text, []).append(check.name)
+    return names

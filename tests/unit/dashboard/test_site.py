@@ -7,12 +7,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.pages import Page
 from support.recorded import HOSTILE, cell, failure, night, write
 
 from imagefactory import cli
@@ -23,8 +22,6 @@ from imagefactory.system import shell
 from imagefactory.system.commandline import CommandLog
 from imagefactory.workspace import find
 
-VOID = {"meta", "link", "br", "img", "path", "!doctype"}
-
 
 class Ended(NamedTuple):
     code: object
@@ -33,35 +30,6 @@ class Ended(NamedTuple):
 
 
 Run = Callable[..., Ended]
-
-
-class Page(HTMLParser):
-    """A page: its tags with their attributes, its text, and what is wrong with its structure."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.text, self.wrong, self.open = "", list[str](), list[str]()
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self.open or self.open.pop() != tag:
-            self.wrong.append(f"</{tag}> closes nothing")
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.text += data
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 @pytest.fixture
@@ -100,7 +68,7 @@ def test_every_page_is_well_formed_and_every_link_leads_somewhere(run: Run) -> N
     keep(night(0, cell("a"), broke, patches=(patch,)), night(20, cell("a"), cell("new/one")))
     receipt(str(cell().digest))
     assert run().code == 0
-    site = {path.name: Page(path) for path in Path("dashboard").glob("*.html")}
+    site = {path.name: Page.of(path) for path in Path("dashboard").glob("*.html")}
     assert {*site} == {
         *("index.html", "cells.html", "compare.html"),
         *("nights-2025-11.html", "nights-2025-12.html"),
@@ -120,20 +88,9 @@ def test_a_page_can_be_used_without_a_mouse_and_without_seeing_it(run: Run) -> N
     keep(night(0, cell("a")), night(1, cell("b", "failed", failures=(failure(where="b"),))))
     assert run("-o", "site").code == 0
     for path in Path("site").glob("*.html"):
-        page = Page(path)
-        assert page.all("html") == [{"lang": "en"}]
-        assert len(page.all("h1")) == len(page.all("main")) == 1
-        assert page.all("a")[0] == {"class": "skip", "href": "#main"}
-        levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3")]
-        assert all(after - before <= 1 for before, after in pairwise(levels))
-        assert all(one["scope"] for one in page.all("th"))
-        assert all(one["role"] == "img" and one["aria-label"] for one in page.all("svg"))
-        for _, attributes in page.tags:
-            if attributes.get("class") == "scroll":  # else the keyboard could not scroll it
-                assert attributes["tabindex"] == "0"
-                assert attributes["aria-label"]
-        assert not {"onclick", "onload", "style"} & {name for _, a in page.tags for name in a}
-    index = Page(Path("site/index.html"))
+        page = Page.of(path)
+        assert page.barriers() == []
+    index = Page.of(Path("site/index.html"))
     assert "build failed" in index.text  # a state is text, and no mere colour or symbol
     assert {"pushed", "failed"} <= {*index.text.split()}
 
@@ -160,7 +117,7 @@ def test_names_and_logs_run_nothing_in_the_browser_of_a_reader(run: Run) -> None
     )
     assert run("-o", "site").code == 0
     for path in Path("site").glob("*.html"):
-        page = Page(path)
+        page = Page.of(path)
         assert page.all("img") == []
         scripts = [{"type": "application/json", "id": "data"}, {}]
         assert page.all("script") == (scripts if path.name == "compare.html" else [])
@@ -180,14 +137,14 @@ def test_without_escaping_they_would(run: Run, monkeypatch: pytest.MonkeyPatch) 
     env.autoescape = False
     monkeypatch.setattr(pages, "_environment", lambda _: env)
     assert run("-o", "site").code == 0
-    assert len(Page(Path("site/cells.html")).all("img")) > 0
+    assert len(Page.of(Path("site/cells.html")).all("img")) > 0
 
 
 def test_what_is_unknown_is_shown_as_unknown_and_never_as_zero(run: Run) -> None:
     keep(night(0, cell("a", size=None, digest=None, seconds=None, versions={})))
     assert run("-o", "site").code == 0
     for name, count in {"index.html": 5, "cells.html": 2, "nights-2025-11.html": 2}.items():
-        text = Page(Path("site", name)).text
+        text = Page.of(Path("site", name)).text
         assert text.count("unknown") == count, name
         assert " 0.0" not in text
 
@@ -217,7 +174,7 @@ def test_damaged_records_are_each_one_error_and_the_other_nights_are_shown(run: 
     assert done.code == 1
     assert [error["where"] for error in errors] == [str(first), str(second)]
     assert "Traceback" not in done.err
-    text = Page(Path("site/index.html")).text
+    text = Page.of(Path("site/index.html")).text
     assert text.count("A night is missing here:") == 2
     assert "the first night that is recorded" in text
 

@@ -1,0 +1,1 @@
+"""Reporting: images and their verifications for readers, as Markdown and as pages of HTML."""
