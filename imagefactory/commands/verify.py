@@ -100,7 +100,8 @@ def verify_command(
         junit.write(junit_file, *receipts)
     if markdown_file:
         markdown_file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_text(markdown_file, markdown.summary(*receipts))
+        shown = markdown.summary(*receipts, wanted=wanted or Level.STATIC)
+        files.write_text(markdown_file, shown)
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     problems = receipt.problems(receipts)

@@ -70,7 +70,7 @@ def of_cell(cell: Cell, lock: Lock, settings: Settings) -> VllmSettings | None:
             options=frozenset(data["options"]),
             choices={name: tuple(values) for name, values in data["choices"].items()},
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         found = read(tree.root)
     data = {
         "variables": sorted(found.variables),

@@ -65,7 +65,6 @@ HARMLESS: Mapping[str, str] = {
     "imagefactory/verifying/models/dense.py: 4 -> 5": "the factor need only be large enough",
     "imagefactory/patching/cuda_home.py: without '--require-hashes'": "all have one, which uv checks",
     "imagefactory/patching/measure.py: without step.variant": "what was applied has a variant",
-    "imagefactory/patching/merge.py: 'imagefactory-diff-' -> 'imagefactory-diff-_'": "a folder's name",
     "imagefactory/patching/status.py: without 1": "for a machine that does not know its processors",
     "imagefactory/verifying/check_registry.py: without 'manifest'": "a type, for mypy",
     "imagefactory/verifying/outside/streams.py: 1 -> 2": "any negative size means all",
@@ -243,6 +242,9 @@ def _tests_of(one: Drawn, root: Path, calls: Calls) -> list[str]:
     found = [test for test, files in calls.items() if one.change.function in files.get(name, ())]
     if not found:  # what is outside of functions is run by whatever imports the module
         found = [test for test, files in calls.items() if name in files]
+    if not one.change.function:  # nor is a constant's use seen as a call
+        users = _users(root, stem)
+        found += [test for test in calls if test.partition("::")[0] in users]
     # a probe runs as a program, where no call is seen
     found += [test for test in calls if Path(test.partition("::")[0]).parent == one.path.parent]
     if one.path.parent.name == "inbuild":  # as above

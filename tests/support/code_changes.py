@@ -23,6 +23,13 @@ _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 #: Calls and variables whose text is for people: another word in a message is no wrong decision.
 _MESSAGES = {"Problem", "fail", "say", "warn", "field", "option", "Option", "Argument", "debug"}
 _WORDS = {"what", "fix", "shown", "reason", "help", "__all__", "summary", "detail"}
+#: Encodings whose names Python reads alike with ``_`` at their end.
+_ENCODINGS = {"utf-8", "latin-1", "ascii"}
+#: Types that take parameters, which only type checkers read.
+_GENERIC = {
+    *("Callable", "Iterable", "Iterator", "Mapping", "Sequence"),
+    *("dict", "frozenset", "list", "set", "tuple", "type"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +80,7 @@ def _nodes(node: ast.AST, function: int) -> Iterator[tuple[int, ast.AST]]:
         if name in {"annotation", "returns", "decorator_list", "type_params"}:
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not _is_text(child):
+            if isinstance(child, ast.AST) and not (_is_text(child) or _is_for_mypy(node, child)):
                 inner = _first_line(child) if isinstance(child, ast.FunctionDef) else function
                 yield inner, child
                 yield from _nodes(child, inner)
@@ -94,10 +101,27 @@ def _is_text(node: ast.AST) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return any(isinstance(one, ast.Name) and one.id in _WORDS for one in targets)
     if isinstance(node, ast.keyword):
-        return node.arg in _WORDS or node.arg == "strict"  # an assertion about two lengths
+        return node.arg in _WORDS or _decides_nothing(node)
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     return isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr)
+
+
+def _decides_nothing(node: ast.keyword) -> bool:
+    """Whether ``node`` asserts two lengths, or begins the name of a temporary folder."""
+    value = node.value.value if isinstance(node.value, ast.Constant) else None
+    is_prefix = node.arg == "prefix" and isinstance(value, str) and "imagefactory-" in value
+    return is_prefix or node.arg == "strict"
+
+
+def _is_for_mypy(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether ``node`` is a type or its name, which decides nothing when the program runs."""
+    if isinstance(parent, ast.Subscript):
+        return node is parent.slice and getattr(parent.value, "id", "") in _GENERIC
+    if isinstance(parent, ast.Call):
+        name = getattr(parent.func, "id", "")
+        return name == "TypeVar" or (name == "cast" and node is parent.args[0])
+    return False
 
 
 def _mutate(node: ast.AST) -> Iterator[str]:
@@ -141,7 +165,8 @@ def _constant(node: ast.Constant) -> Iterator[str]:
         yield from _set(node, "value", not value, f"{value} -> {not value}")
     elif isinstance(value, int):
         yield from _set(node, "value", value + 1, f"{value} -> {value + 1}")
-    elif isinstance(value, str) and value and " " not in value:  # a text with spaces is for people
+    elif isinstance(value, str) and value and value not in _ENCODINGS and " " not in value:
+        # a text with spaces is for people
         yield from _set(node, "value", f"{value}_", f"{value!r} -> {value + '_'!r}")
 
 

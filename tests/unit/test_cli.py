@@ -282,7 +282,7 @@ def test_hooks_and_workflows_run_commands_and_targets_that_exist(run: Run) -> No
                 texts += [step.get("run", ""), step.get("with", {}).get("command", "")]
     lines = [line for text in texts for line in text.splitlines()]
     ours = [line.split() for line in lines if line.startswith("imagefactory ")]
-    assert len(ours) == 5
+    assert len(ours) == 6
     for _, command, *words in ours:
         options = {word for word in words if re.match("--?[a-z]", word)}
         options |= {word.partition(":+")[2] for word in words if ":+--" in word}

@@ -1,8 +1,12 @@
-"""The engine that spoils patches: what it changes, and what it leaves alone."""
+"""The engines that spoil patches and the factory's code: what they change, and what they do not."""
 
 from __future__ import annotations
 
+import codecs
+from pathlib import Path
+
 import pytest
+from support import code_changes
 from support.mutation import edits
 
 BEFORE = "def choose(gpu):\n    return table[gpu]\n"
@@ -67,3 +71,35 @@ def test_cmake_is_changed_line_by_line() -> None:
     assert "a.cmake:1: f -> a" in found
     after = 'set(A "8.0")\nend()\nset(B "9.0")\n'
     assert "a.cmake:3: the hunk is dropped" in changes("end()\n", after, "a.cmake")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("path.read_text('utf-8', errors='replace')", ["'replace' -> 'replace_'"]),
+        ("data.decode('latin-1')", []),
+        ("data.encode('ascii')", []),
+        ("read(name='ascii-art')", ["'ascii-art' -> 'ascii-art_'"]),
+        ("T = TypeVar('T', 'A', 'B')", []),
+        ("found = cast('Made', row['made'])", ["'made' -> 'made_'"]),
+        ("Rows = dict[str, Callable[[Cell, int], Row]]", []),
+        ("row = ROWS['a', 'b']", ["without 'a'", "without 'b'", "'a' -> 'a_'", "'b' -> 'b_'"]),
+        ("mkdtemp(prefix='imagefactory-port-')", []),
+        ("read(prefix='patch')", ["'patch' -> 'patch_'"]),
+        ("zip(a, b, strict=True)", []),
+        ("if TYPE_CHECKING:\n    from a import b", []),
+    ],
+)
+def test_a_change_without_a_consequence_is_none(
+    code: str, expected: list[str], tmp_path: Path
+) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(code)
+    found = list(code_changes.changes(module))
+    assert [one.text for one in found if not one.text.startswith(f"without {code[:4]}")] == expected
+    assert all(code_changes.changed(module, one.number) != code for one in found)
+
+
+@pytest.mark.parametrize("name", sorted(code_changes._ENCODINGS))
+def test_python_reads_the_names_of_these_encodings_alike_with_an_underscore(name: str) -> None:
+    assert codecs.lookup(f"{name}_").name == codecs.lookup(name).name

@@ -28,4 +28,4 @@ ORDER = (
     "gpu",
 )
 #: Themes that judge what was read of the image, and run nothing of it.
-STATIC = ("labels", "image")
+STATIC = ("image",)

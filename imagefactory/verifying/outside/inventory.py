@@ -137,7 +137,7 @@ class Wheels:
             files = {path: Member(*fields) for path, fields in row["files"].items()}
             lists = {name: tuple(row[name]) for name in ("folders", "ghosts")}
             return Inventory(**{**row, "files": files, **lists})
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def _save(self, sha256: str, made: Inventory) -> None:

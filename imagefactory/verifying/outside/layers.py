@@ -153,7 +153,7 @@ def read_layout(folder: Path, cache: Path) -> Contents:
                 size = path.stat().st_size
                 _read_blob(f"sha256:{path.name}", content, size, cache, documents, layers)
         digest = str(index["manifests"][0]["digest"])
-    except (*_UNREADABLE, KeyError, IndexError) as error:
+    except (*_UNREADABLE, KeyError, TypeError, IndexError) as error:
         raise DamagedError(f"{folder} is not an OCI layout that can be read: {error}") from None
     return _assembled(digest, documents, layers)
 
@@ -300,7 +300,7 @@ def _load(cache: Path, name: str) -> Layer | None:
             entries={path: Entry(*fields) for path, fields in row["entries"].items()},
             texts={path: text.encode("latin-1") for path, text in row["texts"].items()},
         )
-    except (OSError, ValueError, KeyError, TypeError, zlib.error):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error):
         return None
 
 

@@ -113,6 +113,18 @@ def test_compilers_are_locked_for_bases_whose_cells_compile_wheels(
     assert "trixie linux/amd64: ccache (none) -> 1" in map(str, bases.changes(plain, lock))
 
 
+def test_no_compiler_is_locked_that_the_base_has(
+    machine: Settings, www: Path, owner: Tsk, tmp_path: Path
+) -> None:
+    write(www, owner, *BASIC, *COMPILERS)
+    one, *_ = declared(tmp_path, "packages: [python3]", "packages: [python3, libhash]")
+    build = SourceBuild(binaries="compiled", tools="x", location=one.flavor.location)
+    compiling = replace(one, flavor=replace(one.flavor, build=build))
+    base = bases.update(EMPTY, [compiling], machine).bases[0]
+    assert "libhash" in {deb.name for deb in base.debs}
+    assert [deb.name for deb in base.compiler or ()] == ["ccache", "g++", "libpython3-dev"]
+
+
 def test_newer_packages_are_locked_only_when_the_base_is_upgraded(
     machine: Settings, cells: tuple[Cell, ...], www: Path, owner: Tsk
 ) -> None:

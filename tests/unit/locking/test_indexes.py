@@ -40,8 +40,11 @@ def test_a_page_that_is_none_is_an_error_of_the_index(
     page: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("support.json_index._page", lambda *_: json.dumps(page).encode())
-    with serve(RECORD) as (_, url), pytest.raises(SetupError) as caught:
-        indexes.urls([WHEEL], settings(tmp_path, url), print)
+    with serve(RECORD) as (_, url):
+        found = indexes.pages(url, ["demo"], settings(tmp_path, url))["demo"]
+        assert (found.files, "demo" in found.problem) == ((), True)
+        with pytest.raises(SetupError) as caught:
+            indexes.urls([WHEEL], settings(tmp_path, url), print)
     (problem,) = caught.value.problems
     assert problem.code == "wheel-unreachable"
 

@@ -15,7 +15,7 @@ from support.variants import variants
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.locking import store
-from imagefactory.locking.lock import Lock, LockedDriver, LockedOverride, Wheel
+from imagefactory.locking.lock import Deb, Lock, LockedDriver, LockedOverride, Wheel
 from imagefactory.locking.locked_sources import LockedPull, LockedRef
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import NamedIndex
@@ -93,6 +93,14 @@ def test_every_value_of_a_lock_is_in_its_text(lock: Lock) -> None:
         except (InputError, AttributeError):  # a hash with another length, a text for a package
             continue
         assert again == other, path
+
+
+@pytest.mark.parametrize("compiler", [None, (), (deb("g++"),)])
+def test_a_base_that_has_all_compilers_is_not_one_that_needs_none(
+    lock: Lock, compiler: tuple[Deb, ...] | None
+) -> None:
+    one = replace(lock, bases=(replace(lock.bases[1], compiler=compiler),))
+    assert read(store.dumps(one)).bases == one.bases
 
 
 def test_a_lock_without_anything_has_no_empty_tables() -> None:

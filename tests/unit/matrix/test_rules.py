@@ -70,6 +70,22 @@ RULES: list[tuple[Pairs, str, str]] = [
     ),
     (
         (
+            ("flavors:\n", "indexes:\n  own: {url: 'https://h.example/simple'}\nflavors:\n"),
+            (SUMMARY, f"{SUMMARY}    indexes:\n      vllm: own\n      torch: '{{nope}}'\n"),
+        ),
+        "unknown-index unknown-placeholder",
+        "torch: '{nope}'",
+    ),
+    (
+        (
+            ("flavors:\n", TOOLS.replace('["x==1"]', '["x==1",\n    "=1"\n    ]')),
+            (SUMMARY, f"{SUMMARY}    toolchain: tools\n"),
+        ),
+        "bad-requirement",
+        '    "=1"',
+    ),
+    (
+        (
             ('["2.11.0", "2.14.0"]', '["2.11.0"]'),
             ('when: {vllm: "0.33.0"}', "when: {flavor: gb10}"),
         ),

@@ -147,6 +147,19 @@ def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
         ("stage: installed", "stage: here", "patch-wrong-value", 6),
         ("kind: static", "kind: static\n  needs: [gcc]", "patch-wrong-value", 16),
         ("variants:", "applies_to: {flavors: [gb11]}\nvariants:", "patch-unknown-key", 7),
+        *(
+            (
+                "findings: f",
+                f"{name}:\n  - {{{row}versions: '>=1'}}\n  - {{{row}versions: '===n'}}\nfindings: f",
+                "patch-bad-versions",
+                14,
+            )
+            for name, row in (
+                ("not_applicable", "reason: r, "),
+                ("no_diff", "reason: r, "),
+                ("kinds", "kind: latent, reason: r, "),
+            )
+        ),
         ("variants:", "after: [vllm/gone]\nvariants:", "patch-unknown", 1),
         ("variants:", "after: [vllm/one]\nvariants:", "patch-cycle", 1),
         ("variants:", "unproven: true\nvariants:", "patch-unproven", 7),

@@ -92,6 +92,7 @@ def test_only_the_hunks_that_do_not_match_are_shown_and_files_that_are_in_the_wa
         ("a b c", "x y", 1, 1),
         ("a b c", "x y", 9, 2),
         ("", "x", 5, 0),
+        ("a x a b", "a b", 0, 2),  # most lines count for more than the distance
         ("a x b y a z b", "a b", 4, 4),
     ],
 )

@@ -11,11 +11,11 @@ from support.plans import base_image, deb, planned
 from support.project import project_lock
 
 from imagefactory.commands import tables
-from imagefactory.errors import InputError
+from imagefactory.errors import InputError, Problem
 from imagefactory.locking.lock import Lock, LockedToolchain
 from imagefactory.matrix.cell import Base
 from imagefactory.planning import context, image_config, layers, planning
-from imagefactory.planning.decision import decide
+from imagefactory.planning.decision import Uncovered, decide
 from imagefactory.results import Planned
 from imagefactory.system.platforms import Platform
 
@@ -169,6 +169,20 @@ def test_an_unproven_patch_is_in_the_labels_the_key_and_the_decision(
     assert one.build_key != made.build_key
     decisions = decide([made, one], None)
     assert [row.as_dict()["unproven"] for row in decisions] == [[], [name]]
+    assert decisions[0].as_dict() == {
+        "cell": made.cell.name,
+        "platform": made.cell.platform,
+        "pins": made.cell.pins,
+        "tags": list(made.cell.tags),
+        "build_key": made.build_key,
+        "action": decisions[0].action,
+        "reason": decisions[0].reason,
+        "unproven": [],
+    }
+    problem = Problem(code="lock-uncovered", where="x", what="the lock has none", fix="lock")
+    uncovered = Uncovered(cell=made.cell, problems=(problem,)).as_dict()
+    left_out = {"build_key": None, "action": "blocked", "reason": "the lock has none"}
+    assert uncovered == {**decisions[0].as_dict(), **left_out}
     shown = Planned(
         inputs=None,  # type: ignore[arg-type]  # not shown
         bases={},

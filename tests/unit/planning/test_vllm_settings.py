@@ -203,7 +203,7 @@ def test_the_settings_of_a_release_are_kept_by_the_hash_of_its_sources(
     assert kept.name == f"{tree.sha256}.json"
     monkeypatch.setattr(vllm_settings, "read", lambda _: None)
     assert read() == found
-    for spoilt in ("[", "{}", '{"variables": [], "options": []}'):
+    for spoilt in ("[", "{}", "[]", '{"variables": [], "options": [], "choices": []}'):
         kept.write_text(spoilt)
         monkeypatch.setattr(vllm_settings, "read", lambda _: found)
         assert read() == found

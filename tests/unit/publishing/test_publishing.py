@@ -127,7 +127,7 @@ def test_of_a_large_repository_the_tags_that_are_most_alike_are_read(
     pushing: Pushing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "MOST_TAGS", 1)
-    pushing.registry.put("me/vllm", "cpu", {"sha256:other": 1})
+    pushing.registry.put("me/vllm", "of-another-cell", {"sha256:other": 1})
     pushing.registry.put("me/vllm", "gb10-old", {"sha256:base": 1000})
     one = cell("gb10-new")
     ready = [(one, pushing.image(one, {"sha256:base": 1000}))]

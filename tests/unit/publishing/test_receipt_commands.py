@@ -110,7 +110,7 @@ def test_the_receipt_of_an_image_is_checked_without_running_it(
     (workspace.project / TRUSTED).write_text(signer(b"ci").key.line)
     shown = run(verify, "--receipt", name)
     assert "signed by ci (SHA256:" in shown
-    assert "verified: 1 passed" in shown
+    assert "verified (import): 1 passed" in shown
     (row,) = run(verify, "--receipt", f"{registry.address}/{PATH}@{digest}", "--json")
     assert (row["signed_by"]["comment"], row["receipt"]["digest"]) == ("ci", digest)
     later = "2026-11-21T10:00:00+00:00"

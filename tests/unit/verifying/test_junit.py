@@ -41,6 +41,7 @@ def test_junit_has_a_test_case_for_every_check(tmp_path: Path) -> None:
     failure = two.find("failure")
     assert failure is not None
     assert failure.get("message") == "expected <a> & [b]"
+    assert failure.get("type") == "required"
     assert "log: ?[31mred" in (failure.text or "")
     skipped = three.find("skipped")
     assert skipped is not None

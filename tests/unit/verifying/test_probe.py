@@ -43,6 +43,12 @@ def program(image: ImageTree, **probes: str) -> str:
     return f"{core}\n\nmain({probes!r}, {str(image.home)!r}, {str(image.site)!r})\n"
 
 
+def test_only_the_wanted_themes_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "sources", lambda: {"a": "A", "b": "B"})
+    assert "\nmain({'a': 'A', 'b': 'B'}, " in probe.program()
+    assert "\nmain({'b': 'B'}, " in probe.program(themes=["b", "c"])
+
+
 def test_every_theme_with_a_probe_reports_its_facts_and_how_long_they_took(tmp_path: Path) -> None:
     report = ImageTree(tmp_path).report()
     assert report["errors"] == {}

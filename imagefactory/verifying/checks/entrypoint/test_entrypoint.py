@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ FAULTS = (
     ),
     Fault(
         check="entrypoint-modes",
+        name="no word about the missing Ray from a worker",
+        breaks=lambda image: ends(image, "ray-worker", 3, err="not found"),
+        says="ray-worker without Ray",
+    ),
+    Fault(
+        check="entrypoint-modes",
+        name="a worker goes on without Ray",
+        breaks=lambda image: ends(image, "ray-worker", 0, err="no Ray"),
+        says="ray-worker without Ray",
+    ),
+    Fault(
+        check="entrypoint-modes",
         name="Ray is installed and not started",
         breaks=lambda image: image.facts["entrypoint"].update(ray=True),
         says="ray-head: exit 3",
@@ -90,6 +103,14 @@ def test_ray_modes_pass_where_ray_is_installed_and_started() -> None:
     for mode in ("ray-head", "ray-worker"):
         ends(image, mode, 0, out='["ray", "start", "--block"]')
     assert image.results()["entrypoint-modes"].outcome is Outcome.PASS
+
+
+def test_a_check_takes_as_long_as_the_runs_that_it_judges() -> None:
+    image = Good()
+    image.runs = {name: replace(run, seconds=1.0) for name, run in image.runs.items()}
+    seconds = {name: found.seconds for name, found in image.results().items()}
+    serving = len([name for name in image.runs if name.startswith("serve")])
+    assert (seconds["entrypoint-modes"], seconds["entrypoint-serve"]) == (3, serving)
 
 
 @pytest.mark.programs

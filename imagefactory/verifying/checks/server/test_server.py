@@ -210,5 +210,5 @@ def test_checks_of_a_server_that_did_not_start_are_skips_that_hold_the_image_bac
     results = image.results()
     assert results.pop("server-starts").outcome is Outcome.FAIL
     others = [result for name, result in results.items() if name.startswith("server-")]
-    assert len(others) == 10
+    assert len(others) == 11
     assert all(result.outcome is Outcome.SKIP and result.required for result in others)

@@ -15,7 +15,7 @@ from support.machine import settings
 from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory.errors import SetupError
-from imagefactory.locking.debian import skeleton
+from imagefactory.locking.debian import archive, skeleton
 from imagefactory.locking.debian.skeleton import Skeleton
 from imagefactory.system.registry import Registries
 
@@ -200,3 +200,43 @@ def test_a_layer_with_other_content_is_an_error(registry: FakeRegistry, tmp_path
         skeleton.read(f"{registry.address}/x", digest, Registries(tmp_path), settings(tmp_path))
     assert caught.value.problems[0].code == "registry-failed"
     assert list((tmp_path / "cache").rglob("*.tar")) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("usr/lib/os-release", {"ID": "debian", "NAME": "J\ufffd", "EMPTY": ""}),
+        ("etc/os-release", {"ID": "debian", "NAME": "J\ufffd", "EMPTY": ""}),
+        ("etc/other", {}),
+    ],
+)
+def test_the_distribution_is_read_from_os_release_whatever_bytes_it_has(
+    path: str, found: dict[str, str]
+) -> None:
+    content = b"ID='debian'\n# no\nNAME=\"J\xfc\"\n EMPTY = \n"
+    node = skeleton.Node(header=tarfile.TarInfo(path), content=content)
+    made = Skeleton(nodes={path: node, skeleton.STATUS: node})
+    assert made.distribution == found
+    assert (made.status or "").encode(errors="surrogateescape") == content
+    assert Skeleton(nodes={path: node}).status is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "mirror"),
+    [
+        ("sources.list", "# J\xfc\ndeb https://a.example/debian trixie main\n", "https://a"),
+        ("sources.list", "deb https://a.example/debian/ trixie main\n", "https://a"),
+        ("sources.list.d/x.sources", "URIs: http://b.example/debian\n", "http://b"),
+        ("sources.list.d/x.list", "deb http://b.example/debian trixie main\n", "http://b"),
+        ("sources.list.d/x.save", "deb http://b.example/debian trixie main\n", ""),
+        ("sources.list", "# deb http://b.example/debian trixie main\n", ""),
+        ("sources.list", "deb http://b.example/debian-security trixie main\n", ""),
+    ],
+)
+def test_the_mirror_is_that_of_the_machines_own_lists(
+    tmp_path: Path, name: str, text: str, mirror: str
+) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    found = archive._mirror_of_apt("debian", tmp_path)
+    assert found == (f"{mirror}.example/debian" if mirror else None)

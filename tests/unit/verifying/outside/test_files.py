@@ -232,6 +232,11 @@ CHANGED = (
         says="RECORD cannot be read",
     ),
     Spoilt(
+        name="RECORD has a field that no reader takes",
+        spoil=put(f"{SITE}/numpy-2.0.dist-info/RECORD", b"x" * 200_000),
+        says="RECORD cannot be read",
+    ),
+    Spoilt(
         name="the entrypoint does more",
         spoil=edit("opt/imagefactory/entrypoint", more),
         says="/opt/imagefactory/entrypoint has other content",

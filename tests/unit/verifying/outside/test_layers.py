@@ -189,7 +189,8 @@ def test_what_is_kept_of_a_layer_is_all_of_it_and_a_damaged_note_is_none(tmp_pat
     layers._save(tmp_path, "sha256:a", odd)
     assert layers._load(tmp_path, "sha256:a") == odd
     (note,) = tmp_path.iterdir()
-    for data in (b"", b"x", zlib.compress(b"[]"), zlib.compress(b"{}"), zlib.compress(b"{")):
+    rows = (b"[]", b"{}", b"{", b'{"entries": []}', b'{"entries": {"a": [1]}}')
+    for data in (b"", b"x", *map(zlib.compress, rows)):
         note.write_bytes(data)
         assert layers._load(tmp_path, "sha256:a") is None
     assert layers._load(tmp_path, "sha256:b") is None
@@ -206,7 +207,9 @@ def test_the_layers_that_were_read_last_are_kept(
     assert [name for name in "abcd" if layers._load(tmp_path, name)] == ["c", "d"]
 
 
-@pytest.mark.parametrize("index", [None, "{", "{}", '{"manifests": []}'])
+@pytest.mark.parametrize(
+    "index", [None, "{", "{}", "[]", '{"manifests": []}', '{"manifests": [5]}']
+)
 def test_a_folder_that_is_no_layout_is_damage(tmp_path: Path, index: str | None) -> None:
     (tmp_path / "blobs/sha256").mkdir(parents=True)
     if index is not None:

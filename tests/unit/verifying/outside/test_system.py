@@ -182,6 +182,11 @@ def test_a_setting_that_every_build_makes_is_missed(image: WholeImage) -> None:
         assert found == [f"{name} is not set, not {value!r}"]
 
 
+def test_what_means_something_on_windows_only_is_no_fault(image: WholeImage) -> None:
+    image.config["config"]["ArgsEscaped"] = True
+    assert configured.faults(image.config, image.plan, None) == []
+
+
 BENDING = (
     *("LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_TUNABLES"),
     *("VLLM_PLUGINS", "IMAGEFACTORY_DRY_RUN"),

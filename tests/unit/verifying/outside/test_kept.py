@@ -1,0 +1,79 @@
+"""Kept notes and blobs that are damaged: nobody trips over them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from support.machine import settings
+
+from imagefactory.verifying.outside import layers
+from imagefactory.verifying.outside.inventory import Inventory, Member, Wheels
+from imagefactory.verifying.outside.layers import DamagedError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "3",
+        "[]",
+        "{}",
+        '{"files": []}',
+        '{"files": {"a": []}}',
+        '{"files": {}, "folders": 3}',
+        '{"files": {}, "folders": []}',
+        '{"files": {}, "folders": [], "ghosts": []}',
+        '{"files": {}, "folders": [], "ghosts": [], "name": "n", "scripts": {}, "more": 1}',
+    ],
+)
+def test_a_damaged_inventory_is_made_again(tmp_path: Path, text: str) -> None:
+    made = Inventory(name="n", files={"a": Member("aa", 1, True)}, folders=("b",), scripts={})
+    wheels = Wheels(settings(tmp_path))
+    assert wheels._load("aa") is None
+    wheels._save("aa", made)
+    assert wheels._load("aa") == made
+    (note,) = (tmp_path / "cache/inventories").iterdir()
+    note.write_text(text)
+    assert wheels._load("aa") is None
+
+
+def blob(folder: Path, text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (folder / digest).write_text(text)
+    return f"sha256:{digest}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no archive",
+        "{",
+        "{}",
+        '{"layers": []}',
+        '{"layers": [], "config": 5}',
+        '{"layers": 5, "config": {"digest": "{0}"}}',
+        '{"manifests": []}',
+        '{"manifests": 5}',
+        '{"manifests": [5]}',
+        '{"manifests": [{}]}',
+        '{"manifests": [{"digest": "{0}", "platform": "x"}]}',
+    ],
+)
+def test_an_image_whose_documents_are_damaged_is_damage(tmp_path: Path, text: str) -> None:
+    config = blob(tmp_path, "{}")
+    digest = blob(tmp_path, text.replace("{0}", config))
+    with pytest.raises(DamagedError, match="engine's copy"):
+        layers.read_folder(tmp_path, digest, tmp_path / "cache")
+
+
+def test_an_image_that_is_not_all_there_is_asked_for_elsewhere(tmp_path: Path) -> None:
+    config = blob(tmp_path, "{}")
+    text = f'{{"layers": [], "config": {{"digest": "{config}"}}}}'
+    digest = blob(tmp_path, text)
+    found = layers.read_folder(tmp_path, digest, tmp_path / "cache")
+    assert found == layers.Contents(config={}, layers=())
+    (tmp_path / config[7:]).unlink()
+    assert layers.read_folder(tmp_path, digest, tmp_path / "cache") is None
