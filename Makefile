@@ -110,7 +110,7 @@ gpu-page: $(BIN)/imagefactory ## write docs/gpu.md from what was recorded on GPU
 # releases that test_patches.py measures are drawn each day, or with SEED; test-all measures all
 E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py \
-  tests/e2e/test_simulated_weeks.py
+  tests/e2e/test_simulated_weeks.py tests/e2e/test_log_rules.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
 test-e2e: engine compiler browser skopeo ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \

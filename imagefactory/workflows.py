@@ -267,6 +267,8 @@ def find_receipt(workspace: Workspace, tag: str) -> Found:
 
 def gather(workspace: Workspace, engine: Engine, image: Anatomy, now: datetime) -> Facts:
     """All that is known of an image of ``engine``; it is not run, and no wheel is read."""
+    from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy
+
     receipts = opening.receipts(workspace)
     found = receipts.find(image.digest)
     return Facts(
@@ -276,6 +278,7 @@ def gather(workspace: Workspace, engine: Engine, image: Anatomy, now: datetime) 
         before=_before(engine, image, receipts, found),
         written=now,
         biggest=biggest(workspace, image),
+        levels={row.name: row.level for row in check_registry.describe()},
     )
 
 

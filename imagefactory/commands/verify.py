@@ -83,6 +83,9 @@ def verify_command(
     if tags and source:
         what, fix = "both TAG and --from are given", "--select chooses among the images in a folder"
         raise fail(InputError, "verify-what", what, fix=fix)
+    if gpu and level not in (None, Level.GPU):
+        what, fix = f"both --gpu and --level {level} are given", "choose one"
+        raise fail(InputError, "verify-what", what, fix=fix)
     watcher = Watcher() if json else Watcher(verified=tables.receipt)
     wanted = Level.GPU if gpu else level
     receipts = pipeline.verify(
@@ -97,7 +100,8 @@ def verify_command(
         junit.write(junit_file, *receipts)
     if markdown_file:
         markdown_file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_text(markdown_file, markdown.summary(*receipts))
+        shown = markdown.summary(*receipts, wanted=wanted or Level.STATIC)
+        files.write_text(markdown_file, shown)
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     problems = receipt.problems(receipts)

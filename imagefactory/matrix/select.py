@@ -64,8 +64,16 @@ def _glob(text: str) -> re.Pattern[str]:
     For each ``[``, `translate` looks for its ``]`` up to the end: those that have none are escaped
     first, or thousands of them would take seconds.
     """
-    closed, bracket, rest = text.rpartition("]")
-    return re.compile(translate(f"{closed}{bracket}{rest.replace('[', '[[]')}"))
+    at = text.find("[")
+    while at >= 0:
+        first = at + 2 if text.startswith("!", at + 1) else at + 1
+        # a bracket in the first place is one of the characters, and closes nothing
+        end = text.find("]", first + 1)
+        if end < 0:
+            text = text[:at] + text[at:].replace("[", "[[]")
+            break
+        at = text.find("[", end)
+    return re.compile(translate(text))
 
 
 #: Alternatives, each with the terms that must all hold.

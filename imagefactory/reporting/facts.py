@@ -67,6 +67,7 @@ class Facts:
         before: the last image of its cell; None if none is known.
         biggest: name, version and compressed bytes of its largest wheels.
         written: when this was gathered.
+        levels: the level of each check, by its name.
     """
 
     image: Anatomy
@@ -74,7 +75,8 @@ class Facts:
     audit: Audit | str
     before: Before | None
     written: datetime
-    biggest: Sequence[tuple[str, str, int]] = field(default=())
+    biggest: Sequence[tuple[str, str, int]] = ()
+    levels: Mapping[str, Level] = field(default_factory=dict)
 
     @property
     def receipt(self) -> Receipt | None:
@@ -113,6 +115,20 @@ class Facts:
             )
             for name in sorted({*variants, *self.image.patches, *proofs})
         ]
+
+    def level(self, level: Level) -> str:
+        """How it ended at a level: ``passed``, ``failed``, ``not reached`` or ``unknown``."""
+        record = self.receipt
+        if record is None:
+            return "unknown"
+        own = [one for one in record.checks if self.levels.get(one.name) is level]
+        bad = {one.outcome for one in own if one.required} - {Outcome.PASS}
+        if bad:
+            return "failed" if Outcome.FAIL in bad else "not reached"
+        if record.level.includes(level) and (own or record.passed):
+            return "passed"
+        recorded = record.schema > OLDEST
+        return "not reached" if recorded and not record.level.includes(level) else "unknown"
 
     @property
     def failures(self) -> list[CheckResult]:

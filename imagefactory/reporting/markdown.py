@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from imagefactory.system.text import safe
 from imagefactory.verifying import receipt as receipts
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Receipt
 
 #: Characters of a log that are shown; the end of it is what matters.
 LONGEST = 6000
@@ -18,15 +18,21 @@ MARKS = {Outcome.PASS: "✓", Outcome.FAIL: "✗", Outcome.SKIP: "…"}
 _MEANS_SOMETHING = re.compile(r"([\\`*_{}\[\]()<>&|~#!$@:]|(?<=www)\.)")
 
 
-def summary(*receipts: Receipt) -> str:
-    """A section for each receipt: the verdict, what failed with its evidence, then all checks."""
-    return "\n".join(line for one in receipts for line in _lines(one)) + "\n"
+def summary(*receipts: Receipt, wanted: Level = Level.STATIC) -> str:
+    """A section for each receipt: the verdict, what failed with its evidence, then all checks.
+
+    What did not reach the level ``wanted`` is not verified.
+    """
+    return "\n".join(line for one in receipts for line in _lines(one, wanted)) + "\n"
 
 
-def _lines(receipt: Receipt) -> Iterator[str]:
-    mark, verdict = ("✓", "verified") if receipt.passed else ("✗", "not verified")
+def _lines(receipt: Receipt, wanted: Level) -> Iterator[str]:
+    enough = receipt.level.includes(wanted)
+    good = receipt.passed and enough
+    mark, verdict = ("✓", "verified") if good else ("✗", "not verified")
     yield from (f"## {mark} {escaped(receipt.tag)}: {verdict}", "")
-    yield f"{receipts.counts(receipt)}; level {receipt.level}; {escaped(receipt.digest)}"
+    level = f"level {receipt.level}" + ("" if enough else f", not {wanted}")
+    yield f"{receipts.counts(receipt)}; {level}; {escaped(receipt.digest)}"
     if receipt.unproven:
         names = ", ".join(map(escaped, receipt.unproven))
         yield from ("", f"**Unproven patches**, of which nothing shows what they do: {names}")

@@ -45,7 +45,6 @@ def page(facts: Facts, cache: Path) -> str:
             evidence=receipts.explanations(record) if record else {},
             levels=LEVELS,
             few=FEW,
-            oldest=receipts.OLDEST,
             version=__version__,
         )
     )

@@ -1,7 +1,7 @@
 """Runs the probes on the GPU of this machine, and servers if there is vLLM; writes a record.
 
 ``python -m gpu [--python PYTHON]``: PYTHON is one with torch, and perhaps with vLLM. Exits with 1
-if anything is wrong, or a planted fault is not found; with 3 if PYTHON has no torch.
+if anything is wrong, or a planted fault is not found; with 3 if PYTHON has no torch, or no GPU.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ def run(python: str, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+def no_gpu(python: str) -> str:
+    """Why this machine has no GPU for that Python; empty if it has one."""
+    found = run(python, str(RUNNER), "--json", "--only", "identity")["probes"]["identity"]
+    return str(found["error"]).partition("\n")[0]
+
+
 def record(python: str, *, parallel: int, serve: bool) -> dict[str, Any]:
     """Run everything."""
     probes = run(python, str(RUNNER), "--json", "--plants")
@@ -60,6 +66,10 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=4, help="servers at the same time")
     parser.add_argument("--no-servers", action="store_true", help="run the probes alone")
     options = parser.parse_args()
+    missing = no_gpu(options.python)
+    if missing:
+        print(f"no GPU for {options.python}: {missing}", file=sys.stderr)
+        return 3
     made = record(options.python, parallel=options.parallel, serve=not options.no_servers)
     options.folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", made["device"].lower()).strip("-")

@@ -106,5 +106,6 @@ def facts(*checks: CheckResult, **values: Any) -> Facts:
         "before": None,
         "written": datetime(2026, 11, 22, 19, tzinfo=UTC),
         "biggest": (("torch", "2.14.0", 410_000_000),),
+        "levels": {"probe": Level.STATIC, "torch-identity": Level.IMPORT, "server": Level.SERVE},
     }
     return Facts(**{**known, **values})

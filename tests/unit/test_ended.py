@@ -74,6 +74,7 @@ def test_without_json_a_failure_is_text_on_standard_error(
         ["plan", "--json", "--select", "flavour=x"],
         ["build", "--json"],
         ["verify", "tag", "--from", "folder", "--json"],
+        ["verify", "tag", "--gpu", "--level", "static", "--json"],
     ],
 )
 def test_with_json_wrong_input_is_a_document_too(run: Run, argv: list[str]) -> None:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.plans import planned
 
@@ -156,6 +156,8 @@ def test_a_selection_is_the_union_of_the_intersections_of_its_terms(
         assert refused(text).code == "select-nothing"
 
 
+@example("[][", "[")
+@example("[!][", "[!][")
 @given(st.text("[]!-ab*?", max_size=12), st.text("[]!-ab", max_size=6))
 def test_a_glob_matches_what_fnmatch_matches(glob: str, name: str) -> None:
     assert (_glob(glob).match(name) is not None) == fnmatchcase(name, glob)

@@ -143,6 +143,26 @@ def test_one_fault_is_red_with_its_evidence(
     assert ("o-fail" in classes(page)) == (found.receipt is not None and not passed)
 
 
+PROBE = check("probe")
+
+
+@pytest.mark.parametrize(
+    ("found", "states"),
+    [
+        (facts(PROBE, check()), "passed, passed, not reached, not reached"),
+        (facts(PROBE, FAILED), "passed, failed, not reached, not reached"),
+        (
+            facts(replace(FAILED, name="probe"), check()),
+            "failed, passed, not reached, not reached",
+        ),
+        (facts(FAILED, levels={}), "unknown, unknown, not reached, not reached"),
+        (facts(found=None), "unknown, unknown, unknown, unknown"),
+    ],
+)
+def test_a_level_is_passed_failed_or_unknown(found: Facts, states: str) -> None:
+    assert ", ".join(map(found.level, Level)) == states
+
+
 def test_what_is_unknown_is_shown_as_unknown(cache: Path) -> None:
     layers = tuple(replace(one, size=None) for one in image().layers)
     nothing = image(layers=layers, labels={}, packages={}, patches={}, dropped=(), unknown="")

@@ -15,7 +15,7 @@ from imagefactory import pipeline
 from imagefactory.commands.verify import verify_command
 from imagefactory.errors import CheckFailedError
 from imagefactory.reporting import markdown
-from imagefactory.verifying.receipt import Outcome
+from imagefactory.verifying.receipt import Level, Outcome
 
 TRICKS = (
     f"{HOSTILE} ![x](http://a/b.png) [y](http://c) **z** `c` | a \x1b[31m & www.d.org </details>"
@@ -36,6 +36,9 @@ def test_the_verdict_is_first_and_a_fault_has_its_evidence() -> None:
     assert "**server** failed: a" in text
     assert "```text\nb\n```" in text
     assert "## ✓" in markdown.summary(receipt())
+    below = markdown.summary(receipt(), wanted=Level.GPU)
+    assert "## ✗" in below
+    assert "level import, not gpu" in below
 
 
 def test_a_skip_that_is_required_and_an_unproven_patch_are_named() -> None:
