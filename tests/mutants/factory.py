@@ -60,6 +60,9 @@ FILES, SECONDS = 5, 6.0
 LONG = 20.0
 #: Changes without a consequence, and why.
 HARMLESS: Mapping[str, str] = {
+    "imagefactory/patching/fetched.py: 'commit/{commit}.patch' -> 'commit/{commit}.patch_'": (
+        "the file of a page is found again"
+    ),
     "imagefactory/locking/indexes.py: 'hashes' -> 'hashes_'": "a slower reader then says the same",
     "imagefactory/locking/indexes.py: 'url' -> 'url_'": "as above",
     "imagefactory/verifying/server.py: 'capitals' -> 'capitals_'": "a name that both sides use",

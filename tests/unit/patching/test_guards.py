@@ -334,3 +334,63 @@ def test_a_proof_gets_the_toolchain_and_runs_only_with_the_tools_that_it_needs(
     assert script == (Path(tracing.__file__) if traced else patch.proof.script)
     own = {tracing.PROOF: str(patch.proof.script), tracing.TRACE: str(traces / "0.trace")}
     assert env == {proofkit.CUDA: str(home), **(own if traced else {})}
+
+
+@pytest.mark.parametrize(
+    ("name", "shipped"),
+    [
+        *((f"{folder}/x.py", False) for folder in ("docs", "tests", "benchmarks", "examples")),
+        *((name, False) for name in ("docker/x", "tools/x", "mkdocs.yaml", "pyproject.toml")),
+        *((name, False) for name in (".github/x", "README.md", "index.rst")),
+        *((name, True) for name in ("vllm/docs/x.py", "vllm/a.md", "csrc/x.cu", "setup.py")),
+    ],
+)
+def test_what_no_image_contains_is_not_shipped(name: str, shipped: bool) -> None:
+    assert incoming.is_shipped(name) is shipped
+
+
+@pytest.mark.parametrize(
+    ("folder", "flashinfer", "found"),
+    [
+        ("csrc", True, "flashinfer/data/csrc/x.cu"),
+        ("csrc", None, "csrc/x.cu"),
+        ("csrc", False, "csrc/x.cu"),
+        ("include", None, "flashinfer/data/include/x.cu"),
+        ("include", False, "include/x.cu"),
+        ("flashinfer", None, "flashinfer/x.cu"),
+    ],
+)
+def test_the_folders_of_flashinfer_are_where_its_wheel_has_them(
+    folder: str, flashinfer: bool | None, found: str
+) -> None:
+    data = DIFF.replace("x.py", f"{folder}/x.cu").encode()
+    (message,) = incoming.messages(data, "x.diff", flashinfer=flashinfer)
+    assert [part.name for part in message.parts] == [found]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("diff --git a/x.py b/x.py", "x.py"),
+        ("diff --git a/x.py b/y.py", ""),
+        ("diff --git a/a b.py b/a b.py", "a b.py"),
+        ("--- a/x.py b/x.py", ""),
+    ],
+)
+def test_a_header_names_a_file_if_both_its_paths_are_the_same(line: str, name: str) -> None:
+    assert incoming._same_name(line, {}) == name
+
+
+def test_of_several_faulty_merges_the_fault_of_the_first_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path)
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    tree = SourceTree(project="vllm", version="1", root=tmp_path, sha256="")
+    row = {"project": "vllm", "patch": patch.name, "version": "1", "reason": "", "evidence": ""}
+    seen, said = Measured(state=State.CONFLICT, **row), ["first", "second"]
+    monkeypatch.setattr(rebase, "_candidates", lambda files: [(files, "a"), (files, "b")])
+    monkeypatch.setattr(rebase, "text_of", lambda *_: "a diff")
+    monkeypatch.setattr(rebase, "_fault", lambda *_: said.pop(0))
+    found = rebase._merged(patch, (), tree, Bench(settings(tmp_path)), seen)
+    assert (found.outcome, found.fault, said) == (rebase.Outcome.CONFLICT, "first", [])

@@ -9,6 +9,7 @@ from support.keys import trusting
 from support.plans import planned
 from support.promoting import labels, receipt_of
 
+from imagefactory import __version__
 from imagefactory.publishing import attachments, provenance, sbom, tags
 from imagefactory.system.signing import NOBODY, Trust
 from imagefactory.verifying import receipt_store
@@ -49,3 +50,20 @@ def test_the_sbom_and_the_provenance_of_a_build_have_the_time_of_its_image(
         "in-toto.io/predicate-type": provenance.PREDICATE,
     }
     assert ("payload" in json.loads(origin.content)) == (trust is CI)
+
+
+def test_receipts_of_both_versions_are_read_and_the_newer_one_is_written() -> None:
+    kind = "application/vnd.imagefactory.receipt.v{}+json"
+    assert (kind.format(2), kind.format(1)) == attachments.RECEIPTS
+
+
+def test_the_provenance_has_the_fields_of_slsa() -> None:
+    made = provenance.make(planned(), sbom="sha256:ab", sbom_type="x")
+    assert made.keys() == {"buildDefinition", "runDetails"}
+    assert made["buildDefinition"].keys() == {
+        *("buildType", "externalParameters", "internalParameters", "resolvedDependencies"),
+    }
+    ran = made["runDetails"]
+    assert ran["builder"] == {"id": provenance.BUILDER, "version": {"imagefactory": __version__}}
+    assert ran["metadata"] == {"invocationId": planned().build_key}
+    assert ran["byproducts"] == [{"name": "sbom", "mediaType": "x", "digest": {"sha256": "ab"}}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,9 +72,14 @@ def test_a_line_of_the_ledger_that_is_no_entry_is_left_out(tmp_path: Path, line:
     assert ledger.read(tmp_path / "ledger") == {}
 
 
-def test_the_ledger_makes_its_folder(tmp_path: Path) -> None:
+def test_the_ledger_makes_its_folder_and_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = ledger.Entry(record="r", digest="d", before="", action="promote", by="me", at="t")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     ledger.append(tmp_path / "new/folder/ledger", entry)
+    assert len(synced) == 1
     assert ledger.read(tmp_path / "new/folder/ledger") == {"r": entry}
 
 
@@ -116,3 +122,12 @@ def test_a_move_has_one_record_however_often_it_is_tried(
     digest = f"sha256:{before * 64}" if before else ""
     found, is_new = moving._record(repository, image, "nightly", digest, NOW)
     assert f"{found}{' new' if is_new else ''}" == f"nightly.{record}"
+
+
+@pytest.mark.parametrize(
+    "tag", ["0.33.0-cu130-gb10-20261120-1a2b3c4d", "nightly.20261121T000000Z.aaaaaaaaaaaa"]
+)
+def test_what_is_never_overwritten_has_no_earlier_image(tag: str) -> None:
+    nothing: Any = None
+    with pytest.raises(InputError, match="is never overwritten"):
+        moving.rollback(nothing, tag, None, NOW)
