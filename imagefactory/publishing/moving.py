@@ -274,7 +274,7 @@ def _record(
         own = [one for one in made if one.is_of(image.digest)]
         if own:
             return own[-1], False
-    at = now.astimezone(UTC).replace(microsecond=0)
+    at = now.astimezone(UTC)
     if made:  # clocks of machines differ, and records are in the order of their times
         at = max(at, made[-1].at + timedelta(seconds=1))
     return Record(tag=tag, at=at, digest=tags.short(image.digest)), True

@@ -64,5 +64,13 @@ def test_added_and_removed_wheels_are_counted_apart() -> None:
     assert found == [f"{FIRST.name}: added 1, removed 1 ({first.name} {first.version}, other 1)"]
 
 
+def test_a_summary_as_json_counts_without_names() -> None:
+    first, *rest = FIRST.wheels
+    new = with_wheels(replace(first, version="9"), *rest)
+    (found,) = changes.summarize(changes.between(LOCK, new), new, ())
+    counts = {"added": 0, "changed": 1, "removed": 0}
+    assert found.as_dict() == {"resolution": FIRST.name, **counts}
+
+
 def test_equal_locks_have_no_summary() -> None:
     assert lines(LOCK, LOCK) == []

@@ -154,7 +154,20 @@ def test_a_merge_that_conflicts_is_another_error_than_one_that_git_cannot_make(
     assert code_of(lambda: CLONE.merged("a" * 40, [("pull request 7", "b..c")])) == expected
 
 
-def test_submodules_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_is_packed_through_an_index_of_its_own_and_not_with_submodules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[tuple[str, ...], Mapping[str, str]]] = []
+    monkeypatch.setattr(Clone, "git", lambda _, *words, env: ran.append((words, env)))
+    monkeypatch.setattr(clone.archive, "pack", lambda *_: None)
+    monkeypatch.setattr(Clone, "text", lambda *_: None)
+    CLONE.pack("a" * 40, tmp_path / "x.tar")
+    ((words, env),) = ran
+    assert words[-4:] == ("read-tree", "--reset", "-u", "a" * 40)
+    assert "core.autocrlf=false" in words
+    folder = Path(env["GIT_INDEX_FILE"]).parent
+    assert f"--work-tree={folder / 'tree'}" in words
+    assert folder.parent == tmp_path
     monkeypatch.setattr(Clone, "text", lambda *_: "")
     assert code_of(lambda: CLONE.pack("a" * 40, tmp_path / "x.tar")) == "pr-submodules"
 

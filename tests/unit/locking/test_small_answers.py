@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from packaging.markers import default_environment
+from packaging.tags import parse_tag
+from packaging.version import Version
 from support.plans import planned
 from support.projects import wheel
 
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
-from imagefactory.locking import closure, failures, gitref, naming, pylock, tags, torch_build
+from imagefactory.locking import closure, cures, failures, gitref, naming, pylock, tags, torch_build
 from imagefactory.locking.failures import Failure, Failures
 from imagefactory.locking.lock import LockedOverride, TorchBuild
 from imagefactory.matrix.cell import Cell, Override, request_of
@@ -139,6 +141,25 @@ def test_what_torch_says_of_itself_is_read_without_running_it(
     text: str, version: str | None, cuda: str | None
 ) -> None:
     assert torch_build.facts(text) == {"version": version, "cuda": cuda}
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        (f"3.{n}", [f"choose a base with Python 3.{n}, which x 1 has a wheel for"])
+        for n in range(10, 15)
+    ]
+    + [("3.9", []), ("3.15", [])],
+)
+def test_a_base_with_another_python_is_proposed_if_there_may_be_one(
+    python: str, said: list[str]
+) -> None:
+    request = replace(
+        request_of(planned().cell), platform=Platform.ARM64, python="3.8", glibc="2.41"
+    )
+    name = f"cp{python.replace('.', '')}"
+    files = [(Version("1"), parse_tag(f"{name}-{name}-manylinux_2_28_aarch64"))]
+    assert list(cures._cures("x 1", files, files, request)) == said
 
 
 def test_cells_share_a_resolution_if_only_reasons_and_lines_differ() -> None:

@@ -201,9 +201,13 @@ def test_a_link_out_of_the_patch_is_not_followed(tmp_path: Path, file: str) -> N
     assert codes(tmp_path)["patch-link"] == "patches/vllm/one/patch.yaml:1"
 
 
-def test_a_proof_is_text(tmp_path: Path) -> None:
-    (make(tmp_path) / "proof.py").write_bytes(b"\0\xff")
-    assert "patch-no-proof" in codes(tmp_path)
+@pytest.mark.parametrize("data", [b"\0", b"\xff", None])
+def test_a_proof_is_a_file_of_text(tmp_path: Path, data: bytes | None) -> None:
+    proof = make(tmp_path) / "proof.py"
+    proof.unlink()
+    if data is not None:
+        proof.write_bytes(data)
+    assert codes(tmp_path)["patch-no-proof"] == "patches/vllm/one/patch.yaml:14"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_an_unchanged_toolchain_stays_locked_without_network_access(tmp_path: Pa
 
 
 @pytest.mark.programs
+@pytest.mark.usefixtures("own_uv_cache")
 def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheel(wheels, "nvcc", "1", files={"nvidia/cu13/bin/nvcc": "", "nvidia/cu13/lib/x": ""})
@@ -66,6 +67,7 @@ def test_a_toolchain_is_locked_read_back_and_installed_by_hash(tmp_path: Path) -
 
 
 @pytest.mark.programs
+@pytest.mark.usefixtures("own_uv_cache")
 def test_a_toolchain_whose_wheel_is_gone_is_a_setup_error_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

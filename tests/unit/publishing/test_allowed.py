@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_an_image_may_move_only_with_a_passed_receipt_of_exactly_its_digest(tmp_
         assert (code, what.endswith("last verification: torch")) == ("push-failed-verify", True)
     saved(tmp_path)
     assert allowed(tmp_path, image(made)) == 1
+
+
+def test_what_may_move_is_each_plan_with_its_own_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_refusal", lambda *_: None)
+    one, store = planned(), ReceiptStore(folder=tmp_path)
+    two = replace(one, cell=replace(one.cell, name="two", tags=("imagefactory/vllm:two",)))
+    images = image(one), replace(image(one), ref=two.cell.tag, digest="sha256:2")
+    assert publishing.allowed(
+        [two, one], Images(*images), store, lambda _: NEEDED, "x.test/vllm"
+    ) == [(two, images[1]), (one, images[0])]
 
 
 def without(name: str) -> tuple[CheckResult, ...]:

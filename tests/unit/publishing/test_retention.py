@@ -73,6 +73,14 @@ def test_the_newest_images_of_each_flavor_stay_and_older_ones_go() -> None:
     assert removed(found, Keep(number=9, days=False)) == []
 
 
+def test_images_and_records_are_counted_apart() -> None:
+    names = [
+        name(1, "a", "record").replace("cu130", "nightly"),
+        "nightly.20261102T000000Z.aaaaaaaaaaaa",
+    ]
+    assert retention._recent(names, Keep(number=1, days=False), TODAY) == {*names}
+
+
 def test_of_one_day_all_images_stay() -> None:
     assert removed({name(3, key): manifest(key) for key in "abcd"}) == []
 

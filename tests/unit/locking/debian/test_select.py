@@ -177,16 +177,16 @@ def test_a_package_of_the_image_is_upgraded_only_if_something_needs_the_newer_on
 
 
 def test_what_needs_exactly_the_old_version_is_upgraded_with_it() -> None:
-    exact = status("lib").replace("Version: 1", "Version: 1\nDepends: data (= 1)")
+    exact = status("lib").replace("Version: 1", "Version: 1\nDepends: apt, data (= 1)")
     rows = (
         package("tool", depends="data (= 2)"),
         package("data", "2"),
         package("lib", "2", depends="data (= 2)"),
     )
-    assert added(*rows, present=exact + status("data")) == ["data 2", "lib 2", "tool 1"]
-    for others in ([package("lib", depends="data (= 1)")], []):  # the same lib, or none
+    assert added(*rows, present=exact + status("data", "apt")) == ["data 2", "lib 2", "tool 1"]
+    for others in ([package("lib", depends="apt, data (= 1)")], []):  # the same lib, or none
         with pytest.raises(FactoryError) as caught:
-            added(*rows[:2], *others, present=exact + status("data"))
+            added(*rows[:2], *others, present=exact + status("data", "apt"))
         (problem,) = caught.value.problems
         assert (problem.code, problem.where) == ("debian-unsatisfied", "cuda")
         assert "lib 1 needs data (= 1)" in problem.what

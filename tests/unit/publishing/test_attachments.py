@@ -1,0 +1,51 @@
+"""What an attachment says about itself, by which tools tell one from another."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.keys import trusting
+from support.plans import planned
+from support.promoting import labels, receipt_of
+
+from imagefactory.publishing import attachments, provenance, sbom, tags
+from imagefactory.system.signing import NOBODY, Trust
+from imagefactory.verifying import receipt_store
+from imagefactory.verifying.receipt_store import Found
+
+CI = trusting(b"ci")
+
+
+@pytest.mark.parametrize(
+    ("by", "media_type"), [(None, attachments.JSON), (CI.keys[0], attachments.DSSE)]
+)
+def test_a_receipt_is_attached_as_it_is_with_its_time(by: object, media_type: str) -> None:
+    record = receipt_of("sha256:1", labels("aaaaaaaa"))
+    made = attachments.of_receipt(Found(receipt=record, by=by, content=b"as read"))  # type: ignore[arg-type]
+    assert (made.kind, made.media_type) == (attachments.RECEIPTS[0], media_type)
+    assert made.content == b"as read"
+    assert made.annotations == {
+        "org.opencontainers.image.created": record.verified_at,
+        "in-toto.io/predicate-type": receipt_store.PREDICATE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("trust", "media_type"), [(NOBODY, attachments.IN_TOTO), (CI, attachments.DSSE)]
+)
+def test_the_sbom_and_the_provenance_of_a_build_have_the_time_of_its_image(
+    monkeypatch: pytest.MonkeyPatch, trust: Trust, media_type: str
+) -> None:
+    monkeypatch.setattr(sbom, "make", lambda *_: b"{}")
+    plan = planned()
+    listed, origin = attachments.of_build(plan, "sha256:" + "a" * 64, trust)
+    created = {"org.opencontainers.image.created": plan.labels[tags.CREATED]}
+    assert (listed.kind, listed.media_type) == (attachments.SBOM, attachments.SBOM)
+    assert (listed.content, listed.annotations) == (b"{}", created)
+    assert (origin.kind, origin.media_type) == (attachments.IN_TOTO, media_type)
+    assert origin.annotations == {
+        **created,
+        "in-toto.io/predicate-type": provenance.PREDICATE,
+    }
+    assert ("payload" in json.loads(origin.content)) == (trust is CI)
