@@ -15,6 +15,7 @@ from support.matrices import write as write_matrix
 from imagefactory.errors import FactoryError
 from imagefactory.locking import bases, store
 from imagefactory.locking.lock import Lock
+from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, SourceBuild
 from imagefactory.settings import Settings
@@ -139,6 +140,18 @@ def test_newer_packages_are_locked_only_when_the_base_is_upgraded(
         "trixie linux/arm64: apt 1 -> 2",
     ]
     assert {base.created for base in new.bases} != {"2026-01-01"}
+
+
+def test_the_changes_of_bases_are_added_to_those_of_wheels(
+    machine: Settings, cells: tuple[Cell, ...]
+) -> None:
+    before = bases.update(EMPTY, cells, machine)
+    wheels = bases.changes(None, before)[:1]
+    renewed = Renewed(lock=before, changes=tuple(wheels), failures=())
+    found = bases.renew(renewed, None, cells, machine)
+    assert (found.lock, found.failures) == (before, ())
+    assert list(found.changes) == [*wheels, *bases.changes(None, before)]
+    assert bases.renew(renewed, before, cells, machine).changes == tuple(wheels)
 
 
 def test_a_new_base_is_one_change_for_each_platform(

@@ -31,7 +31,7 @@ from imagefactory.locking import (
 from imagefactory.locking.clone import Clone
 from imagefactory.locking.lock import WHEELHOUSE
 from imagefactory.matrix.cell import VllmRef
-from imagefactory.system import shell, web
+from imagefactory.system import archive, shell, web
 from imagefactory.system.yamlfile import Location
 
 WANTED = VllmRef(
@@ -159,7 +159,7 @@ def test_a_tree_is_packed_through_an_index_of_its_own_and_not_with_submodules(
 ) -> None:
     ran: list[tuple[tuple[str, ...], Mapping[str, str]]] = []
     monkeypatch.setattr(Clone, "git", lambda _, *words, env: ran.append((words, env)))
-    monkeypatch.setattr(clone.archive, "pack", lambda *_: None)
+    monkeypatch.setattr(archive, "pack", lambda *_: None)
     monkeypatch.setattr(Clone, "text", lambda *_: None)
     CLONE.pack("a" * 40, tmp_path / "x.tar")
     ((words, env),) = ran

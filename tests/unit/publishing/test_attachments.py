@@ -32,7 +32,7 @@ def test_a_receipt_is_attached_as_it_is_with_its_time(by: object, media_type: st
 
 
 @pytest.mark.parametrize(
-    ("trust", "media_type"), [(NOBODY, attachments.IN_TOTO), (CI, attachments.DSSE)]
+    ("trust", "media_type"), [(NOBODY, receipt_store.IN_TOTO), (CI, attachments.DSSE)]
 )
 def test_the_sbom_and_the_provenance_of_a_build_have_the_time_of_its_image(
     monkeypatch: pytest.MonkeyPatch, trust: Trust, media_type: str
@@ -43,7 +43,7 @@ def test_the_sbom_and_the_provenance_of_a_build_have_the_time_of_its_image(
     created = {"org.opencontainers.image.created": plan.labels[tags.CREATED]}
     assert (listed.kind, listed.media_type) == (attachments.SBOM, attachments.SBOM)
     assert (listed.content, listed.annotations) == (b"{}", created)
-    assert (origin.kind, origin.media_type) == (attachments.IN_TOTO, media_type)
+    assert (origin.kind, origin.media_type) == (receipt_store.IN_TOTO, media_type)
     assert origin.annotations == {
         **created,
         "in-toto.io/predicate-type": provenance.PREDICATE,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -66,3 +69,50 @@ def test_a_tag_that_named_one_image_only_has_no_earlier_one() -> None:
 def test_a_line_of_the_ledger_that_is_no_entry_is_left_out(tmp_path: Path, line: str) -> None:
     (tmp_path / "ledger").write_text(f"{line}\n")
     assert ledger.read(tmp_path / "ledger") == {}
+
+
+def test_the_ledger_makes_its_folder(tmp_path: Path) -> None:
+    entry = ledger.Entry(record="r", digest="d", before="", action="promote", by="me", at="t")
+    ledger.append(tmp_path / "new/folder/ledger", entry)
+    assert ledger.read(tmp_path / "new/folder/ledger") == {"r": entry}
+
+
+def test_the_words_for_a_move_are_those_of_the_json() -> None:
+    assert {*State} == {"current", "past", "unfinished", "altered", "gone"}
+
+
+NOW = datetime(2026, 11, 22, 2, 17, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("there", "before", "record"),
+    [
+        ([], "", "20261122T021700Z.aaaaaaaaaaaa new"),
+        (["20261121T000000Z.aaaaaaaaaaaa"], "", "20261121T000000Z.aaaaaaaaaaaa"),
+        (["20261121T000000Z.bbbbbbbbbbbb"], "", "20261122T021700Z.aaaaaaaaaaaa new"),
+        # the tag is there, and only a record of this image says when it came
+        (["20261121T000000Z.bbbbbbbbbbbb"], "a", "20261122T021700Z.aaaaaaaaaaaa new"),
+        (
+            ["20261120T000000Z.aaaaaaaaaaaa", "20261121T000000Z.bbbbbbbbbbbb"],
+            "a",
+            "20261120T000000Z.aaaaaaaaaaaa",
+        ),
+        (
+            ["20261120T000000Z.aaaaaaaaaaaa", "20261121T000000Z.bbbbbbbbbbbb"],
+            "b",
+            "20261122T021700Z.aaaaaaaaaaaa new",
+        ),
+        # by a machine whose clock is ahead
+        (["20261122T031700Z.bbbbbbbbbbbb"], "b", "20261122T031701Z.aaaaaaaaaaaa new"),
+    ],
+)
+def test_a_move_has_one_record_however_often_it_is_tried(
+    there: list[str], before: str, record: str
+) -> None:
+    names = [f"nightly.{one}" for one in there] + ["other", f"stable.{'2' * 8}T000000Z.{'a' * 12}"]
+    registries = SimpleNamespace(tags=lambda _: names)
+    repository: Any = SimpleNamespace(registries=registries, name="x")
+    image: Any = SimpleNamespace(digest=f"sha256:{'a' * 64}")
+    digest = f"sha256:{before * 64}" if before else ""
+    found, is_new = moving._record(repository, image, "nightly", digest, NOW)
+    assert f"{found}{' new' if is_new else ''}" == f"nightly.{record}"

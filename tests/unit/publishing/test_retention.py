@@ -73,12 +73,13 @@ def test_the_newest_images_of_each_flavor_stay_and_older_ones_go() -> None:
     assert removed(found, Keep(number=9, days=False)) == []
 
 
-def test_images_and_records_are_counted_apart() -> None:
-    names = [
-        name(1, "a", "record").replace("cu130", "nightly"),
-        "nightly.20261102T000000Z.aaaaaaaaaaaa",
-    ]
-    assert retention._recent(names, Keep(number=1, days=False), TODAY) == {*names}
+def test_images_and_the_records_of_each_moving_tag_are_counted_apart() -> None:
+    image = name(1, "a", "record").replace("cu130", "nightly")
+    days = {"nightly": (2, 3), "stable": (1, 2)}
+    made = {tag: [f"{tag}.2026110{d}T000000Z.{'a' * 12}" for d in days[tag]] for tag in days}
+    names = [image, *made["nightly"], *made["stable"]]
+    kept = {image, made["nightly"][1], made["stable"][1]}
+    assert retention._recent(names, Keep(number=1, days=False), TODAY) == kept
 
 
 def test_of_one_day_all_images_stay() -> None:

@@ -205,15 +205,15 @@ def test_a_layer_with_other_content_is_an_error(registry: FakeRegistry, tmp_path
 @pytest.mark.parametrize(
     ("path", "found"),
     [
-        ("usr/lib/os-release", {"ID": "debian", "NAME": "J\ufffd", "EMPTY": ""}),
-        ("etc/os-release", {"ID": "debian", "NAME": "J\ufffd", "EMPTY": ""}),
+        ("usr/lib/os-release", {"ID": "debian", "NAME": "_J\ufffd_", "EMPTY": ""}),
+        ("etc/os-release", {"ID": "debian", "NAME": "_J\ufffd_", "EMPTY": ""}),
         ("etc/other", {}),
     ],
 )
 def test_the_distribution_is_read_from_os_release_whatever_bytes_it_has(
     path: str, found: dict[str, str]
 ) -> None:
-    content = b"ID='debian'\n# no\nNAME=\"J\xfc\"\n EMPTY = \n"
+    content = b"ID='debian'\n# no\nNAME=\"_J\xfc_\"\n EMPTY = \n"
     node = skeleton.Node(header=tarfile.TarInfo(path), content=content)
     made = Skeleton(nodes={path: node, skeleton.STATUS: node})
     assert made.distribution == found
