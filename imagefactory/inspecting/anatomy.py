@@ -10,13 +10,6 @@ from imagefactory.planning.layers import MADE_BY
 
 #: The purpose of a layer, by a word in the step that made it.
 STEPS = {"apt-get": "distribution packages", "venv": "Python environment", "WORKDIR": "folder"}
-#: The purpose of layers copied from other stages, whose steps all look alike, by their name in
-#: the manifest. The layer of a large wheel has the wheel's name.
-GROUPS = {
-    "cuda-torch": "small wheels of CUDA and torch",
-    "dependencies": "other dependencies",
-    "vllm": "vLLM and FlashInfer",
-}
 #: The purposes of layers of wheels by their names; that of a large wheel has the wheel's name.
 GROUPS = {
     "cuda-torch": "small wheels of CUDA and torch",
