@@ -58,12 +58,27 @@ def test_receipts_of_both_versions_are_read_and_the_newer_one_is_written() -> No
 
 
 def test_the_provenance_has_the_fields_of_slsa() -> None:
-    made = provenance.make(planned(), sbom="sha256:ab", sbom_type="x")
+    plan = planned()
+    made = provenance.make(plan, sbom="sha256:ab", sbom_type="x")
     assert made.keys() == {"buildDefinition", "runDetails"}
-    assert made["buildDefinition"].keys() == {
-        *("buildType", "externalParameters", "internalParameters", "resolvedDependencies"),
+    how = made["buildDefinition"]
+    parts = how.pop("resolvedDependencies")
+    assert {frozenset(part) for part in parts} == {frozenset(("name", "uri", "digest"))}
+    assert how == {
+        "buildType": provenance.BUILD,
+        "externalParameters": {
+            "command": ["imagefactory", "build", "--matrix", "--select", plan.cell.name],
+            "cell": plan.cell.name,
+            "platform": plan.cell.platform,
+            "axes": plan.cell.axes,
+        },
+        "internalParameters": {
+            "buildKey": plan.build_key,
+            "lockDigest": plan.labels["io.imagefactory.lock-digest"],
+            "base": plan.base.digest,
+        },
     }
     ran = made["runDetails"]
     assert ran["builder"] == {"id": provenance.BUILDER, "version": {"imagefactory": __version__}}
-    assert ran["metadata"] == {"invocationId": planned().build_key}
+    assert ran["metadata"] == {"invocationId": plan.build_key}
     assert ran["byproducts"] == [{"name": "sbom", "mediaType": "x", "digest": {"sha256": "ab"}}]

@@ -12,6 +12,7 @@ from support.plans import all_planned
 from support.promoting import labels
 
 from imagefactory.errors import InputError
+from imagefactory.matrix.cell import AXES
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.publishing import tags
 from imagefactory.publishing.tags import Immutable, Record
@@ -118,3 +119,20 @@ def test_a_cells_tag_in_the_form_of_an_immutable_one_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         tags.check([replace(first, cell=replace(first.cell, tags=names))])
     assert caught.value.problems[0].code == "tag-reserved"
+
+
+def test_the_axes_of_an_image_are_all_of_its_pins_in_the_usual_order() -> None:
+    own = labels("1a2b3c4d", **{"pin.transformers": "5.0", "pin.torch": "2.14.0"})
+    found = tags.axes_of(own, "linux/arm64")
+    assert found == {
+        "flavor": "gb10",
+        "platform": "linux/arm64",
+        "cuda": "13.0",
+        "channel": "cu130",
+        "torch": "2.14.0",
+        "vllm": "0.33.0",
+        "transformers": "5.0",
+    }
+    assert [*found] == [axis for axis in AXES if axis in found] + ["transformers"]
+    ref = tags.axes_of({**own, f"{LABEL}.ref": "main"}, "linux/arm64")
+    assert ref == {**found, "vllm": "main"}
