@@ -395,3 +395,24 @@ def test_of_several_faulty_merges_the_fault_of_the_first_is_told(
     monkeypatch.setattr(rebase, "_fault", lambda *_: said.pop(0))
     found = rebase._merged(patch, (), tree, Bench(settings(tmp_path)), seen)
     assert (found.outcome, found.fault, said) == (rebase.Outcome.CONFLICT, "first", [])
+
+
+def test_an_import_as_json_has_all_but_its_work_tree() -> None:
+    made = importing.Imported(
+        patch="p",
+        version="1",
+        left=("l",),
+        skipped=("s",),
+        empty=("e",),
+        fetches=("f",),
+        source="o",
+    )
+    assert made.as_dict() == {
+        "patch": "p",
+        "version": "1",
+        "source": "o",
+        "left": ["l"],
+        "skipped": ["s"],
+        "empty": ["e"],
+        "fetches": ["f"],
+    }
