@@ -19,7 +19,7 @@ from typer.main import get_command
 from imagefactory import __version__, commands, redaction
 from imagefactory.errors import FactoryError, InputError, SetupError, fail
 from imagefactory.settings import from_environment
-from imagefactory.system import shell, ui
+from imagefactory.system import shell, signing, ui
 
 
 class _OnDemand(Mapping[str, Any]):
@@ -87,6 +87,7 @@ def main() -> None:
             reconfigure(errors="backslashreplace")
     json = _wants_json(sys.argv[1:])
     try:
+        signing.withhold(os.environ)
         _check_output()
         shell.LOG.open(from_environment(os.environ).logs / "commands.log")
         code = _run()

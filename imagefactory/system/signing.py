@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,12 +161,22 @@ def key_file(environ: Mapping[str, str]) -> Path | None:
     return Path(config) / "imagefactory" / "signing.key" if config else None
 
 
+#: The private key that was in the environment.
+_withheld: list[str] = []
+
+
+def withhold(environ: MutableMapping[str, str]) -> None:
+    """Keep a private key from the programs that this one starts, which need none."""
+    is_key = environ.get(VARIABLE, "").strip().startswith(_BEGIN)
+    _withheld[:] = [environ.pop(VARIABLE)] if is_key else []
+
+
 def find_signer(environ: Mapping[str, str]) -> Signer | None:
     """The signer of this machine, from the variable or the user's file; None without a key.
 
     Raises InputError for a key that cannot be used.
     """
-    given = environ.get(VARIABLE, "").strip()
+    given = "".join(_withheld or environ.get(VARIABLE, "")).strip()
     if given.startswith(_BEGIN):
         return _signer(given.encode(), VARIABLE, VARIABLE)
     path = Path(given) if given else key_file(environ)

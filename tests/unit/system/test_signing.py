@@ -32,6 +32,20 @@ def refused(text: str) -> list[str]:
     return [str(one.where) for one in caught.value.problems]
 
 
+def test_a_key_in_the_environment_is_kept_from_other_programs(tmp_path: Path) -> None:
+    made = signing.new_signer(tmp_path / "key", "ci")
+    environ = {signing.VARIABLE: (tmp_path / "key").read_text(), "OTHER": "x"}
+    signing.withhold(environ)
+    assert environ == {"OTHER": "x"}
+    found = signing.find_signer(environ)
+    assert found is not None
+    assert found.key == made.key
+    named = {signing.VARIABLE: str(tmp_path / "key")}
+    signing.withhold(named)
+    assert [*named] == [signing.VARIABLE]
+    assert signing.find_signer(environ | {"XDG_CONFIG_HOME": str(tmp_path / "none")}) is None
+
+
 def test_an_envelope_is_opened_with_the_key_that_sealed_it_only() -> None:
     sealed = json.loads(signing.seal(b"payload", KIND, OWN))
     assert signing.unseal(sealed, KIND, [OTHER.key, OWN.key]) == (b"payload", OWN.key)
