@@ -23,6 +23,10 @@ pytestmark = pytest.mark.programs
 
 WORKFLOWS = ROOT / ".github" / "workflows"
 FROM_GITHUB = '{"url": "https://github.com/me/imagefactory", "vcs_info": {"commit_id": "%s"}}'
+SIGNING = """\
+    secrets:
+      signing-key: ${{ secrets.IMAGEFACTORY_SIGNING_KEY }} # without it, receipts are unsigned
+"""
 #: Rule of a linter -> the workflow, what is replaced in it, and by what.
 FAULTS = {
     "unpinned-uses": ("pr", "checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1", "checkout@v7"),
@@ -30,7 +34,7 @@ FAULTS = {
     "template-injection": ("pr", ".ci/step plan-check", "echo ${{ github.event.pull_request.title }}"),
     "dangerous-triggers": ("pr", "on: pull_request\n", "on: pull_request_target\n"),
     "artipacked": ("pr", "          persist-credentials: false\n", ""),
-    "secrets-inherit": ("nightly", "    with:\n", "    secrets: inherit\n    with:\n"),
+    "secrets-inherit": ("nightly", SIGNING, "    secrets: inherit\n"),
     "expression": ("images", "inputs.gpu-tag", "inputs.gpu_tag"),
     "workflow-call": ("nightly", "      dashboard:", "      dashbord:"),
     "shellcheck": ("images", '"$RUNNER_TEMP/nightly.bundle"', "$RUNNER_TEMP/nightly.bundle"),
