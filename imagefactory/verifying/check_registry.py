@@ -200,6 +200,7 @@ def requirements(channel: str) -> tuple[Requirement, ...]:
             excusable=entry.excusable
             or entry.level is Level.GPU
             or (entry.level is Level.SERVE and channel != "cpu"),
+            level=entry.level,
         )
         for entry in all_checks()
     )

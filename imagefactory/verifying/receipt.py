@@ -97,11 +97,13 @@ class Requirement:
         required: whether it must have passed.
         excusable: whether it may have been skipped instead, because it does not apply to every
             image or cannot run on every machine.
+        level: the level that it belongs to. Those of a GPU are made only where that is asked for.
     """
 
     name: str
     required: bool
     excusable: bool
+    level: Level = Level.STATIC
 
 
 @_STRICT
@@ -212,8 +214,11 @@ def differences(
     ]
     times = Counter(check.name for check in record.checks)
     known = {one.name: one for one in required}
+    made = Level.GPU if record.level is Level.GPU else Level.SERVE
     groups = {
-        "lacks": [name for name in known if name not in times],
+        "lacks": [
+            name for name, one in known.items() if name not in times and made.includes(one.level)
+        ],
         "has unknown checks": [name for name in times if name not in known],
         "has twice": [name for name, count in times.items() if count > 1],
         "has as optional": [

@@ -155,7 +155,7 @@ def planted_credentials(
     settings = from_environment(os.environ)
     logs = [*settings.logs.glob("*.log"), *(settings.cache / "build").rglob("*bake*.json")]
     found |= {str(path): path.read_text(errors="replace") for path in logs}
-    found["output"] = pushed.out + pushed.err
+    found |= {"output": pushed.out + pushed.err, "history": str(engine.history(tag))}
     assert any('"history"' in text for text in found.values()), "the image's configuration is read"
     # libraries are unpacked from wheels: what a build writes are texts
     argv = ["-rlF", PLANTED, "/opt", "/etc", "/root", "/usr/local", "--exclude=*.so*"]

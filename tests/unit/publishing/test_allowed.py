@@ -16,8 +16,8 @@ from support.receipts import GOOD, saved
 from imagefactory.errors import CheckFailedError
 from imagefactory.publishing import publishing, vouching
 from imagefactory.system.engine import ImageInfo
-from imagefactory.verifying import check_registry
-from imagefactory.verifying.receipt import CheckResult, Outcome, Requirement
+from imagefactory.verifying import check_registry, receipt
+from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Receipt, Requirement
 from imagefactory.verifying.receipt_store import ReceiptStore
 
 #: What a receipt needs here: ``on-gpu`` may be skipped, ``advice`` may end in any way.
@@ -168,3 +168,24 @@ def test_a_receipt_that_cannot_be_read_is_none(
     change(rows)
     path.write_text(json.dumps(rows))
     assert ReceiptStore(folder=tmp_path).load(DIGEST) is None
+
+
+@pytest.mark.parametrize("channel", ["cpu", "cu130"])
+def test_checks_of_a_gpu_are_missed_only_in_a_receipt_that_claims_them(channel: str) -> None:
+    """With the real checks: they are made only by ``verify --gpu``."""
+    needed = check_registry.requirements(channel)
+    usual = [one for one in needed if one.level is not Level.GPU]
+    rows = tuple(check(one.name, Outcome.PASS, required=one.required) for one in usual)
+
+    def lacks(level: Level, checks: tuple[CheckResult, ...]) -> list[str]:
+        own = {"digest": "sha256:d", "cell": "c", "build_key": "k"}
+        record = Receipt(**own, tag="t", verified_at="", checks=checks, level=level)
+        return receipt.differences(record, required=needed, **own)
+
+    assert lacks(Level.SERVE, rows) == []
+    assert lacks(Level.IMPORT, rows) == []
+    (claimed,) = lacks(Level.GPU, rows)
+    assert claimed.startswith("it lacks: gpu-")
+    server = tuple(row for row in rows if not row.name.startswith("server-"))
+    assert all("server-starts" in one for one in lacks(Level.IMPORT, server))
+    assert lacks(Level.IMPORT, server)
