@@ -178,9 +178,18 @@ def test_checks_of_a_gpu_are_missed_only_in_a_receipt_that_claims_them(channel: 
     rows = tuple(check(one.name, Outcome.PASS, required=one.required) for one in usual)
 
     def lacks(level: Level, checks: tuple[CheckResult, ...]) -> list[str]:
-        own = {"digest": "sha256:d", "cell": "c", "build_key": "k"}
-        record = Receipt(**own, tag="t", verified_at="", checks=checks, level=level)
-        return receipt.differences(record, required=needed, **own)
+        record = Receipt(
+            digest="sha256:d",
+            tag="t",
+            cell="c",
+            build_key="k",
+            verified_at="",
+            checks=checks,
+            level=level,
+        )
+        return receipt.differences(
+            record, digest="sha256:d", cell="c", build_key="k", required=needed
+        )
 
     assert lacks(Level.SERVE, rows) == []
     assert lacks(Level.IMPORT, rows) == []
