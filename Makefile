@@ -63,9 +63,11 @@ browser:
 
 # tests read with it what is attached to images
 skopeo:
-	@command -v skopeo >/dev/null || { echo "installing skopeo for the tests"; \
-	  apt-get -qq update && apt-get -qq install -y --no-install-recommends skopeo >/dev/null; } \
-	  || { echo "the tests need skopeo: install it" >&2; exit 3; }
+	@{ command -v skopeo && command -v ssh-keygen; } >/dev/null || { \
+	  echo "installing skopeo and ssh-keygen for the tests"; \
+	  apt-get -qq update && \
+	  apt-get -qq install -y --no-install-recommends skopeo openssh-client >/dev/null; } \
+	  || { echo "the tests need skopeo and ssh-keygen: install them" >&2; exit 3; }
 
 test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
 	@$(BIN)/pytest -n $$(nproc) -m 'not programs and not e2e' tests/unit imagefactory
