@@ -382,7 +382,7 @@ def test_a_header_names_a_file_if_both_its_paths_are_the_same(line: str, name: s
     assert incoming._same_name(line, {}) == name
 
 
-def test_of_several_faulty_merges_the_fault_of_the_first_is_told(
+def test_of_several_faulty_merges_the_fault_of_the_first_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shlex
@@ -10,22 +9,13 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT
+from support.entrypoint import ENTRYPOINT, MODEL, PROGRAM, argv, program, run
 
-ENTRYPOINT = ROOT / "templates" / "entrypoint"
-MODEL = {"MODEL": "org/a-model"}
 DEFAULTS = {
     "--host": "0.0.0.0",  # noqa: S104
     "--port": "8888",
@@ -41,74 +31,8 @@ WORDS = st.lists(
 )
 
 
-def run(
-    arguments: Sequence[str] = (), env: Mapping[str, str] = {}
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ENTRYPOINT), *arguments],
-        env={"PATH": os.environ["PATH"], "PYTHONUTF8": "1", **env},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
-
-
-def argv(arguments: Sequence[str] = (), env: Mapping[str, str] = {}) -> list[str]:
-    """What the entrypoint would run, as it prints it; without the start of a process."""
-    printed = io.StringIO()
-    given = {"PATH": os.environ["PATH"], "IMAGEFACTORY_DRY_RUN": "1", **env}
-    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
-        PROGRAM.main(arguments, given)
-    assert ended.value.code == 0
-    value: list[str] = json.loads(printed.getvalue())
-    return value
-
-
-@contextmanager
-def answering(status: int) -> Iterator[int]:
-    """A server that answers everything with ``status``; its port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request, daemon=True)
-        thread.start()
-        yield server.server_address[1]
-        thread.join(10)
-
-
-def loaded() -> ModuleType:
-    """The entrypoint as a module, for tests of many arguments: a process takes far longer."""
-    loader = SourceFileLoader("entrypoint", str(ENTRYPOINT))
-    spec = spec_from_loader("entrypoint", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing beside the template
-    loader.exec_module(module)
-    sys.dont_write_bytecode = writes
-    return module
-
-
-PROGRAM = loaded()
-
-
 def options(words: list[str]) -> dict[str, str]:
     return dict(zip(words[3::2], words[4::2], strict=True))
-
-
-def program(folder: Path, name: str, body: str) -> Path:
-    path = folder / name
-    path.write_text(f"#!{sys.executable}\n{body}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
 
 
 @pytest.mark.programs
@@ -153,72 +77,6 @@ def test_a_first_word_that_is_a_model_is_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["nvidia-smi", "/usr/bin/env", "./a/b/c", "a/b/c"])
 def test_any_other_first_word_is_a_command(word: str) -> None:
     assert argv([word, "x"]) == [word, "x"]
-
-
-@pytest.mark.programs
-def test_vllm_gets_no_variable_that_it_would_warn_of(tmp_path: Path) -> None:
-    program(tmp_path, "vllm", "import os\nprint([x for x in os.environ if x.startswith('VLLM_')])")
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    known = {"VLLM_LOGGING_LEVEL": "INFO"}
-    done = run(env={"PATH": path, "VLLM_EXTRA_ARGS": "--x", **known, **MODEL})
-    assert done.stdout == "['VLLM_LOGGING_LEVEL']\n"
-
-
-def test_a_user_without_a_home_gets_one_for_what_is_cached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PROGRAM.os, "access", lambda path, _: path == str(tmp_path))
-    monkeypatch.setattr(PROGRAM.os, "makedirs", lambda *_, **__: None)
-    found = PROGRAM.environment(
-        ["bash"], {"HOME": "/", "TRITON_CACHE_DIR": "/root/.cache/triton", "OTHER": "/root"}
-    )
-    folder = f"/tmp/home-{os.getuid()}"
-    assert found["HOME"] == folder
-    assert found["USER"]
-    assert found["TRITON_CACHE_DIR"] == f"{folder}/.cache/triton"
-    assert found["OTHER"] == "/root"
-    assert PROGRAM.home({"HOME": str(tmp_path)}) == {}
-
-
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [
-        ([], "http://127.0.0.1:8888/health"),
-        (["--port=9"], "http://127.0.0.1:9/health"),
-        (["--port", "9", "--host", "10.0.0.1"], "http://10.0.0.1:9/health"),
-        (["--host", "::1"], "http://[::1]:8888/health"),
-        (["--host", "::"], "http://127.0.0.1:8888/health"),
-        (["--ssl-keyfile", "k"], "https://127.0.0.1:8888/health"),
-        (["--uds", "/run/vllm.sock"], "/run/vllm.sock"),
-    ],
-)
-def test_the_health_of_a_server_is_asked_where_it_listens(given: list[str], address: str) -> None:
-    found = PROGRAM.environment(argv(["serve", "m", *given]), {"HOME": "/tmp"})
-    assert found[PROGRAM.HEALTH] == address
-
-
-def health(folder: Path, monkeypatch: pytest.MonkeyPatch, environ: bytes) -> int:
-    (folder / "7").mkdir(parents=True)
-    (folder / "7" / "environ").write_bytes(environ)
-    monkeypatch.setattr(PROGRAM, "PROCESSES", str(folder))
-    with pytest.raises(SystemExit) as ended:
-        PROGRAM.healthcheck()
-    return 0 if ended.value.code == 0 else 1
-
-
-def test_a_server_is_healthy_once_it_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(status: int) -> int:
-        with answering(status) as port:
-            variable = f"A=1\0{PROGRAM.HEALTH}=http://127.0.0.1:{port}/health\0B=2".encode()
-            return health(tmp_path / str(status), monkeypatch, variable)
-
-    assert asked(200) == 0
-    assert asked(500) == 1
-    nobody = f"{PROGRAM.HEALTH}=http://127.0.0.1:9/health".encode()
-    assert health(tmp_path / "nobody", monkeypatch, nobody) == 1
-    assert health(tmp_path / "no-server", monkeypatch, b"A=1") == 0
 
 
 @pytest.mark.programs
