@@ -50,6 +50,11 @@ def base_image(
     return cell_plan.base_image(base, locked)
 
 
+def locked_bases(base: Base, *_: object, **__: object) -> list[LockedBase]:
+    """A base for each platform, as ``locking.bases`` would lock it, without an archive."""
+    return [base_image(base, platform, suite=base.suite).locked for platform in Platform]
+
+
 #: The layers of an image that were made before.
 STACK = Stack(
     image="oci-layout:///stacks/image@sha256:1",

@@ -15,7 +15,7 @@ from support.elf_files import Elf
 from support.index import serve, unpacker, wheel
 from support.machine import settings
 from support.matrices import write as write_matrix
-from support.plans import base_image, inputs_with
+from support.plans import inputs_with, locked_bases
 from support.plans import planned as plan_of
 from support.program import Run, runner
 
@@ -26,13 +26,11 @@ from imagefactory.building import sites
 from imagefactory.building.building import BuildResult
 from imagefactory.errors import Problem
 from imagefactory.locking import bases
-from imagefactory.locking.lock import Lock, LockedBase
-from imagefactory.matrix.cell import Base
+from imagefactory.locking.lock import Lock
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import Action, Decision
 from imagefactory.results import Planned, Watcher
-from imagefactory.system.platforms import Platform
 from imagefactory.workspace import Workspace
 
 EXTENSION = Elf(
@@ -58,14 +56,10 @@ def project(tmp_path: Path, own_uv_cache: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PIP_FIND_LINKS", "")
-    monkeypatch.setattr(bases, "_locked", _base)  # Debian's archive takes seconds
+    monkeypatch.setattr(bases, "_locked", locked_bases)  # Debian's archive takes seconds
     with serve(files, tmp_path / "www") as url:
         monkeypatch.setenv("UV_DEFAULT_INDEX", url)
         yield tmp_path
-
-
-def _base(base: Base, *_: object, **__: object) -> list[LockedBase]:
-    return [base_image(base, platform, suite=base.suite).locked for platform in Platform]
 
 
 @pytest.fixture

@@ -10,13 +10,10 @@ import pytest
 from support.index import serve, torch, unpacker, wheel
 from support.machine import DOWN
 from support.matrices import write as write_matrix
-from support.plans import base_image
+from support.plans import locked_bases
 from support.program import Run, runner
 
 from imagefactory.locking import bases, store
-from imagefactory.locking.lock import LockedBase
-from imagefactory.matrix.cell import Base
-from imagefactory.system.platforms import Platform
 
 pytestmark = pytest.mark.programs
 
@@ -41,14 +38,10 @@ def project(tmp_path: Path, own_uv_cache: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setattr(bases, "_locked", _base)  # Debian's archive takes seconds
+    monkeypatch.setattr(bases, "_locked", locked_bases)  # Debian's archive takes seconds
     with serve(files, tmp_path / "www") as url:
         monkeypatch.setenv("UV_DEFAULT_INDEX", url)
         yield tmp_path
-
-
-def _base(base: Base, *_: object, **__: object) -> list[LockedBase]:
-    return [base_image(base, platform, suite=base.suite).locked for platform in Platform]
 
 
 @pytest.fixture
