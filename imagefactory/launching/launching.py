@@ -1,0 +1,79 @@
+"""The container that serves a model, whoever starts it: Docker, Compose, systemd or Kubernetes.
+
+Recipes say what is served and clusters say where; both end as a `Launch`, and each form that a
+launch is written in is a module of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: The folder of the image in which models and compiled kernels are cached.
+CACHE = "/root/.cache"
+#: What NCCL's RDMA transport opens.
+RDMA_DEVICES = "/dev/infiniband"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder of the host, or a named volume, in the container.
+
+    Attributes:
+        source: an absolute path of the host, or the name of a volume.
+        target: an absolute path of the container.
+    """
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    @property
+    def is_volume(self) -> bool:
+        """Whether the engine keeps the folder, under a name."""
+        return not self.source.startswith("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A port of the container that the host publishes at `address`."""
+
+    host: int
+    container: int = 8000
+    address: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One container.
+
+    Attributes:
+        name: its name, which is unique on its host.
+        image: the image's reference, by digest unless the user chose a tag.
+        command: what follows the image: a mode of the entrypoint, and its arguments.
+        environment: variables with their values, none of them secret.
+        passed_on: names of variables whose values come from whoever starts the container, such as
+            ``HF_TOKEN``: no file ever contains these values.
+        gpus: whether it uses all GPUs of the host.
+        devices: device folders of the host, such as ``/dev/infiniband``.
+        host_network: whether it shares the host's network; it publishes no ports then.
+        shm_bytes: the size of ``/dev/shm``.
+        unlimited_memlock: whether it may pin any amount of memory, as RDMA does.
+        memory_bytes: the most memory that it may use; None is no limit.
+        restart: whether the engine starts it again when it ends or the host boots.
+    """
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    passed_on: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[Port, ...] = ()
+    gpus: bool = True
+    devices: tuple[str, ...] = ()
+    host_network: bool = False
+    shm_bytes: int = 16 << 30
+    unlimited_memlock: bool = False
+    memory_bytes: int | None = None
+    restart: bool = False
