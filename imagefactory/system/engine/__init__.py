@@ -8,5 +8,16 @@ from imagefactory.system.engine.cache_records import CacheRecord
 from imagefactory.system.engine.containers import Limits, RunningContainer
 from imagefactory.system.engine.engine import Engine
 from imagefactory.system.engine.images import ImageInfo
+from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host
 
-__all__ = ["Builder", "CacheRecord", "Engine", "ImageInfo", "Limits", "RunningContainer"]
+__all__ = [
+    "Builder",
+    "CacheRecord",
+    "Engine",
+    "ImageInfo",
+    "Limits",
+    "RemoteEngine",
+    "RemoteError",
+    "RunningContainer",
+    "check_host",
+]
