@@ -145,6 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(size))
+            # ssh does not end while a connection through it is open
+            self.send_header("Connection", "close")
             self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

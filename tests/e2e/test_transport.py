@@ -112,7 +112,7 @@ def test_an_upgraded_image_costs_its_missing_blobs_and_a_dead_machine_stops_no_o
     assert (done.code, sent["state"], sent["errors"]) == (1, "sent", []), done.err
     assert [row["errors"][0]["code"] for row in (dead, unknown)] == ["remote-connection"] * 2
     lacked = missing(engine, new, old)
-    sys.__stdout__.write(f"lacked {lacked}, sent {sent['bytes_sent']}, on the wire {one.received() - before}")
+
     assert lacked <= sent["bytes_sent"] <= 1.02 * lacked
     assert one.received() - before <= 1.02 * lacked
     assert names_on(one) == {old, new}
