@@ -100,6 +100,15 @@ class Content:
         """Digests by which engines know it; those without containerd's store use the second."""
         return self.digest, *self.configs
 
+    @property
+    def image_manifest(self) -> str:
+        """Digest of its manifest, or that of the first image of an index."""
+        for digest in self.manifests:
+            with self.store.open(digest) as file:
+                if json.load(file).get("config", {}).get("digest") == self.configs[0]:
+                    return digest
+        raise ValueError("an image without a manifest")
+
 
 @dataclass(slots=True)
 class _Found:

@@ -18,6 +18,7 @@ from functools import partial
 from imagefactory.errors import CheckFailedError, FactoryError, Problem, fail
 from imagefactory.system import ui
 from imagefactory.system.engine import RemoteEngine, RemoteError
+from imagefactory.transport import steps
 from imagefactory.transport.content import Content
 from imagefactory.transport.server import PREFIX, Serving, serving
 
@@ -95,7 +96,7 @@ def _to_host(
 ) -> list[Delivered]:
     rows: list[Delivered] = []
     for image in images:
-        with serving(image) as server:
+        with serving() as server:
             state, is_lost = State.FAILED, False
             problems: tuple[Problem, ...] = ()
             try:
@@ -125,7 +126,7 @@ def _row(
         digest=image.digest,
         state=state,
         bytes_sent=sum(sent.values()),
-        blobs_sent=len(sent.keys() - image.manifests.keys()),
+        blobs_sent=len(sent.keys() & image.blobs.keys() - image.manifests.keys()),
         problems=problems,
     )
 
@@ -138,7 +139,9 @@ def _deliver(
     if found is None:
         state = State.SENT
         ui.say(f"{engine.host}: sending {image.name}")
-        _pull(engine, image, server, stopped)
+        for part in (*steps.of(image, engine.layers()), image):
+            server.add(part)
+            _pull(engine, part, server, stopped)
         found = engine.find(image.digests)
     if found is None or found.digest not in image.digests:
         raise fail(
@@ -150,9 +153,12 @@ def _deliver(
         )
     if image.name not in found.names:
         engine.tag(found.digest, image.name)
-    borrowed = [name for name in found.names if _BORROWED.fullmatch(name)]
-    if borrowed:
-        engine.untag(borrowed)
+    if state is State.SENT or any(map(_BORROWED.fullmatch, found.names)):
+        # names of the steps, and of what was cut off; names of tagged images are not listed
+        names = dict.fromkeys([*found.names, *engine.references()])
+        borrowed = [name for name in names if _BORROWED.fullmatch(name)]
+        if borrowed:
+            engine.untag(borrowed)
     return state
 
 

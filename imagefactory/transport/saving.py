@@ -229,21 +229,12 @@ def _index(rows: Sequence[Mapping[str, Any]]) -> bytes:
 def _docker_rows(images: Sequence[Content]) -> bytes:
     rows = []
     for one in images:
-        with one.store.open(_image_manifest(one)) as file:
+        with one.store.open(one.image_manifest) as file:
             row = json.load(file)
         parts = [row["config"]["digest"], *(layer["digest"] for layer in row["layers"])]
         config, *layers = (f"{BLOBS}/{digest.removeprefix('sha256:')}" for digest in parts)
         rows.append({"Config": config, "RepoTags": [one.name], "Layers": layers})
     return strict_json.dumps(rows)
-
-
-def _image_manifest(image: Content) -> str:
-    """The manifest of an image, or of the first of an index."""
-    for digest in image.manifests:
-        with image.store.open(digest) as file:
-            if json.load(file).get("config", {}).get("digest") == image.configs[0]:
-                return digest
-    raise ValueError("an image without a manifest")
 
 
 def _rows_of(target: Path) -> list[dict[str, Any]]:

@@ -27,20 +27,20 @@ _RANGE = re.compile(r"bytes=([0-9]+)-([0-9]*)")
 
 
 class Serving(ThreadingHTTPServer):
-    """A server of one image.
+    """A server of an image, and of others that are parts of it.
 
     Attributes:
-        image: what it serves.
-        repository: the name under which it has the image.
+        blobs: what it serves: by digest, an image that has it.
+        repository: the name under which it has them.
         sent: bytes of each blob and manifest, by digest, that were sent so far.
     """
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, image: Content) -> None:
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.image = image
+        self.blobs: dict[str, Content] = {}
         self.repository = f"{PREFIX}{secrets.token_hex(8)}"
         self.sent: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -49,6 +49,10 @@ class Serving(ThreadingHTTPServer):
     def port(self) -> int:
         """Its port on the loopback address."""
         return int(self.server_address[1])
+
+    def add(self, image: Content) -> None:
+        """Serve one more image."""
+        self.blobs |= dict.fromkeys(image.blobs, image)
 
     def count(self, digest: str, size: int) -> None:
         """Add bytes that were sent."""
@@ -60,9 +64,9 @@ class Serving(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(image: Content) -> Iterator[Serving]:
-    """Serve ``image`` as long as the block runs."""
-    with Serving(image) as server:
+def serving() -> Iterator[Serving]:
+    """Serve the images that are added, as long as the block runs."""
+    with Serving() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
@@ -94,21 +98,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, 0, {})
             return
         found = _PATH.fullmatch(self.path)
-        if (
-            found is None
-            or found[1] != self.server.repository
-            or found[3] not in self.server.image.blobs
-        ):
+        if found is None or found[1] != self.server.repository or found[3] not in self.server.blobs:
             self._answer(HTTPStatus.NOT_FOUND, 0, {})
             return
         digest, kind = found[3], "application/octet-stream"
         if found[2] == "manifests":
-            kind = self.server.image.manifests.get(digest, kind)
+            kind = self.server.blobs[digest].manifests.get(digest, kind)
         headers = {"Content-Type": kind, "Docker-Content-Digest": digest, "Accept-Ranges": "bytes"}
         self._send(digest, headers)
 
     def _send(self, digest: str, headers: dict[str, str]) -> None:
-        image = self.server.image
+        image = self.server.blobs[digest]
         size = image.blobs[digest]
         wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
         first = int(wanted[1]) if wanted else 0

@@ -105,6 +105,11 @@ class Machine:
         """Put its cable back."""
         _ip("link", "set", self.link, "up")
 
+    def slow_down(self, rate: str) -> None:
+        """Give it a slow network, of ``24mbit`` for example."""
+        shape = ["tbf", "rate", rate, "burst", "64kb", "latency", "100ms"]
+        subprocess.run(["tc", "qdisc", "add", "dev", self.link, "root", *shape], check=True)
+
     def received(self) -> int:
         """Bytes that were sent to it, with the headers of packets and ssh's own."""
         counter = Path("/sys/class/net", self.link, "statistics/tx_bytes")

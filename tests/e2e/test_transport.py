@@ -121,6 +121,92 @@ def test_an_upgraded_image_costs_its_missing_blobs_and_a_dead_machine_stops_no_o
     assert [(row["state"], row["bytes_sent"]) for row in again.json] == [("there", 0)]
 
 
+def test_what_was_cut_off_goes_on_and_a_large_layer_is_sent_once(
+    engine: Engine, images: tuple[str, str], start_machines: Callable[[int], Machines]
+) -> None:
+    old, _ = images
+    machines = start_machines(1)
+    machine = machines[0]
+    machine.slow_down("80mbit")
+    begun = machine.received()
+
+    def wait_for(size: int) -> None:
+        while machine.received() - begun < size:
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.02)
+
+    argv = [sys.executable, "-m", "imagefactory", "distribute", machine.name, "--tag", old]
+    environ = {**os.environ, **machines.environment}
+    first = subprocess.Popen(
+        argv, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(SHARED // 3)
+    machine.cut_connections()
+    wait_for(SHARED // 3 + SHARED + CHANGED // 2)  # the first layer is complete
+    os.kill(first.pid, signal.SIGKILL)
+    _, said = first.communicate()
+    assert "going on after" in said
+    assert old not in names_on(machine)
+
+    done = factory("distribute", machine.name, "--tag", old, "--json", environ=environ)
+    (row,) = done.json
+    assert (done.code, row["state"]) == (0, "sent"), done.err
+    assert row["bytes_sent"] <= 1.02 * CHANGED
+    assert names_on(machine) == {old}  # and no name of a part is left
+    assert digest_on(machine, old) == engine.inspect_image(old).digest
+
+
+def test_saved_images_are_read_by_skopeo_and_come_back_with_their_receipts(
+    engine: Engine, images: tuple[str, str], tmp_path: Path
+) -> None:
+    folder, archive = tmp_path / "saved", tmp_path / "saved.tar"
+    own = {image: engine.inspect_image(image).digest for image in images}
+    for image in images:  # one after the other: a folder is added to
+        assert factory("save", str(folder), image).code == 0
+    assert factory("save", str(archive), *images).code == 0
+    size = sum(path.stat().st_size for path in (folder / "blobs/sha256").iterdir())
+    assert size < 1.01 * (SHARED + 2 * CHANGED)
+    assert archive.stat().st_size < 1.02 * size
+    for image in images:
+        tag = image.rpartition(":")[2]
+        for source in (f"oci:{folder}:{tag}", f"oci-archive:{archive}:{tag}"):
+            shown = ["skopeo", "inspect", "--format", "{{.Digest}}", source]
+            said = subprocess.run(shown, check=True, capture_output=True, text=True)
+            assert said.stdout.strip() == own[image]
+
+    for source, kept in ((folder, "XDG_STATE_HOME"), (archive, "XDG_STATE_HOME")):
+        for image in images:
+            engine.untag(image)
+        environ = {kept: str(tmp_path / f"state-{source.name}"), **engine.environment}
+        done = factory("load", str(source), "--json", environ=environ)
+        assert done.code == 0, done.err
+        assert {row["reference"]: row["digest"] for row in done.json} == own
+        assert {(row["state"], row["receipt"]) for row in done.json} == {("loaded", True)}
+        for image, digest in own.items():
+            assert engine.inspect_image(image).digest == digest
+            assert receipts(environ).load(digest) is not None
+
+
+def test_images_that_were_not_verified_or_are_damaged_do_not_move(
+    engine: Engine, images: tuple[str, str], tmp_path: Path
+) -> None:
+    old, new = images
+    receipts(os.environ).path(engine.inspect_image(new).digest).unlink()
+    done = factory("save", str(tmp_path / "none"), old, new, f"{REPOSITORY}:gone", "--json")
+    assert (done.code, [error["code"] for error in done.json["errors"]]) == (
+        1,
+        ["save-unverified", "image-missing"],
+    )
+    assert not (tmp_path / "none").exists()
+    folder = tmp_path / "saved"
+    assert factory("save", str(folder), old).code == 0
+    largest = max((folder / "blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
+    with largest.open("r+b") as file:
+        file.write(b"flip")
+    done = factory("load", str(folder), "--json")
+    assert (done.code, done.json["errors"][0]["code"]) == (1, "content-damaged")
+
+
 def digest_on(machine: Machine, tag: str) -> str:
     return machine.run("docker", "image", "inspect", "--format", "{{.Id}}", tag).stdout.strip()
 

@@ -80,6 +80,29 @@ class RemoteEngine:
             raise fail(SetupError, "remote-answer", what, fix=fix) from None
         return None
 
+    def layers(self) -> set[str]:
+        """Digests of the unpacked layers of all images."""
+        listed = self._docker("image", "ls", "--quiet", "--no-trunc")
+        if not listed.ok:
+            raise self._failure(listed)
+        own = list(dict.fromkeys(listed.out.split()))
+        if not own:
+            return set()
+        shown = self._docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", *own)
+        try:  # images that went meanwhile are left out
+            rows = [json.loads(line) or () for line in shown.out.splitlines()]
+        except ValueError:
+            return set()
+        return {layer for row in rows for layer in row}
+
+    def references(self) -> list[str]:
+        """Names with a digest of all images."""
+        shown = "{{.Repository}}@{{.Digest}}"
+        listed = self._docker("image", "ls", "--digests", "--format", shown)
+        if not listed.ok:
+            raise self._failure(listed)
+        return listed.out.split()
+
     def pull(self, repository: str, digest: str, platform: str, port: int) -> str:
         """Let the engine pull an image from the registry on ``port`` of this machine.
 
@@ -103,8 +126,8 @@ class RemoteEngine:
         self._must("tag", source, target)
 
     def untag(self, names: Sequence[str]) -> None:
-        """Remove names of an image that has others."""
-        self._must("image", "rm", "--no-prune", *names)
+        """Remove names of images; an image goes with its last one."""
+        self._must("image", "rm", *names)
 
     def _must(self, *words: str) -> None:
         done = self._docker(*words)
