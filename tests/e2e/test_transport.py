@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from machines import Machine, Machines
+from support import ROOT
 from support.e2e import factory
 from support.promoting import labels
 
@@ -174,11 +179,14 @@ def test_saved_images_are_read_by_skopeo_and_come_back_with_their_receipts(
             said = subprocess.run(shown, check=True, capture_output=True, text=True)
             assert said.stdout.strip() == own[image]
 
-    for source, kept in ((folder, "XDG_STATE_HOME"), (archive, "XDG_STATE_HOME")):
+    state = os.environ.get("IMAGEFACTORY_ENGINE_DIR")
+    of_engine = state or str(from_environment(os.environ).state / "engine")
+    for saved in folder, archive:
         for image in images:
             engine.untag(image)
-        environ = {kept: str(tmp_path / f"state-{source.name}"), **engine.environment}
-        done = factory("load", str(source), "--json", environ=environ)
+        home = str(tmp_path / f"state-{saved.name}")
+        environ = {"XDG_STATE_HOME": home, "IMAGEFACTORY_ENGINE_DIR": of_engine}
+        done = factory("load", str(saved), "--json", environ=environ)
         assert done.code == 0, done.err
         assert {row["reference"]: row["digest"] for row in done.json} == own
         assert {(row["state"], row["receipt"]) for row in done.json} == {("loaded", True)}
