@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machines import Machine, Machines
@@ -19,7 +24,7 @@ from support.promoting import labels
 from imagefactory import __version__
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
-from imagefactory.transport import content
+from imagefactory.transport import content, saving
 from imagefactory.transport.content import Folder
 from imagefactory.verifying import check_registry
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
@@ -27,6 +32,7 @@ from imagefactory.verifying.receipt_store import ReceiptStore
 
 pytestmark = pytest.mark.e2e
 
+OCI = "application/vnd.oci.image"
 REPOSITORY = "imagefactory/test-transport"
 #: Bytes of the layers that images share, and of those that an upgrade changes.
 SHARED, CHANGED = 24 << 20, 12 << 20
@@ -35,17 +41,47 @@ SHARED, CHANGED = 24 << 20, 12 << 20
 def make(engine: Engine, folder: Path, name: str, key: str, **layers: int) -> str:
     """A verified image whose layers have so many random bytes, by their names."""
     own = labels(key)
-    lines = [f'LABEL {label}="{value}"' for label, value in own.items()]
+    rows, diffs = [], []
     for layer, size in layers.items():
-        file = folder / layer
-        if not file.exists():
-            file.write_bytes(os.urandom(size))
-        lines.append(f"COPY {layer} /{layer}")
-    (folder / "Dockerfile").write_text("\n".join(["FROM scratch", *lines]) + '\nCMD ["/none"]\n')
+        kept = folder / layer
+        if not kept.exists():
+            kept.write_bytes(os.urandom(size))
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.addfile(header(layer, size), io.BytesIO(kept.read_bytes()))
+        rows.append(put(folder, packed.getvalue(), "layer.v1.tar"))
+        diffs.append(rows[-1]["digest"])
+    platform = {"os": "linux", "architecture": engine.platform.partition("/")[2]}
+    config = {
+        **platform,
+        "config": {"Labels": own, "Cmd": ["/none"]},
+        "rootfs": {"type": "layers", "diff_ids": diffs},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{OCI}.manifest.v1+json",
+        "config": put(folder, json.dumps(config).encode(), "config.v1+json"),
+        "layers": rows,
+    }
+    made = put(folder, json.dumps(manifest).encode(), "manifest.v1+json")["digest"]
     tag = f"{REPOSITORY}:{name}"
-    engine.build(folder, tag=tag)
+    layout = folder / f"{name}.tar"
+    saving.save([content.read(Folder(folder), made, tag)], {}, layout)
+    engine.load(layout)
     receipts(os.environ).save(passed(engine.inspect_image(tag).digest, own))
     return tag
+
+
+def header(name: str, size: int) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.size = size
+    return made
+
+
+def put(folder: Path, data: bytes, kind: str) -> dict[str, Any]:
+    digest = hashlib.sha256(data).hexdigest()
+    (folder / digest).write_bytes(data)
+    return {"mediaType": f"{OCI}.{kind}", "digest": f"sha256:{digest}", "size": len(data)}
 
 
 def passed(digest: str, own: Mapping[str, str]) -> Receipt:
