@@ -34,7 +34,7 @@ ORDER = (
         "auditing",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
-    "launching",
+    *("launching", "cluster"),
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )
@@ -126,6 +126,7 @@ OUTSIDE = (
 #: Libraries that take 100 ms or more to load.
 HEAVY = "requests", "numpy", "python_on_whales", "pypi_simple"
 PURE = [
+    "cluster.cluster",
     "matrix.matrix",
     "matrix.moving_tags",
     "locking.lock",
