@@ -49,7 +49,6 @@ IMPORT = re.compile(
 LONGEST = 400
 #: Proofs import one file, which lies beside them in every image, and are one file each.
 LONGER = {
-    "imagefactory/inbuild/proofkit.py": 520,
     "patches/vllm/fp8-backend-sm121/proof.py": 450,
     "patches/vllm/gpu-memory-utilization-gb/proof.py": 420,
 }
