@@ -144,7 +144,7 @@ def _hash(data: bytes) -> str:
 
 
 class WholeImage:
-    """A good image in two layers, its base and its own files: ``tree`` and ``config`` may be spoilt.
+    """A good image in two layers, its base and its own; ``tree`` and ``config`` may be spoilt.
 
     What is in ``tree`` replaces files of the base.
     """

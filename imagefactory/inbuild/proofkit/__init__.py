@@ -16,7 +16,7 @@ in one line and exits 0 (the behaviour is right), 1 (the symptom is there) or 3 
 
 from .files import SEARCH, SEARCHED, found_in, holding, read
 from .source import Source, Space, bare, evaluate, names_in
-from .stand_ins import Fields, Known, Unknown, mocked, modules
+from .stand_ins import Anything, Fields, Known, Unknown, hide_special, mocked, modules
 from .tools import (
     CUDA,
     TRACER,
@@ -39,6 +39,7 @@ __all__ = [
     "SEARCHED",
     "SYMPTOM",
     "TRACER",
+    "Anything",
     "Fields",
     "Inconclusive",
     "Known",
@@ -55,6 +56,7 @@ __all__ = [
     "evaluate",
     "first_error",
     "found_in",
+    "hide_special",
     "holding",
     "main",
     "missing",

@@ -23,8 +23,7 @@ class Unknown:
         self.__dict__["_name"] = name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+        hide_special(name)
         return self.__dict__.setdefault(name, Unknown(f"{self._name}.{name}"))
 
     def __call__(self, *given: object, **named: object) -> Any:
@@ -56,6 +55,41 @@ class Unknown:
     __hash__ = object.__hash__
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _decides
     __bool__ = __len__ = __iter__ = __contains__ = __index__ = __float__ = _decides
+
+
+class Anything:
+    """Stands for anything: a base class, a decorator, a function, a flag that is not set."""
+
+    def __getattr__(self, name: str) -> object:
+        hide_special(name)
+        return self.__dict__.setdefault(name, Anything())
+
+    def __call__(self, *given: object, **named: object) -> object:
+        decorated = len(given) == 1 and isinstance(given[0], type | types.FunctionType)
+        return given[0] if decorated and not named else Anything()
+
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return ()
+
+    def __or__(self, other: object) -> object:
+        return self
+
+    def __getitem__(self, key: object) -> object:
+        return Anything()
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+    def __bool__(self) -> bool:
+        return False
+
+    __ror__ = __or__
+
+
+def hide_special(name: str) -> None:
+    """Raises AttributeError for Python's own names: no stand-in answers Python's questions."""
+    if name.startswith("__"):
+        raise AttributeError(name)
 
 
 class Fields:

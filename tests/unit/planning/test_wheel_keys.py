@@ -1,4 +1,4 @@
-"""Keys of wheels: whatever decides the content of a wheel changes its key, and nothing else does."""
+"""Keys of wheels: whatever decides a wheel's content changes its key, and nothing else does."""
 
 from __future__ import annotations
 
