@@ -50,6 +50,7 @@ COMMANDS = [
     "rebuild",
     "cluster init",
     "cluster show",
+    "cluster check",
     "prune",
     "engine",
 ]
