@@ -27,6 +27,7 @@ COMMANDS = (
     "sbom",
     "diff",
     "rebuild",
+    "bench",
     "prune",
     "doctor",
     "engine",

@@ -34,7 +34,7 @@ ORDER = (
         "auditing",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
-    "launching",
+    *("launching", "benchmarking"),
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )
@@ -150,6 +150,8 @@ PURE = [
     "publishing.tags",
     "publishing.ledger",
     "inspecting.anatomy",
+    "benchmarking.comparing",
+    "benchmarking.prompts",
     "nightly.record",
     "nightly.report",
     "dashboard.comparing",

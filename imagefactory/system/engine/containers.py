@@ -275,6 +275,15 @@ class Containers(Part):
                 used.add(container.image)
         return used
 
+    def publishing(self, port: int) -> tuple[str, str] | None:
+        """Name and digest of the image of the container that publishes ``port``, if one does."""
+        with self._docker.whales("listing containers") as client:
+            listed = client.container.list(filters=[("publish", str(port))])
+        for container in listed:
+            with suppress(GoneError), self._docker.whales(f"inspecting {container.id}"):
+                return container.config.image or container.image, container.image
+        return None
+
     def remove_volume(self, name: str) -> None:
         """Remove a named volume and what it holds; one that does not exist is fine."""
         self._docker.must("volume", "rm", "--force", name)
