@@ -27,6 +27,7 @@ COMMANDS = (
     "sbom",
     "diff",
     "rebuild",
+    "cluster",
     "bench",
     "prune",
     "doctor",

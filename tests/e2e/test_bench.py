@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
+from support import ROOT
 from support.e2e import factory
 
 from imagefactory.system.engine import Engine
@@ -19,12 +21,16 @@ pytestmark = pytest.mark.e2e
 
 ENVIRONMENT = {
     **server.ENVIRONMENT,
-    "VLLM_EXTRA_ARGS": " ".join(word for part in server.FAST.items() for word in (part[0], *part[1])),
+    "VLLM_EXTRA_ARGS": " ".join(
+        word for part in server.FAST.items() for word in (part[0], *part[1])
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def served(engine: Engine, cpu_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def served(
+    engine: Engine, cpu_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """The address of a server of the cpu image with the tiny model."""
     folder = server.MODEL.write(tmp_path_factory.mktemp("model"))
     with socket.socket() as probe:
@@ -58,6 +64,12 @@ def _healthy(url: str) -> bool:
         return False
 
 
+def _engine_dir() -> str:
+    script = [str(ROOT / "scripts" / "engine"), "status"]
+    out = subprocess.run(script, capture_output=True, text=True, check=False).stdout
+    return out.rpartition("state ")[2].partition(" (")[0].strip() if "private" in out else ""
+
+
 def hits(url: str) -> float:
     lines = requests.get(f"{url}/metrics", timeout=5).text.splitlines()
     (found,) = [line for line in lines if line.startswith("vllm:prefix_cache_hits_total{")]
@@ -69,7 +81,16 @@ def test_a_real_server_is_measured_by_its_own_counts_and_never_from_its_prefix_c
 ) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path), "IMAGEFACTORY_ENGINE_DIR": _engine_dir()}
     # vLLM keeps prefixes in blocks of 128 tokens here
-    load = ("--concurrency", "1,2", "--repeats", "3", "--prompt-tokens", "200", "--output-tokens", "8")
+    load = (
+        "--concurrency",
+        "1,2",
+        "--repeats",
+        "3",
+        "--prompt-tokens",
+        "200",
+        "--output-tokens",
+        "8",
+    )
     done = factory("bench", served, *load, "--json", environ=state)
     assert done.code == 0, done.err
     found = done.json

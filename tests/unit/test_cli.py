@@ -48,6 +48,10 @@ COMMANDS = [
     "inspect",
     "diff",
     "rebuild",
+    "cluster init",
+    "cluster show",
+    "bench server",
+    "bench diff",
     "prune",
     "engine",
 ]
