@@ -46,7 +46,7 @@ app = typer.Typer(
 )
 
 
-@app.command("server", epilog="Example: imagefactory bench http://127.0.0.1:8888 --concurrency 1,4")
+@app.command("server", epilog="Example: imagefactory bench server http://127.0.0.1:8888")
 def server_command(
     url: Annotated[str, typer.Argument(metavar="URL", help="An OpenAI-compatible server.")],
     model: Annotated[
