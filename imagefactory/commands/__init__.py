@@ -28,6 +28,7 @@ COMMANDS = (
     "sbom",
     "diff",
     "rebuild",
+    "cluster",
     "prune",
     "doctor",
     "engine",

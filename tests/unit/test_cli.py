@@ -51,6 +51,8 @@ COMMANDS = [
     "inspect",
     "diff",
     "rebuild",
+    "cluster init",
+    "cluster show",
     "prune",
     "engine",
 ]
