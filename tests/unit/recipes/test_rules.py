@@ -10,14 +10,15 @@ import pytest
 from imagefactory.recipes import recipes, rules
 from imagefactory.recipes.recipe import Recipe
 
-DFLASH = {"method": "dflash", "model": "org/drafter", "num_speculative_tokens": 15}
-ON_GB10 = {"attention-backend": "TRITON_ATTN", "speculative-config": DFLASH}
-NVFP4 = {"weights": "nvfp4-modelopt", "experts": True}
-MODELOPT = {"quantization": "modelopt"}
-LONG = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+Keys = dict[str, object]
+DFLASH: Keys = {"method": "dflash", "model": "org/drafter", "num_speculative_tokens": 15}
+ON_GB10: Keys = {"attention-backend": "TRITON_ATTN", "speculative-config": DFLASH}
+NVFP4: Keys = {"weights": "nvfp4-modelopt", "experts": True}
+MODELOPT: Keys = {"quantization": "modelopt"}
+LONG: Keys = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
 
 
-def recipe_of(folder: Path, options: dict[str, object], **keys: object) -> Recipe:
+def recipe_of(folder: Path, options: Keys, **keys: object) -> Recipe:
     more = {"gpu-memory-utilization": "0.85"} if "memory" not in keys else {}
     keys.pop("memory", None)
     file = {
@@ -35,7 +36,7 @@ def recipe_of(folder: Path, options: dict[str, object], **keys: object) -> Recip
     return recipes.read(path)
 
 
-GOOD: list[tuple[dict[str, object], dict[str, object]]] = [
+GOOD: list[tuple[Keys, Keys]] = [
     ({}, {}),
     ({**MODELOPT, "moe-backend": "marlin"}, NVFP4),
     ({}, {"weights": "nvfp4-compressed-tensors"}),
@@ -53,7 +54,7 @@ GOOD: list[tuple[dict[str, object], dict[str, object]]] = [
         {"rule": "nvfp4-experts", "reason": "measured"}
     ]}),
 ]  # fmt: skip
-BAD: list[tuple[str, str, dict[str, object], dict[str, object]]] = [
+BAD: list[tuple[str, str, Keys, Keys]] = [
     ("quantization", "not set", {}, {"weights": "nvfp4-modelopt"}),
     ("quantization", "is fp8", {"quantization": "fp8"}, {"weights": "nvfp4-modelopt"}),
     ("quantization", "by itself", MODELOPT, {"weights": "nvfp4-compressed-tensors"}),
@@ -83,16 +84,14 @@ BAD: list[tuple[str, str, dict[str, object], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("options", "keys"), GOOD)
-def test_what_keeps_the_rules_is_no_problem(
-    tmp_path: Path, options: dict[str, object], keys: dict[str, object]
-) -> None:
+def test_what_keeps_the_rules_is_no_problem(tmp_path: Path, options: Keys, keys: Keys) -> None:
     recipe = recipe_of(tmp_path, options, **keys)
     assert list(rules.broken(recipe.on("0.33.0", recipe.nodes[0]), hardware="gb10")) == []
 
 
 @pytest.mark.parametrize(("rule", "what", "options", "keys"), BAD)
 def test_what_breaks_a_rule_is_found(
-    tmp_path: Path, rule: str, what: str, options: dict[str, object], keys: dict[str, object]
+    tmp_path: Path, rule: str, what: str, options: Keys, keys: Keys
 ) -> None:
     recipe = recipe_of(tmp_path, options, **keys)
     setup = recipe.on("0.33.0", recipe.nodes[0])
