@@ -22,7 +22,14 @@ from support.small_torch import Tensor, tensor
 
 from imagefactory.verifying.gpu import judging
 from imagefactory.verifying.gpu.judging import FAIL, PASS
-from imagefactory.verifying.gpu.probes import e2m1, flashinfer_kernel, gemm, identity, memory
+from imagefactory.verifying.gpu.probes import (
+    e2m1,
+    flashinfer_kernel,
+    gemm,
+    identity,
+    memory,
+    triton_kernel,
+)
 
 PROBES = ROOT / "imagefactory" / "verifying" / "gpu" / "probes"
 #: What the same probes reported on an NVIDIA H200.
@@ -30,6 +37,14 @@ H200 = {
     n: one["facts"] for n, one in load_all()["nvidia-h200-2026-11-22"]["probes"]["probes"].items()
 }
 HOPPER, SPARK = (9, 0), (12, 1)
+
+
+def test_every_fault_that_was_planted_on_a_real_gpu_can_be_planted() -> None:
+    modules = (e2m1, flashinfer_kernel, gemm, identity, memory, triton_kernel)
+    faults = {name: plants for one in modules for name, plants in one.FAULTS.items()}
+    planted = {f"{name}:{plant}" for name, plants in faults.items() for plant in plants}
+    assert planted == {*load_all()["nvidia-h200-2026-11-22"]["probes"]["planted"]}
+    assert faults.keys() == {name for one in modules for name in one.PROBES} == H200.keys()
 
 
 def judged(name: str, facts: Any, capability: tuple[int, int] = SPARK) -> str:
@@ -274,7 +289,7 @@ def test_memory_has_the_figures_of_the_kernel_of_cuda_and_of_nvidia_smi(
 
     properties = SimpleNamespace(is_integrated=1)
     torch = small_torch.gpu(
-        mem_get_info=lambda: (10, 1024_000), get_device_properties=lambda _: properties
+        mem_get_info=lambda: (10, 1024_000), get_device_properties=[properties].__getitem__
     )
     monkeypatch.setattr(memory, "ELEMENTS", 64)
     monkeypatch.setattr(memory, "Path", lambda name: tmp_path / Path(name).relative_to("/proc"))
