@@ -27,6 +27,7 @@ COMMANDS = (
     "sbom",
     "diff",
     "rebuild",
+    "cluster",
     "prune",
     "doctor",
     "engine",

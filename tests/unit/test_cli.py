@@ -48,6 +48,8 @@ COMMANDS = [
     "inspect",
     "diff",
     "rebuild",
+    "cluster init",
+    "cluster show",
     "prune",
     "engine",
 ]
