@@ -16,6 +16,7 @@ COMMANDS = (
     "build",
     "verify",
     "key",
+    "recipe",
     "push",
     "promote",
     "rollback",
