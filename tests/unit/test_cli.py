@@ -34,6 +34,9 @@ COMMANDS = [
     "render",
     "build",
     "verify",
+    "recipe list",
+    "recipe show",
+    "recipe check",
     "push",
     "promote",
     "rollback",
@@ -51,6 +54,8 @@ COMMANDS = [
     "cluster init",
     "cluster show",
     "cluster check",
+    "bench server",
+    "bench diff",
     "prune",
     "engine",
 ]
