@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from imagefactory.cluster import judging
 from imagefactory.cluster.cluster import LABEL, Member
-from imagefactory.cluster.looking import Answer, EngineOf, connect, everywhere
+from imagefactory.cluster.looking import Answer, EngineOf, everywhere
 from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError
 from imagefactory.launching import docker
 from imagefactory.system import ui
@@ -58,11 +58,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """A node, its engine, and the image there."""
+    """A node, its engine, and what is there: the image, and containers of the cluster."""
 
     member: Member
     engine: Engine
     image: ImageInfo | None
+    ours: tuple[Service, ...]
 
 
 def up(members: Sequence[Member], engine_of: EngineOf, *, timeout: float) -> list[Seen]:
@@ -72,12 +73,10 @@ def up(members: Sequence[Member], engine_of: EngineOf, *, timeout: float) -> lis
     if a node cannot be reached, and CheckFailedError if the nodes do not have one image, a
     container ends (the others are stopped then) or the head does not serve in time.
     """
-    places = _ask(members, lambda member: _place(member, engine_of))
+    places = _ask(members, lambda member: _place(member, engine_of(member.node.host)))
     _check_images(places)
     launches = [_labelled(place) for place in places]
-    present = _ask(members, lambda member: _present(places[member.rank]))
-    wanted = [one.launch.labels[LAUNCH_LABEL] for one in launches]
-    if [_fingerprint(found) for found in present] == wanted:
+    if all(_runs(one, place) for one, place in zip(launches, places, strict=True)):
         ui.say("all containers run as they are declared")
     else:
         _ask(members, lambda member: _remove(places[member.rank], grace=0))
@@ -92,7 +91,7 @@ def up(members: Sequence[Member], engine_of: EngineOf, *, timeout: float) -> lis
 
 def status(members: Sequence[Member], engine_of: EngineOf) -> list[Seen]:
     """What runs on each node, also if some cannot be reached."""
-    answers = everywhere(members, lambda member: _present(_connected(member, engine_of)))
+    answers = everywhere(members, lambda member: _present(member, engine_of(member.node.host)))
     return [
         Seen(member=member, error=found)
         if isinstance(found, FactoryError)
@@ -103,12 +102,9 @@ def status(members: Sequence[Member], engine_of: EngineOf) -> list[Seen]:
 
 def logs(members: Sequence[Member], engine_of: EngineOf, *, last: int) -> list[str | FactoryError]:
     """The last lines of each node's container; empty if there is none."""
-
-    def one(member: Member) -> str:
-        place = _connected(member, engine_of)
-        return place.engine.service_log(member.launch.name, last=last) if _present(place) else ""
-
-    return everywhere(members, one)
+    return everywhere(
+        members, lambda m: engine_of(m.node.host).service_log(m.launch.name, last=last)
+    )
 
 
 def down(members: Sequence[Member], engine_of: EngineOf) -> list[int | FactoryError]:
@@ -116,7 +112,13 @@ def down(members: Sequence[Member], engine_of: EngineOf) -> list[int | FactoryEr
 
     Volumes stay. A node that cannot be reached does not keep the others from being cleared.
     """
-    return everywhere(members, lambda m: _remove(_connected(m, engine_of), grace=GRACE))
+
+    def one(member: Member) -> int:
+        engine = engine_of(member.node.host)
+        place = _Place(member=member, engine=engine, image=None, ours=_ours(member, engine))
+        return _remove(place, grace=GRACE)
+
+    return everywhere(members, one)
 
 
 def raise_errors(answers: Sequence[object]) -> None:
@@ -134,14 +136,18 @@ def _ask(members: Sequence[Member], ask: Callable[[Member], Answer]) -> list[Ans
     return [one for one in answers if not isinstance(one, FactoryError)]
 
 
-def _connected(member: Member, engine_of: EngineOf) -> _Place:
-    engine, _ = connect(member, engine_of)
-    return _Place(member=member, engine=engine, image=None)
+def _place(member: Member, engine: Engine) -> _Place:
+    ref = member.launch.image
+    image = engine.find_images([ref]).get(ref)
+    return _Place(member=member, engine=engine, image=image, ours=_ours(member, engine))
 
 
-def _place(member: Member, engine_of: EngineOf) -> _Place:
-    place, ref = _connected(member, engine_of), member.launch.image
-    return replace(place, image=place.engine.find_images([ref]).get(ref))
+def _ours(member: Member, engine: Engine) -> tuple[Service, ...]:
+    """The cluster's containers on a node, those of former ranks too."""
+    name = member.launch.labels[LABEL]
+    found = engine.services(f"{LABEL}={name}")
+    # an image can set labels of its containers, but not their names
+    return tuple(one for one in found if one.name.startswith(f"{name}-"))
 
 
 def _check_images(places: Sequence[_Place]) -> None:
@@ -170,19 +176,17 @@ def _labelled(place: _Place) -> Member:
     return replace(place.member, launch=replace(launch, labels={**launch.labels, **labels}))
 
 
-def _fingerprint(found: Service | None) -> str:
-    return found.labels.get(LAUNCH_LABEL, "") if found and found.running else ""
+def _runs(launched: Member, place: _Place) -> bool:
+    """Whether the node runs this container, and no other of the cluster."""
+    wanted = launched.launch.labels[LAUNCH_LABEL]
+    return [one.labels.get(LAUNCH_LABEL) for one in place.ours if one.running] == [wanted]
 
 
-def _present(place: _Place) -> Service | None:
-    """The node's container. Raises CheckFailedError for another one of its name."""
-    launch = place.member.launch
-    found = place.engine.service(launch.name)
-    if found and found.labels.get(LABEL) != launch.labels[LABEL]:
-        what = f"{place.member.node.host}: the container {launch.name} is not of this cluster"
-        fix = "rename it, or choose another `name` for the cluster"
-        raise CheckFailedError(Problem(code="cluster-name-taken", what=what, fix=fix))
-    return found
+def _present(member: Member, engine: Engine) -> Service | None:
+    """The node's container, unless another one has its name."""
+    found = engine.service(member.launch.name)
+    ours = found and found.labels.get(LABEL) == member.launch.labels[LABEL]
+    return found if ours else None
 
 
 def _start(place: _Place, member: Member) -> None:
@@ -194,26 +198,21 @@ def _start(place: _Place, member: Member) -> None:
 
 
 def _remove(place: _Place, *, grace: int) -> int:
-    """Remove the cluster's containers from a node, those of former ranks too."""
-    name = place.member.launch.labels[LABEL]
-    found = place.engine.services(f"{LABEL}={name}")
-    # an image can set labels of its containers, but not their names
-    ours = [one for one in found if one.name.startswith(f"{name}-")]
-    for one in ours:
+    for one in place.ours:
         if one.running and grace:
             place.engine.stop_service(one.id, grace)
         place.engine.remove_service(one.id)
-    return len(ours)
+    return len(place.ours)
 
 
 def _stop(places: Sequence[_Place]) -> None:
     """Stop what still runs, as far as possible; containers are kept for their logs."""
 
     def one(member: Member) -> None:
-        place = places[member.rank]
-        found = _present(place)
+        engine = places[member.rank].engine
+        found = _present(member, engine)
         if found and found.state in ("running", "restarting"):
-            place.engine.stop_service(found.id, GRACE)
+            engine.stop_service(found.id, GRACE)
 
     everywhere([place.member for place in places], one)
 
@@ -224,7 +223,7 @@ def _wait(places: Sequence[_Place], timeout: float) -> list[Seen]:
     head, began, reported = places[0], time.monotonic(), time.monotonic()
     missed = 0
     while True:
-        answers = everywhere(members, lambda member: _present(places[member.rank]))
+        answers = everywhere(members, lambda m: _present(m, places[m.rank].engine))
         errors = [one for one in answers if isinstance(one, FactoryError)]
         missed = missed + 1 if errors else 0
         if missed > MISSES:

@@ -31,7 +31,7 @@ case " $* " in
     (/busybox sleep 2; echo ok >/www/health) &
     /busybox httpd -p 8000 -h /www ;;
 esac
-while :; do /busybox sleep 0.1; done
+while :; do /busybox sleep 60 & wait $!; done
 """
 CLUSTER = """\
 name: test

@@ -83,8 +83,13 @@ class Services(Part):
         return [_service(row) for row in json.loads(done.out or "[]")]
 
     def service_log(self, container: str, *, last: int) -> str:
-        """The last lines that a container has written, also after its end."""
-        return self._docker.call("logs", "--tail", str(last), container, join=True).out
+        """The last lines that a container has written, also after its end; empty without one."""
+        done = self._docker.call("logs", "--tail", str(last), container, join=True)
+        if done.ok:
+            return done.out
+        if "no such container" in done.out.lower():
+            return ""
+        raise failure("docker logs", done.out)
 
     def stop_service(self, container: str, grace: float) -> None:
         """Ask a container to end, and kill it after ``grace`` seconds; it is kept."""
