@@ -11,8 +11,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from support.machine import settings
 from support.patches import DIFF, make
 from unidiff.patch import PatchSet
@@ -290,3 +292,32 @@ def test_of_several_faulty_merges_the_fault_of_the_first_is_reported(
     monkeypatch.setattr(rebase, "_fault", lambda *_: said.pop(0))
     found = rebase._merged(patch, (), tree, Bench(settings(tmp_path)), seen)
     assert (found.outcome, found.fault, said) == (rebase.Outcome.CONFLICT, "first", [])
+
+
+@pytest.mark.parametrize(
+    ("versions", "base"),
+    [
+        ({"0.1": ">=0.16,<0.18"}, "0.17.0"),
+        ({"0.1": ">=0.16,<0.18", "0.2": ">=0.18,<0.19"}, "0.18.0"),
+        ({"0.2": ">=0.22"}, "0.22.0"),
+        ({"0.1": ">=0.16,<0.17", "0.2": ">=0.22"}, "0.16.0"),
+        ({"0.1": "==0.20.0"}, None),
+        ({}, None),
+    ],
+)
+def test_a_port_starts_from_the_nearest_release_before_else_after(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, versions: Mapping[str, str], base: str | None
+) -> None:
+    known = ["0.16.0", "0.17.0", "0.18.0", "0.20.0", "0.22.0", "0.23.0"]
+    monkeypatch.setattr(
+        sources, "releases", lambda _, wanted, __: [*wanted.filter(known)] if wanted else known
+    )
+    monkeypatch.setattr(sources, "fetch", lambda project, version, _: (project, version))
+    variants = [
+        SimpleNamespace(name=name, versions=SpecifierSet(text)) for name, text in versions.items()
+    ]
+    patch: Any = SimpleNamespace(project="vllm", variants=variants)
+    found: Any = port._origin(patch, "0.20.0", settings(tmp_path))
+    assert (found[1] if found else None) == (("vllm", base) if base else None)
+    if found:
+        assert found[0].versions.contains(base)
