@@ -28,6 +28,7 @@ COMMANDS = (
     "diff",
     "rebuild",
     "prune",
+    "memory",
     "doctor",
     "engine",
 )

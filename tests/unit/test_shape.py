@@ -34,6 +34,7 @@ ORDER = (
         "auditing",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
+    "memory",
     "launching",
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
