@@ -28,28 +28,13 @@ TOTAL = 119.7
 SYSTEM = Share(
     "system",
     round(8.43 * GIB),
-    "kernel, driver and desktop: 119.7 GiB in total, 111.27 GiB free on the tightest of four nodes",
+    "119.7 GiB less the 111.27 GiB that were free on the tightest of four Sparks",
 )
-SERVER = Share(
-    "server",
-    3 * GIB,
-    "vLLM's processes outside CUDA: 2.9 to 3.0 GB above the budget at 0.2 and 0.3 of 121.6 GiB",
-)
-CONTEXT = Share(
-    "CUDA context",
-    round(1.5 * GIB),
-    "context, libraries and workspaces, the rest of what servers took beside weights and cache",
-)
-GRAPHS = Share(
-    "CUDA graphs",
-    round(0.6 * GIB),
-    "20.6 GiB beside the cache with graphs, 20.0 GiB with --enforce-eager (Nemotron-3-Nano)",
-)
-NCCL = Share("NCCL", GIB, "buffers of connections between nodes: an estimate, not measured")
-PAGE_CACHE = (
-    "what is left is page cache: files of weights fill it while they are loaded, and CUDA may not "
-    "get it back. Before a large model: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
-)
+SERVER = Share("server", 3 * GIB, "vLLM's processes outside CUDA, as reported from a Spark")
+CONTEXT = Share("CUDA context", round(1.5 * GIB), "and libraries, as reported from a Spark")
+GRAPHS = Share("CUDA graphs", round(0.6 * GIB), "more than with --enforce-eager, as reported from a Spark")
+NCCL = Share("NCCL", GIB, "buffers of connections between nodes: an estimate")
+PAGE_CACHE = "page cache, which CUDA may not get back: see docs/memory.md"
 
 
 def activations(width: int, tokens: int, seqs: int, vocabulary: int) -> Share:
@@ -59,4 +44,4 @@ def activations(width: int, tokens: int, seqs: int, vocabulary: int) -> Share:
     gets a logit in single precision for each word, twice, as sampling copies them.
     """
     size = 2 * width * tokens + 2 * 4 * seqs * vocabulary
-    return Share("activations", size, f"{tokens} tokens at once, in half precision: an estimate")
+    return Share("activations", size, f"{tokens} tokens at once: an estimate")

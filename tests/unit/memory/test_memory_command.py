@@ -27,9 +27,7 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -49,7 +47,9 @@ def test_it_shows_a_picture_what_fits_and_the_settings(run: Run) -> None:
     assert done.code == 0
     lines = done.out.splitlines()
     assert lines[0] == "gpt-oss-120b in MXFP4 on a node with 119.70 GiB"
-    assert lines[1].startswith("[ssss") and lines[1].endswith(".]") and len(lines[1]) == 62
+    assert lines[1].startswith("[ssss")
+    assert lines[1].endswith(".]")
+    assert len(lines[1]) == 62
     assert "weights       60.69 GiB  computed from its shapes" in done.out
     assert "--gpu-memory-utilization  0.58" in done.out
     assert "--gpu-memory-utilization-gb 69.5 instead of the fraction" in done.out
@@ -70,7 +70,8 @@ def test_what_does_not_fit_exits_with_1_and_says_what_would(run: Run) -> None:
     done = run(MODELS / "gemma-3-27b-it", "--seqs", 64)
     assert done.code == 1
     assert "memory-too-small" in done.err
-    assert "fix: try --context " in done.err and " or --nodes " in done.err
+    assert "fix: try --context " in done.err
+    assert " or --nodes " in done.err
     assert "settings" not in done.out
     failed = json.loads(run(MODELS / "gemma-3-27b-it", "--seqs", 64, "--json").out)
     assert (failed["fits"], failed["exit_code"]) == (False, 1)
@@ -105,7 +106,7 @@ def test_quantization_in_a_file_of_its_own_is_read(run: Run, tmp_path: Path) -> 
 
 
 #: Files of a model, by name -> what the error says.
-BROKEN = (
+BROKEN: tuple[tuple[dict[str, str], str], ...] = (
     ({}, "No such file or directory"),
     ({"config.json": "{"}, "Expecting property name"),
     ({"config.json": "[]"}, "it is not a JSON object"),
@@ -128,7 +129,8 @@ def test_broken_files_are_wrong_input(
         (folder / name).write_text(content)
     done = run(folder)
     assert done.code == 2
-    assert text in done.err and "Traceback" not in done.err
+    assert text in done.err
+    assert "Traceback" not in done.err
 
 
 def test_what_is_neither_a_path_nor_a_name_is_wrong_input(run: Run) -> None:
