@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-unit test-programs test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift audit-table simulated-year schema bench
-.PHONY: memory-table bench-disk bench-dashboard browser skopeo faults kills test-faults mutants test-mutants
+.PHONY: memory-table bench-disk bench-dashboard browser skopeo sshd faults kills test-faults mutants test-mutants
 .PHONY: test-gpu gpu-page
 
 # otherwise each of the processes of a test run compiles all modules again
@@ -70,6 +70,16 @@ skopeo:
 	  apt-get -qq install -y --no-install-recommends skopeo openssh-client >/dev/null; } \
 	  || { echo "the tests need skopeo and ssh-keygen: install them" >&2; exit 3; }
 
+# tests start other machines, which are reached over ssh. It is unpacked rather than installed: the
+# package would open this machine's own port 22
+sshd: $(BIN)/imagefactory
+	@test -x /usr/sbin/sshd || test -x $(VENV)/sshd/usr/sbin/sshd || { \
+	  echo "unpacking sshd for the tests"; \
+	  rm -rf $(VENV)/sshd.part && mkdir $(VENV)/sshd.part && cd $(VENV)/sshd.part && \
+	  apt-get -qq update && apt-get -qq -o APT::Sandbox::User=root download openssh-server libwrap0 && \
+	  for deb in *.deb; do dpkg -x "$$deb" .; done && rm -f -- *.deb && mv ../sshd.part ../sshd; } \
+	  || { echo "the tests need sshd: install openssh-server" >&2; exit 3; }
+
 test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
 	@$(BIN)/pytest -n $$(nproc) -m 'not programs and not e2e' tests/unit imagefactory
 
@@ -115,7 +125,7 @@ E2E := $(BIN)/pytest -m 'e2e and not large'
 SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py \
   tests/e2e/test_simulated_weeks.py tests/e2e/test_log_rules.py
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
-test-e2e: engine compiler browser skopeo ## a real engine, a real registry, real servers
+test-e2e: engine compiler browser skopeo sshd ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	  $(E2E) $(SOURCES) >"$$logs/sources" 2>&1 & sources=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \
@@ -148,9 +158,10 @@ simulated-year: $(BIN)/imagefactory compiler ## replay a year of releases as nig
 
 SCHEMA = import json; from imagefactory.$(1) import json_schema; \
   print(json.dumps(json_schema(), indent=2))
-schema: $(BIN)/imagefactory ## write docs/matrix.schema.json and docs/receipt.schema.json
+schema: $(BIN)/imagefactory ## write the JSON Schemas in docs
 	@$(BIN)/python -c '$(call SCHEMA,matrix.schema)' >docs/matrix.schema.json
 	@$(BIN)/python -c '$(call SCHEMA,verifying.receipt)' >docs/receipt.schema.json
+	@$(BIN)/python -c '$(call SCHEMA,recipes.schema)' >docs/recipe.schema.json
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from machines import machines, start_machines
 from support import ROOT
 from support.e2e import CPU, Verified, copy_project, factory, planted
 
@@ -22,6 +23,8 @@ from imagefactory.locking import store
 from imagefactory.patching import cuda_home
 from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
+
+__all__ = ["machines", "start_machines"]
 
 
 @pytest.fixture(scope="session")

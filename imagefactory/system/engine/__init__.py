@@ -5,8 +5,16 @@ Nothing outside this package calls ``docker``, or knows how.
 
 from imagefactory.system.engine.builders import Builder
 from imagefactory.system.engine.cache_records import CacheRecord
-from imagefactory.system.engine.containers import Limits, RunningContainer
+from imagefactory.system.engine.containers import ContainerMemory, Limits, RunningContainer
 from imagefactory.system.engine.engine import Engine
 from imagefactory.system.engine.images import ImageInfo
 
-__all__ = ["Builder", "CacheRecord", "Engine", "ImageInfo", "Limits", "RunningContainer"]
+__all__ = [
+    "Builder",
+    "CacheRecord",
+    "ContainerMemory",
+    "Engine",
+    "ImageInfo",
+    "Limits",
+    "RunningContainer",
+]
