@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from imagefactory.commands.options import Json
+from imagefactory import stock
+from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, FactoryError, fail
-from imagefactory.memory import finding, memory, picture
+from imagefactory.memory import finding, memory, picture, serving
 from imagefactory.memory.machine import GIB, TOTAL
 from imagefactory.memory.memory import Plan, Request
+from imagefactory.recipes import recipes
+from imagefactory.recipes.recipe import Setup
 from imagefactory.system import ui
 
 #: Columns of the bar.
@@ -27,7 +33,8 @@ def memory_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A config.json, its folder, or ORGANIZATION/NAME in the Hugging Face cache.",
+            help="A config.json, its folder, ORGANIZATION/NAME in the Hugging Face cache, or a "
+            "recipe.",
         ),
     ],
     context: Annotated[
@@ -37,12 +44,14 @@ def memory_command(
         ),
     ] = None,
     seqs: Annotated[
-        int, typer.Option("--seqs", min=1, max=1 << 16, help="Sequences at the same time.")
-    ] = 4,
+        int | None,
+        typer.Option("--seqs", min=1, max=1 << 16, help="Sequences at the same time; else 4."),
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Number of Sparks.")] = 1,
     cache_dtype: Annotated[
-        str, typer.Option("--kv-cache-dtype", metavar="TYPE", help="As for vLLM, such as fp8.")
-    ] = "auto",
+        str | None,
+        typer.Option("--kv-cache-dtype", metavar="TYPE", help="As for vLLM, such as fp8."),
+    ] = None,
     total: Annotated[
         float,
         typer.Option(
@@ -50,17 +59,17 @@ def memory_command(
         ),
     ] = TOTAL,
     speculative: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--speculative", min=0, max=64, help="Tokens of a draft by the model's own MTP head."
         ),
-    ] = 0,
+    ] = None,
     batched: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--batched-tokens", min=1, max=1 << 20, help="As --max-num-batched-tokens for vLLM."
         ),
-    ] = 8192,
+    ] = None,
     pipeline: Annotated[
         bool | None,
         typer.Option(
@@ -69,39 +78,67 @@ def memory_command(
         ),
     ] = None,
     eager: Annotated[
-        bool, typer.Option("--eager", help="Without CUDA graphs, as --enforce-eager.")
-    ] = False,
+        bool | None,
+        typer.Option("--eager/--graphs", help="Without CUDA graphs, as --enforce-eager, or with."),
+    ] = None,
     vllm: Annotated[
         str, typer.Option("--vllm", metavar="VERSION", help="The release of vLLM.")
     ] = memory.VLLM,
+    file: File = HERE,
     json: Json = False,
 ) -> None:
     """Plan the memory of a model on one or more Sparks, and the settings of vLLM.
 
-    Reads only its config.json, and the size of its weights if their index is beside it. Exits with
-    1 if it does not fit. docs/memory.md compares plans with vLLM's own figures.
+    Reads only its config.json, and the size of its weights if their index is beside it. A recipe
+    sets what no option does. Exits with 1 if it does not fit. docs/memory.md compares plans with
+    vLLM's own figures.
     """
-    found = finding.find(model, os.environ)
-    read = memory.read(found.raw, found.name, found.where, size=found.size)
-    request = Request(
-        context=context,
-        seqs=seqs,
-        nodes=nodes,
-        pipeline=pipeline,
-        cache_dtype=cache_dtype,
-        total=round(total * GIB),
-        speculative=speculative,
-        batched=batched,
-        eager=eager,
-        vllm=vllm,
-    )
-    plan = memory.plan(read, request, found.size)
+    setup = _setup(model, file, vllm, nodes)
+    options: Mapping[str, Any] = setup.options if setup else {}
+    found = finding.find(setup.recipe.model if setup else model, os.environ)
+    size = found.size
+    if size is None and setup and setup.recipe.weights_gib:
+        size = round(setup.recipe.weights_gib * GIB)
+    read = memory.read(found.raw, found.name, found.where, size=size)
+    read = replace(read, notes=(*read.notes, *serving.notes(options)))
+    given: dict[str, Any] = {
+        "context": context,
+        "seqs": seqs,
+        "pipeline": pipeline,
+        "cache_dtype": cache_dtype,
+        "speculative": speculative,
+        "batched": batched,
+        "eager": eager,
+    }
+    request = serving.asked(options, Request(nodes=nodes, total=round(total * GIB), vllm=vllm))
+    request = replace(request, **{name: one for name, one in given.items() if one is not None})
+    plan = memory.plan(read, request, size)
     if json:
         ui.emit_json(plan.as_dict())
     else:
         _show(plan)
+        _of_recipe(plan, options)
     if not plan.fits:
-        raise _too_much(plan, memory.fewest_nodes(plan, found.size))
+        raise _too_much(plan, memory.fewest_nodes(plan, size))
+
+
+def _setup(text: str, file: Path, release: str, nodes: int) -> Setup | None:
+    """The settings of the recipe that ``text`` names; None if it names none."""
+    folders = workspace_of(file).recipes
+    is_file = text.endswith(recipes.SUFFIX)
+    if not is_file and not any((one / f"{text}{recipes.SUFFIX}").is_file() for one in folders):
+        return None
+    return recipes.find(text, folders, stock.ROOT / "recipes").on(release, nodes)
+
+
+def _of_recipe(plan: Plan, options: Mapping[str, Any]) -> None:
+    """What the budget of a recipe is enough for."""
+    budget = serving.budget(options, plan.request.total)
+    if budget:
+        option, size = budget
+        cache = plan.cache_in(size)
+        held = f"{_gib(cache)} of KV cache, {plan.pool.tokens(cache)} tokens"
+        ui.line(f"the recipe has {option}: {held}")
 
 
 def _gib(number: int) -> str:

@@ -54,8 +54,8 @@ def _cached(name: str, environ: Mapping[str, str]) -> Path:
     home = Path(environ.get("HF_HOME") or Path(environ.get("HOME") or "~") / ".cache/huggingface")
     hub = Path(environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
     if not _NAME.fullmatch(name):
-        what = f"{name!r} is no config.json, no folder with one and not the name of a model"
-        fix = "write a path, or ORGANIZATION/NAME for a model in the Hugging Face cache"
+        what = f"{name!r} is no config.json, no folder with one, no recipe and no name of a model"
+        fix = "write a path, a recipe, or ORGANIZATION/NAME of a model in the Hugging Face cache"
         raise fail(InputError, "model-unknown", what, fix=fix)
     folder = hub / f"models--{name.replace('/', '--')}"
     revision = folder / "refs/main"

@@ -32,7 +32,9 @@ SYSTEM = Share(
 )
 SERVER = Share("server", 3 * GIB, "vLLM's processes outside CUDA, as reported from a Spark")
 CONTEXT = Share("CUDA context", round(1.5 * GIB), "and libraries, as reported from a Spark")
-GRAPHS = Share("CUDA graphs", round(0.6 * GIB), "as reported from a Spark; none with --enforce-eager")
+GRAPHS = Share(
+    "CUDA graphs", round(0.6 * GIB), "as reported from a Spark; none with --enforce-eager"
+)
 NCCL = Share("NCCL", GIB, "buffers of connections between nodes: an estimate")
 PAGE_CACHE = "page cache, which CUDA may not get back: see docs/memory.md"
 

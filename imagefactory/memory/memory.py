@@ -7,6 +7,7 @@ memory, which the GPU shares with everything else, to the others.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import ceil, floor
@@ -98,7 +99,11 @@ class Plan:
     def cache(self) -> int:
         """Bytes of the KV cache at the planned utilization, at most below the ceiling."""
         allowed = min(self.utilization * self.request.total, max(self.ceiling, self.budget))
-        return max(int(allowed) - self.weights - sum(one.bytes for one in self.runtime), 0)
+        return self.cache_in(int(allowed))
+
+    def cache_in(self, budget: int) -> int:
+        """Bytes of the KV cache if vLLM gets ``budget``."""
+        return max(budget - self.weights - sum(one.bytes for one in self.runtime), 0)
 
     def settings(self) -> dict[str, str]:
         """Options of ``vllm serve``."""
@@ -109,6 +114,9 @@ class Plan:
         }
         if self.request.cache_dtype != "auto":
             found["--kv-cache-dtype"] = self.request.cache_dtype
+        if self.request.speculative:
+            drafts = {"method": "mtp", "num_speculative_tokens": self.request.speculative}
+            found["--speculative-config"] = json.dumps(drafts)
         for option, number in (("tensor", self.tensor), ("pipeline", self.pipeline)):
             if number > 1:
                 found[f"--{option}-parallel-size"] = str(number)

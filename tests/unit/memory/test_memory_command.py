@@ -96,6 +96,21 @@ def test_a_model_of_the_hugging_face_cache_is_found_by_its_name(run: Run, tmp_pa
     assert "weights       60.77 GiB  read from its index" in done.out
 
 
+def test_a_recipe_sets_what_no_option_does(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "hf/hub/models--nvidia--Qwen3.6-35B-A3B-NVFP4/snapshots/aaaa"
+    shutil.copytree(MODELS / "Qwen3.6-35B-A3B", folder)
+    done = run("qwen3.6-35b-a3b-nvfp4")
+    assert done.code == 0
+    assert "4 x 65536 tokens in fp8" in done.out
+    assert "weights       21.90 GiB" in done.out
+    # the server that the recipe is from reported 76.49 GiB and 4,843,965 tokens
+    last = "the recipe has --gpu-memory-utilization 0.85: 77.15 GiB of KV cache, 4886706 tokens"
+    assert done.out.splitlines()[-1] == last
+    found = json.loads(run("qwen3.6-35b-a3b-nvfp4", "--seqs", 2, "--speculative", 0, "--json").out)
+    assert (found["seqs"], found["context"]) == (2, 65536)
+    assert "--speculative-config" not in found["settings"]
+
+
 def test_quantization_in_a_file_of_its_own_is_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(raw("Qwen3-0.6B")))
     quantization = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
