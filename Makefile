@@ -152,9 +152,10 @@ simulated-year: $(BIN)/imagefactory compiler ## replay a year of releases as nig
 
 SCHEMA = import json; from imagefactory.$(1) import json_schema; \
   print(json.dumps(json_schema(), indent=2))
-schema: $(BIN)/imagefactory ## write docs/matrix.schema.json and docs/receipt.schema.json
+schema: $(BIN)/imagefactory ## write the JSON Schemas in docs
 	@$(BIN)/python -c '$(call SCHEMA,matrix.schema)' >docs/matrix.schema.json
 	@$(BIN)/python -c '$(call SCHEMA,verifying.receipt)' >docs/receipt.schema.json
+	@$(BIN)/python -c '$(call SCHEMA,recipes.schema)' >docs/recipe.schema.json
 
 fmt: $(BIN)/imagefactory ## format the code
 	@$(BIN)/ruff format .

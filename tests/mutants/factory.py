@@ -246,10 +246,10 @@ def _calling(calls: Calls, root: Path, drawn: Iterable[Drawn]) -> list[list[str]
 def _tests_of(one: Drawn, root: Path, calls: Calls) -> list[str]:
     name, stem = str(one.path), one.path.stem
     found = [test for test, files in calls.items() if one.change.function in files.get(name, ())]
-    files = {test.partition("::")[0] for test in found}  # a fixture may call it for all tests
-    found += [test for test in calls if test.partition("::")[0] in files]
     if not found:  # what is outside of functions is run by whatever imports the module
         found = [test for test, files in calls.items() if name in files]
+    files = {test.partition("::")[0] for test in found}  # a fixture may call it for all tests
+    found += [test for test in calls if test.partition("::")[0] in files]
     if not one.change.function:  # nor is a constant's use seen as a call
         users = _users(root, stem)
         found += [test for test in calls if test.partition("::")[0] in users]

@@ -34,7 +34,7 @@ ORDER = (
         "auditing",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
-    *("launching", "cluster"),
+    *("launching", "cluster", "recipes", "benchmarking"),
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )
@@ -149,6 +149,8 @@ PURE = [
     "launching.docker",
     "launching.kubernetes",
     "launching.quadlet",
+    "benchmarking.comparing",
+    "benchmarking.prompts",
     "nightly.record",
     "nightly.report",
     "dashboard.comparing",

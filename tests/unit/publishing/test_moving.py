@@ -285,7 +285,9 @@ def test_the_ledger_skips_lines_that_were_cut_off_and_goes_on_after_them(tmp_pat
     ledger.append(path, entry(3))
     path.write_bytes(path.read_bytes() + b'[1]\n{"record": 5}\n\xff\n')
     assert [*ledger.read(path)] == ["r1", "r3"]
+    ledger.append(path, entry(4))
     assert path.read_bytes().startswith(json.dumps({"record": "r1"}).encode()[:-1])
+    assert b"\n\n" not in path.read_bytes(), "only a line that was cut off needs a new one"
 
 
 def test_the_ledger_takes_entries_of_many_writers_at_once(tmp_path: Path) -> None:
