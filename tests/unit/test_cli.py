@@ -53,6 +53,7 @@ COMMANDS = [
     "rebuild",
     "cluster init",
     "cluster show",
+    "cluster check",
     "bench server",
     "bench diff",
     "prune",
