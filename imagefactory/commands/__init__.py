@@ -29,7 +29,9 @@ COMMANDS = (
     "diff",
     "rebuild",
     "cluster",
+    "bench",
     "prune",
+    "memory",
     "doctor",
     "engine",
 )

@@ -56,6 +56,9 @@ COMMANDS = [
     "rebuild",
     "cluster init",
     "cluster show",
+    "cluster check",
+    "bench server",
+    "bench diff",
     "prune",
     "engine",
 ]

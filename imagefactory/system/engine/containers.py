@@ -291,6 +291,15 @@ class Containers(Part):
                 used.add(container.image)
         return used
 
+    def publishing(self, port: int) -> tuple[str, str] | None:
+        """Name and digest of the image of the container that publishes ``port``, if one does."""
+        with self._docker.whales("listing containers") as client:
+            listed = client.container.list(filters=[("publish", str(port))])
+        for container in listed:
+            with suppress(GoneError), self._docker.whales(f"inspecting {container.id}"):
+                return container.config.image or container.image, container.image
+        return None
+
     def memory_in_use(self) -> list[ContainerMemory]:
         """What running containers hold; rounded by Docker, and without what CUDA allocates."""
         shown = ("--format", "{{.ID}}\t{{.Name}}\t{{.MemUsage}}")
