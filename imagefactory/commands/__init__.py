@@ -16,6 +16,7 @@ COMMANDS = (
     "build",
     "verify",
     "key",
+    "recipe",
     "push",
     "promote",
     "rollback",
@@ -28,7 +29,9 @@ COMMANDS = (
     "diff",
     "rebuild",
     "cluster",
+    "bench",
     "prune",
+    "memory",
     "doctor",
     "engine",
 )
