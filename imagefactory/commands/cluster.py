@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +12,10 @@ import typer
 
 from imagefactory import opening
 from imagefactory.cluster import cluster as clusters
-from imagefactory.cluster import declaration, judging, looking
+from imagefactory.cluster import declaration, judging, looking, running
 from imagefactory.cluster.cluster import Member
 from imagefactory.cluster.looking import Facts
+from imagefactory.cluster.running import Seen
 from imagefactory.commands.options import Json, workspace_of
 from imagefactory.errors import InputError, fail
 from imagefactory.examples import examples
@@ -31,6 +33,8 @@ app = typer.Typer(
 )
 File = Annotated[Path, typer.Option("--file", "-f", help="The file that declares the cluster.")]
 HERE = Path("cluster.yaml")
+#: Seconds for the head to serve: a large model is loaded for ten to fifteen minutes.
+START_SECONDS = 1800
 
 
 class Form(StrEnum):
@@ -134,6 +138,101 @@ def check_command(file: File = HERE, json: Json = False) -> None:
         raise typer.Exit(3)
     if any(finding.health is Health.BAD for one in found for finding in one.findings):
         raise typer.Exit(1)
+
+
+@app.command("up", epilog="Example: imagefactory cluster up --timeout 3600")
+def up_command(
+    file: File = HERE,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time to load the model.")
+    ] = START_SECONDS,
+    json: Json = False,
+) -> None:
+    """Start the containers, and wait until the head serves.
+
+    What already runs as it is declared is left alone. If a container ends meanwhile, its last lines
+    are shown and the others are stopped.
+    """
+    members = read(file)
+    for name in members[0].launch.passed_on:
+        if name not in os.environ:
+            ui.warn(f"{name} is not set here, so containers do not get it")
+    _show(running.up(members, _engine_of, timeout=timeout), json=json)
+    head = members[0].node
+    ui.say(f"{head.host} serves at http://{head.address}:{declaration.load(file).port}/v1")
+
+
+@app.command("status", epilog="Example: imagefactory cluster status")
+def status_command(file: File = HERE, json: Json = False) -> None:
+    """Show what runs on each node.
+
+    Exits with 1 if a container does not run or the head does not serve, with 3 if a node does not
+    answer.
+    """
+    seen = running.status(read(file), _engine_of)
+    _show(seen, json=json)
+    running.raise_errors([one.error for one in seen])
+    if not all(one.good for one in seen):
+        raise typer.Exit(1)
+
+
+@app.command("logs", epilog="Example: imagefactory cluster logs --last 200 --node spark2")
+def logs_command(
+    file: File = HERE,
+    last: Annotated[
+        int, typer.Option("--last", "-n", metavar="N", min=1, help="Lines of each container.")
+    ] = 50,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="HOST", help="Of this node alone.")
+    ] = None,
+) -> None:
+    """Print the last lines of each container, also of those that have ended."""
+    members = [one for one in read(file) if node in (None, one.node.host)]
+    if not members:
+        fix = "imagefactory cluster show lists them"
+        raise fail(InputError, "cluster-node", f"{file} has no node {node}", fix=fix)
+    answers = running.logs(members, _engine_of, last=last)
+    for member, found in zip(members, answers, strict=True):
+        for text in found.splitlines() if isinstance(found, str) else ():
+            ui.line(f"{member.node.host} | {text}")
+    running.raise_errors(answers)
+
+
+@app.command("down", epilog="Example: imagefactory cluster down")
+def down_command(file: File = HERE, json: Json = False) -> None:
+    """Stop and remove the cluster's containers; images, volumes and all else stay.
+
+    Running requests get 30 seconds. Exits with 3 if a node does not answer; its containers stay.
+    """
+    members = read(file)
+    answers = running.down(members, _engine_of)
+    pairs = [(m, n) for m, n in zip(members, answers, strict=True) if isinstance(n, int)]
+    if json:
+        ui.emit_json({"removed": {member.node.host: number for member, number in pairs}})
+    else:
+        for member, number in pairs:
+            ui.line(f"{member.node.host}: {number} removed" if number else f"{member.node.host}: -")
+    running.raise_errors(answers)
+
+
+def _show(seen: Sequence[Seen], *, json: bool) -> None:
+    if json:
+        ui.emit_json({"nodes": [_row(one) for one in seen]})
+        return
+    rows = [[str(value) for value in _row(one).values()] for one in seen]
+    ui.table("", list(_row(seen[0])), rows)
+
+
+def _row(one: Seen) -> dict[str, str | int]:
+    found = one.service
+    return {
+        "host": one.member.node.host,
+        "container": one.member.launch.name,
+        "role": one.member.role,
+        "state": f"exited {found.code}" if found and one.state == "exited" else one.state,
+        "health": found.health if found else "",
+        "since": found.since[:19].replace("T", " ") if found else "",
+    }
 
 
 def _look(member: Member) -> Facts:

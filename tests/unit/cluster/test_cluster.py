@@ -54,7 +54,8 @@ def test_ray_starts_on_the_head_before_its_server_and_on_workers_alone(cluster: 
     assert script.endswith('&& exec /opt/imagefactory/entrypoint serve "$@"')
     assert words[0] == "meta-llama/Llama-3.3-70B-Instruct"
     assert words[-2:] == ["--distributed-executor-backend", "ray"]
-    assert worker.command == ("ray-worker",)
+    assert "until (: </dev/tcp/192.168.100.10/6379) 2>/dev/null" in worker.command[2]
+    assert worker.command[2].endswith("exec /opt/imagefactory/entrypoint ray-worker")
     assert worker.environment["RAY_HEAD_ADDRESS"] == "192.168.100.10:6379"
     assert worker.environment["RAY_NODE_IP"] == "192.168.100.11"
 
