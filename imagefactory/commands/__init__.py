@@ -16,6 +16,7 @@ COMMANDS = (
     "build",
     "verify",
     "key",
+    "recipe",
     "push",
     "promote",
     "rollback",
@@ -30,7 +31,10 @@ COMMANDS = (
     "sbom",
     "diff",
     "rebuild",
+    "cluster",
+    "bench",
     "prune",
+    "memory",
     "doctor",
     "engine",
 )

@@ -35,14 +35,17 @@ def complete(planned: dict[str, Any], layers: dict[str, Any], patched: list[Any]
 def copy_proofs(patches: Path, out: Path) -> None:
     """Copy every proof of the series in ``patches`` to ``<project>/<name>/proof.py`` in ``out``.
 
-    The module that they import goes next to them, to ``proofkit.py``.
+    The package that they import goes next to them, to ``proofkit``.
     """
     steps = json.loads((patches / "series.json").read_text(encoding="utf-8"))
     for row in (row for row in steps if row.get("proof")):
         proof = out / row["name"] / "proof.py"
         proof.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(patches / row["proof"], proof)
-        shutil.copyfile(Path(__file__).with_name("proofkit.py"), out / "proofkit.py")
+        kit = Path(__file__).with_name("proofkit")
+        (out / kit.name).mkdir(exist_ok=True)
+        for module in kit.glob("*.py"):
+            shutil.copyfile(module, out / kit.name / module.name)
 
 
 def main(folder: Path = IN, root: Path = OUT / "root") -> None:

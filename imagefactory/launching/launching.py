@@ -61,6 +61,7 @@ class Launch:
         unlimited_memlock: whether it may pin any amount of memory, as RDMA does.
         memory_bytes: the most memory that it may use; None is no limit.
         restart: whether the engine starts it again when it ends or the host boots.
+        labels: its labels, by which it is found again.
     """
 
     name: str
@@ -77,3 +78,4 @@ class Launch:
     unlimited_memlock: bool = False
     memory_bytes: int | None = None
     restart: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)

@@ -119,9 +119,7 @@ def _cuda(cell: Cell) -> Iterator[Problem]:
 
 def _driver(cell: Cell) -> Iterator[Problem]:
     flavor, toolkit = cell.flavor, cell.axes["cuda"]
-    driver, documented = flavor.driver, drivers().get(toolkit)
-    accepted = next((one.driver for one in cell.driver_overrides), None)
-    required = accepted or documented
+    driver, required = flavor.driver, required_driver(cell)
     if driver is None:
         what = f"flavor {flavor.name} has CUDA cells but declares no driver"
         fix = 'add `driver:` with the version that nvidia-smi shows there, such as "580.95"'
@@ -133,8 +131,8 @@ def _driver(cell: Cell) -> Iterator[Problem]:
             "that it runs on, and a `reason`"
         )
         yield _axis(cell, "cuda", "unknown-toolkit", fix, what)
-    elif driver is not None and not _runs(driver, required):
-        supported = [name for name, oldest in drivers().items() if _runs(driver, oldest)]
+    elif driver is not None and not is_new_enough(driver, required):
+        supported = [name for name, oldest in drivers().items() if is_new_enough(driver, oldest)]
         older = f'write cuda: "{supported[-1]}"' if supported else "choose an older toolkit"
         what = f"CUDA {toolkit} needs driver {required}, but flavor {flavor.name} declares {driver}"
         fix = (
@@ -142,6 +140,12 @@ def _driver(cell: Cell) -> Iterator[Problem]:
             f'to run, add an override: `driver: "{driver}"`, `when` and a `reason`'
         )
         yield _axis(cell, "cuda", "driver-too-old", fix, what)
+
+
+def required_driver(cell: Cell) -> str | None:
+    """The oldest driver that the toolkit of ``cell`` runs on; None if it has none, or unknown."""
+    accepted = next((one.driver for one in cell.driver_overrides), None)
+    return accepted or drivers().get(cell.axes.get("cuda", ""))
 
 
 def _driver_overrides(cells: Sequence[Cell]) -> Iterator[Problem]:
@@ -165,11 +169,11 @@ def _needs_override(cell: Cell) -> bool:
     documented, driver = drivers().get(cell.axes.get("cuda", "")), cell.flavor.driver
     if "cuda" not in cell.axes or driver is None:
         return False
-    return documented is None or not _runs(driver, documented)
+    return documented is None or not is_new_enough(driver, documented)
 
 
 @lru_cache(maxsize=4096)
-def _runs(driver: str, oldest: str) -> bool:
+def is_new_enough(driver: str, oldest: str) -> bool:
     """Whether ``driver`` is at least ``oldest``; an invalid one has been reported elsewhere."""
     if not (is_version(driver) and is_version(oldest)):
         return True

@@ -195,8 +195,8 @@ class Bench:
         return self._key([_sha(Path(tracing.__file__))], [step])
 
     def _key(self, parts: list[bytes], steps: Sequence[Step]) -> str:
-        programs = (overlay.__file__, proofkit.__file__)
-        parts = [*parts, self._tools, *(_sha(Path(file)) for file in programs)]
+        programs = (Path(overlay.__file__), *sorted(Path(proofkit.__file__).parent.glob("*.py")))
+        parts = [*parts, self._tools, *map(_sha, programs)]
         for step in steps:
             proof = step.patch.proof
             parts += [step.patch.name.encode(), _sha(proof.script) if proof else b""]

@@ -22,17 +22,18 @@ _BUILDING = _INBUILD.parent / "building"
 _ASSEMBLER, _STACK = _BUILDING / "debian", _BUILDING / "stack"
 #: What both use to write layers.
 _TREES = (_BUILDING / "tree.py", _BUILDING / "tarball.py", _BUILDING / "blob.py")
+_PROOFKIT = tuple(f"proofkit/{path.name}" for path in sorted((_INBUILD / "proofkit").glob("*.py")))
 #: All programs that go into the build context, by what is built: a cell's image, or a wheel of vLLM
 #: with the official binaries or with compiled ones.
 PROGRAMS = {
-    "image": ("layer.py", "patched.py", "overlay.py", "proofkit.py", "manifest.py"),
+    "image": ("layer.py", "patched.py", "overlay.py", *_PROOFKIT, "manifest.py"),
     "official": (
         *("archives.py", "simple_index.py", "install.py", "sources.py"),
-        *("overlay.py", "proofkit.py", "wheelmaker.py"),
+        *("overlay.py", *_PROOFKIT, "wheelmaker.py"),
     ),
     "compiled": (
         *("archives.py", "simple_index.py", "install.py", "cuda_home.py", "sources.py"),
-        *("overlay.py", "proofkit.py", "compiler.py", "wheelmaker.py"),
+        *("overlay.py", *_PROOFKIT, "compiler.py", "wheelmaker.py"),
     ),
 }
 

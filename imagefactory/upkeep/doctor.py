@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import requests
 
 from imagefactory.errors import SetupError
 from imagefactory.locking.debian import archive
+from imagefactory.matrix import cell_rules
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.planning.image_config import LABEL
 from imagefactory.settings import Settings
-from imagefactory.system import shell, web
-from imagefactory.system.engine import Engine
+from imagefactory.system import web
+from imagefactory.system.engine import ContainerMemory, Engine
 from imagefactory.system.platforms import Platform
+from imagefactory.upkeep import spark
+from imagefactory.upkeep.finding import Finding, Health, of
 from imagefactory.verifying import leftovers
 
 GIB = 1024**3
@@ -24,30 +28,10 @@ GIB = 1024**3
 ROOM_FOR_A_CELL = 35 * GIB
 
 
-class Health(StrEnum):
-    """The severity of a finding; only BAD makes doctor exit with 3."""
-
-    GOOD = "good"
-    NOTE = "note"
-    BAD = "bad"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The result of one check, and the remedy if it is not good."""
-
-    name: str
-    health: Health
-    seen: str
-    remedy: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """The finding as plain JSON values."""
-        return asdict(self)
-
-
-def examine(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
-    """Run all checks; problems are returned, not raised."""
+def examine(
+    settings: Settings, environ: Mapping[str, str], matrix: Matrix | None = None
+) -> list[Finding]:
+    """Run all checks, with the cells of ``matrix`` in mind; problems are returned, not raised."""
     try:
         engine: Engine | None = Engine.connect(environ, settings.state)
     except SetupError:
@@ -60,7 +44,9 @@ def examine(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
         lambda: _indexes(settings),
         lambda: _wheel_folders(settings),
         lambda: _archives(settings),
+        lambda: _old_images(engine, matrix),
         _gpu,
+        lambda: spark.examine(spark.Machine(), drivers(matrix), lambda: _containers(engine)),
     ]
     return [finding for check in checks for finding in check()]
 
@@ -180,17 +166,51 @@ def _archives(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _gpu() -> list[Finding]:
+def _old_images(engine: Engine | None, matrix: Matrix | None) -> list[Finding]:
+    """Images of the matrix's repository that no cell has any more; nothing if there is none."""
+    if engine is None or matrix is None:
+        return []
+    wanted = {tag for cell in matrix.cells for tag in cell.tags}
     try:
-        argv = [
-            "nvidia-smi",
-            "--query-gpu=name,driver_version,compute_cap",
-            "--format=csv,noheader",
-        ]
-        done = shell.run(argv, quiet=True, timeout=30)
-    except SetupError:
-        done = None
-    if done is None or not done.ok:
+        images = engine.find_images([*engine.names(matrix.repository), *wanted])
+    except SetupError as error:
+        return [of("old images", "unknown", error.problems[0].what)]
+    current = {images[tag].digest for tag in wanted & {*images}}
+    old = {
+        image.digest: image.size
+        for image in images.values()
+        if f"{LABEL}.build-key" in image.labels and image.digest not in current
+    }
+    if not old:
+        return []
+    seen = f"{len(old)} of no cell, up to {sum(old.values()) / GIB:.0f} GiB"
+    return [of("old images", seen, "imagefactory prune shows and removes them")]
+
+
+def drivers(matrix: Matrix | None) -> dict[str, str]:
+    """What needs a driver, and the oldest one for it: the cells of ``matrix``, or CUDA itself."""
+    if matrix is None:
+        oldest, driver = next(iter(cell_rules.drivers().items()))
+        return {f"CUDA {oldest}": driver}
+    found: dict[str, str] = {}
+    for cell in matrix.cells:
+        if required := cell_rules.required_driver(cell):
+            found[f"CUDA {cell.axes['cuda']}"] = required
+        if "cuda" in cell.axes and cell.flavor.driver:
+            found[f"flavor {cell.flavor.name}"] = cell.flavor.driver
+    return found
+
+
+def _containers(engine: Engine | None) -> Sequence[ContainerMemory]:
+    with suppress(SetupError):
+        return engine.memory_in_use() if engine else ()
+    return ()
+
+
+def _gpu() -> list[Finding]:
+    fields = "--query-gpu=name,driver_version,compute_cap"
+    written = spark.nvidia_smi(fields, "--format=csv,noheader")
+    if written is None:
         return [
             Finding(
                 name="gpu",
@@ -201,6 +221,6 @@ def _gpu() -> list[Finding]:
         ]
     return [
         Finding(name="gpu", health=Health.GOOD, seen=line.strip())
-        for line in done.out.splitlines()
+        for line in written.splitlines()
         if line.strip()
     ]

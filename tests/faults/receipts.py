@@ -1,4 +1,4 @@
-"""Spoilt receipts: edited, cut, nested, huge, re-signed or replayed; none lets another image move."""
+"""Spoilt receipts: edited, cut, nested, huge, re-signed or replayed; none moves another image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Serves tiny models with the vLLM of some Python, and asks them; no container is needed.
 
-``python servers.py`` prints what it saw as JSON. It runs in the Python that has vLLM, with numpy, safetensors and
-packaging; the folder of imagefactory has to be on PYTHONPATH.
+``python servers.py`` prints what it saw as JSON. It runs in the Python that has vLLM, with numpy,
+safetensors and packaging; the folder of imagefactory has to be on PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Qwen3-Next from its definition: the recurrent form of the gated delta rule, a gate on attention."""
+"""Qwen3-Next by its definition: the gated delta rule in recurrent form, a gate on attention."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def judged(
     name: str, tree: Path, env: Mapping[str, str] | None = None, *, cwd: Path | None = None
 ) -> tuple[int, str]:
     """A proof's exit code and the line that it prints, with ``env`` added to the environment."""
-    folder = str(Path(proofkit.__file__).parent)
+    folder = str(Path(proofkit.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-B", str(ROOT / "patches" / name / "proof.py"), str(tree)],
         env={**os.environ, "PYTHONPATH": folder, **(env or {})},

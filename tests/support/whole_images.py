@@ -144,7 +144,7 @@ def _hash(data: bytes) -> str:
 
 
 class WholeImage:
-    """A good image in two layers, its base and its own files: ``tree`` and ``config`` may be spoilt.
+    """A good image in two layers, its base and its own; ``tree`` and ``config`` may be spoilt.
 
     What is in ``tree`` replaces files of the base.
     """
@@ -288,8 +288,9 @@ class WholeImage:
         ):
             data = (json.dumps(value, indent=1) + "\n").encode()
             self.tree[f"{home}/{name}.json"] = Node(data=data)
-        kit = Path(inbuild.__file__).with_name("proofkit.py").read_bytes()
-        self.tree[f"{home}/proofs/proofkit.py"] = Node(data=kit)
+        for module in Path(inbuild.__file__).with_name("proofkit").glob("*.py"):
+            node = Node(data=module.read_bytes())
+            self.tree[f"{home}/proofs/proofkit/{module.name}"] = node
         proof = self.plan.files["patches/vllm/one/proof.py"]
         self.tree[f"{home}/proofs/vllm/one/proof.py"] = Node(data=proof)
         entrypoint = self.plan.files["image/entrypoint"]

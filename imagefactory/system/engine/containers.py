@@ -35,6 +35,15 @@ class Limits:
     processes: int = 4096
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerMemory:
+    """A running container, and the bytes of memory that the kernel counts for it."""
+
+    id: str
+    name: str
+    bytes: int
+
+
 class RunningContainer:
     """A container that was started in the background; ``id`` is the engine's name for it."""
 
@@ -205,6 +214,13 @@ class Containers(Part):
         what, fix = f"{image} does not start: {last[0]}", f"start it by hand: {by_hand}"
         raise fail(CheckFailedError, "container-start", what, fix=fix)
 
+    def launch(self, words: Sequence[str]) -> str:
+        """Start a container for a user, as ``docker run`` does with ``words``; returns its id.
+
+        Raises SetupError ``engine-failed`` if the engine does not start it.
+        """
+        return self._docker.must("run", *words).strip()
+
     def orphans(self) -> list[str]:
         """Ids of our containers whose owner, a process of imagefactory, has ended."""
         options = ("--all", "--no-trunc", "--filter", f"label={owner.LABEL}")
@@ -275,9 +291,31 @@ class Containers(Part):
                 used.add(container.image)
         return used
 
+    def publishing(self, port: int) -> tuple[str, str] | None:
+        """Name and digest of the image of the container that publishes ``port``, if one does."""
+        with self._docker.whales("listing containers") as client:
+            listed = client.container.list(filters=[("publish", str(port))])
+        for container in listed:
+            with suppress(GoneError), self._docker.whales(f"inspecting {container.id}"):
+                return container.config.image or container.image, container.image
+        return None
+
+    def memory_in_use(self) -> list[ContainerMemory]:
+        """What running containers hold; rounded by Docker, and without what CUDA allocates."""
+        shown = ("--format", "{{.ID}}\t{{.Name}}\t{{.MemUsage}}")
+        listed = self._docker.must("stats", "--no-stream", "--no-trunc", *shown)
+        rows = [line.split("\t") for line in listed.splitlines() if line.count("\t") == 2]
+        return [ContainerMemory(id=one, name=name, bytes=_size(used)) for one, name, used in rows]
+
     def remove_volume(self, name: str) -> None:
         """Remove a named volume and what it holds; one that does not exist is fine."""
         self._docker.must("volume", "rm", "--force", name)
+
+
+def _size(shown: str) -> int:
+    """Bytes of the first size in Docker's ``1.944GiB / 119.6GiB``."""
+    found = re.match(r"([\d.]+)([KMGT]?)i?B", shown)
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else 0
 
 
 def _confined(limits: Limits) -> list[str]:

@@ -97,12 +97,12 @@ def metadata(
 ) -> None:
     """Add the top layer. ``trimmed`` has, for each install layer, the paths that it left out."""
     origin = "imagefactory"
-    program = Path(inbuild.__file__).with_name("proofkit.py").read_bytes()
+    kit = sorted(Path(inbuild.__file__).with_name("proofkit").glob("*.py"))
     files = {"entrypoint": (plan.files["image/entrypoint"], PROGRAM)}
     series = json.loads(plan.files["patches/series.json"])
     for row in (row for row in series if row.get("proof")):
         files[f"proofs/{row['name']}/proof.py"] = (plan.files[f"patches/{row['proof']}"], 0o644)
-        files["proofs/proofkit.py"] = (program, 0o644)
+        files |= {f"proofs/proofkit/{path.name}": (path.read_bytes(), 0o644) for path in kit}
     for name, (data, mode) in files.items():
         want = Want(origin=origin, modes=(mode,), hashes=frozenset({sha256(data)}), size=len(data))
         wants.add(f"{FOLDER}/{name}", want)

@@ -62,15 +62,10 @@ RUNS = {
     "TRITON",
     "MARLIN",
 }
-NO_CODE = {
-    "FLASHINFER_TRTLLM",
-    "FlashInferFp8DeepGEMMDynamicBlockScaledKernel",
-    "VLLM_CUTLASS",
-    "refused",
-}
 DEEP_GEMM = {"DeepGemmFp8BlockScaledMMKernel", "DEEPGEMM", "_run_deepgemm"}
 #: FlashInfer's own choice between kernels, which DeepGEMM is one of.
 DEEP_GEMM_TOO = {"FlashInferFp8DeepGEMMDynamicBlockScaledKernel"}
+NO_CODE = {"FLASHINFER_TRTLLM", "VLLM_CUTLASS", "refused"} | DEEP_GEMM_TOO
 #: DeepGEMM at the commits that vLLM takes: whether the official wheel that was made with it holds
 #: kernels for 12.x.
 COMMITS = {
@@ -102,41 +97,6 @@ SETTINGS: dict[str, object] = {
 }
 PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm", "CPU": "cpu", "XPU": "xpu", "TPU": "tpu", "OOT": "oot"}
 Pair = tuple[int, int]
-
-
-def hide_special(name: str) -> None:
-    """Python's own names are not there, so that a stand-in does not answer Python's questions."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-
-
-class Thing:
-    """Stands for anything: a base class, a decorator, a function, a flag that is not set."""
-
-    def __getattr__(self, name: str) -> object:
-        hide_special(name)
-        return self.__dict__.setdefault(name, Thing())
-
-    def __call__(self, *given: object, **named: object) -> object:
-        decorated = len(given) == 1 and isinstance(given[0], type | types.FunctionType)
-        return given[0] if decorated and not named else Thing()
-
-    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
-        return ()
-
-    def __or__(self, other: object) -> object:
-        return self
-
-    def __getitem__(self, key: object) -> object:
-        return Thing()
-
-    def __iter__(self) -> Iterator[object]:
-        return iter(())
-
-    def __bool__(self) -> bool:
-        return False
-
-    __ror__ = __or__
 
 
 class OwnPlatform:
@@ -188,7 +148,7 @@ class StandIn(types.ModuleType):
     dtype: Callable[[], object]
 
     def __getattr__(self, name: str) -> object:
-        hide_special(name)
+        proofkit.hide_special(name)
         if self.__name__ == "vllm.envs":
             return SETTINGS.get(name, False)
         inside = f"{self.__name__}.{name}"
@@ -198,7 +158,7 @@ class StandIn(types.ModuleType):
             return importlib.import_module(inside)
         pattern = r"u?int\d+|b?float\d+\w*|half|bool"
         is_dtype = self.__name__ == "torch" and re.fullmatch(pattern, name)
-        setattr(self, name, self.dtype() if is_dtype else Thing())
+        setattr(self, name, self.dtype() if is_dtype else proofkit.Anything())
         return self.__dict__[name]
 
 
@@ -212,7 +172,7 @@ class Capability(NamedTuple):
         return self.major * 10 + self.minor
 
 
-class Platform(Thing):
+class Platform(proofkit.Anything):
     """A GPU of one compute capability, as far as choosing asks."""
 
     _enum, device_type = "cuda", "cuda"
@@ -300,7 +260,7 @@ class Values:
         vars(self).update(values)
 
     def __getattr__(self, name: str) -> object:
-        hide_special(name)
+        proofkit.hide_special(name)
         return False
 
 
@@ -434,7 +394,6 @@ def judge(tree: Path) -> proofkit.Verdict:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:  # as `answers` runs it
-        proofkit.end(
-            0, json.dumps(ask(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])), sys.argv[3]))
-        )
+        found = ask(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])), sys.argv[3])
+        proofkit.end(0, json.dumps(found))
     proofkit.main(judge)

@@ -33,12 +33,7 @@ FLAG, FRACTION = "--gpu-memory-utilization-gb", "--gpu-memory-utilization"
 BUDGET = re.compile(r"gpu[-_]memory[-_]utilization|kv[-_]cache[-_]memory[-_]bytes")
 #: What goes wrong in vLLM's code where a flag is there, but not all of what it needs.
 MISTAKES = (AttributeError, NameError, ImportError, TypeError, ValueError, OverflowError)
-LIMITS = {
-    "gt": (operator.gt, "greater than"),
-    "ge": (operator.ge, "at least"),
-    "lt": (operator.lt, "less than"),
-    "le": (operator.le, "at most"),
-}
+LIMITS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
 class FieldInfo:
@@ -55,9 +50,9 @@ class FieldInfo:
         """Raises ValueError in pydantic's words for a value beyond the limits."""
         if value is None:
             return
-        for limit, (holds, words) in LIMITS.items():
+        for limit, words in LIMITS.items():
             bound = self.limits.get(limit)
-            if bound is not None and not holds(float(value), float(bound)):
+            if bound is not None and not getattr(operator, limit)(float(value), float(bound)):
                 raise ValueError(f"{name}: Input should be {words} {bound}, got {value}")
         if self.limits.get("allow_inf_nan") is False and not math.isfinite(value):
             raise ValueError(f"{name}: Input should be a finite number, got {value}")
@@ -204,10 +199,8 @@ class Vllm:
         late = [n for n in owner.body if getattr(n, "name", "") == "__post_init__"]
         for function in (n for n in late if isinstance(n, ast.FunctionDef)):
             function.body = about_budget(function) or [ast.Pass()]
-        add, build, read = (
-            code.function(name, of="EngineArgs")
-            for name in ("add_cli_args", "create_engine_config", "from_cli_args")
-        )
+        names = ("add_cli_args", "create_engine_config", "from_cli_args")
+        add, build, read = (code.function(name, of="EngineArgs") for name in names)
         group = about_budget(add, r"cache_(kwargs|group)\b")
         add.body = [*group, *ast.parse("return parser").body]
         fields = [node for node in owner.body if isinstance(node, ast.AnnAssign)]
@@ -259,9 +252,8 @@ class Vllm:
         space = {**self.llm.space, "EngineArgs": engine_args}
         init = proofkit.bare(self.llm.function("__init__", of="LLM"))
         try:
-            self.llm.run([init], space)["__init__"](proofkit.mocked("self"), "model", **given)
-        except StopIteration:
-            pass
+            with contextlib.suppress(StopIteration):
+                self.llm.run([init], space)["__init__"](proofkit.mocked("self"), "model", **given)
         except Exception as error:
             raise proofkit.Inconclusive(f"LLM does not run with stand-ins: {error!r}") from error
         if "gpu_memory_utilization" not in made:
@@ -330,9 +322,8 @@ def too_much(vllm: Vllm) -> Iterator[str]:
 
 def limits(vllm: Vllm) -> Iterator[str]:
     """What should have been refused before any worker starts."""
-    for text in ["0", "-1", "nan", "inf", "much"]:
-        if not refused(vllm.configure, f"{FLAG}={text}"):
-            yield f"{FLAG}={text} is accepted"
+    given = [f"{FLAG}={text}" for text in ("0", "-1", "nan", "inf", "much")]
+    yield from (f"{each} is accepted" for each in given if not refused(vllm.configure, each))
     message = refused(vllm.configure, FLAG, "108", "--kv-cache-memory-bytes", "1073741824")
     both = (FLAG.strip("-"), "kv-cache-memory-bytes")
     if not all(word in message.replace("_", "-") for word in both):
@@ -371,9 +362,8 @@ def without_flag(vllm: Vllm) -> Iterator[str]:
         yield "without the flag, LLM() requests something else than its fraction"
     if message := refused(vllm.construct, kv_cache_memory_bytes=GIB):
         yield f"without the flag, LLM(kv_cache_memory_bytes=...) is refused: {message}"
-    for bad in ["0", "1.1"]:
-        if not refused(vllm.configure, FRACTION, bad):
-            yield f"{FRACTION} {bad} is accepted"
+    taken = [bad for bad in ("0", "1.1") if not refused(vllm.configure, FRACTION, bad)]
+    yield from (f"{FRACTION} {bad} is accepted" for bad in taken)
     if vllm.configure("--kv-cache-memory-bytes", "1073741824").kv_cache_memory_bytes != GIB:
         yield "--kv-cache-memory-bytes alone is not taken"
 

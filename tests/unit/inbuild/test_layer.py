@@ -52,9 +52,10 @@ def test_a_file_that_is_written_later_has_another_date(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", context.PROGRAMS)
 def test_a_program_imports_nothing_that_is_not_shipped_beside_it(kind: str, tmp_path: Path) -> None:
     for name, data in context.program_files(kind).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    modules = [f"factory.{Path(name).stem}" for name in context.program_files(kind)]
+    names = [Path(name).with_suffix("") for name in context.program_files(kind)]
+    modules = [".".join(p.parts) for p in names]
     assert imported(tmp_path, modules) == ""
 
 

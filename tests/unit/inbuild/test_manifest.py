@@ -24,7 +24,7 @@ def copied(folder: Path, steps: list[dict[str, str]]) -> Path:
 @pytest.mark.programs
 def test_the_proofs_of_an_image_have_the_proofkit_next_to_them(tmp_path: Path) -> None:
     out = copied(tmp_path, [{"name": "vllm/one", "proof": "vllm/one/proof.py"}])
-    assert (out / "proofkit.py").read_bytes() == Path(proofkit.__file__).read_bytes()
+    assert (out / "proofkit/__init__.py").read_bytes() == Path(proofkit.__file__).read_bytes()
     assert overlay.prove(out / "vllm/one/proof.py", tmp_path) == (0, tmp_path.name)
 
 
@@ -92,7 +92,8 @@ def test_every_removed_file_is_listed_beside_the_manifest(root: Path) -> None:
 def test_the_layer_has_nothing_but_its_files_all_of_one_date(root: Path) -> None:
     out = root / "opt/imagefactory"
     found = {str(path.relative_to(out)) for path in root.rglob("*") if path.is_file()}
-    proofs = {"proofs/vllm/one/proof.py", "proofs/vllm/two/proof.py", "proofs/proofkit.py"}
+    kit = {f"proofs/proofkit/{p.name}" for p in Path(proofkit.__file__).parent.glob("*.py")}
+    proofs = {"proofs/vllm/one/proof.py", "proofs/vllm/two/proof.py", *kit}
     assert found == {"manifest.json", "dropped.json", "entrypoint", *proofs}
     assert {path.stat().st_mtime for path in [root, *root.rglob("*")]} == {EPOCH}
     assert (out / "proofs/vllm/two/proof.py").read_text() == "proof of vllm/two"

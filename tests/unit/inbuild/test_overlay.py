@@ -283,10 +283,11 @@ def test_a_proof_imports_the_proofkit_that_is_beside_the_program(
         tmp_path / "proof.py",
         "import more, proofkit\nproofkit.end(1, f'{more.NAME} of {proofkit.__file__}')\n",
     )
-    kit = Path(overlay.__file__).with_name("proofkit.py")
+    kit = Path(overlay.__file__).with_name("proofkit") / "__init__.py"
     assert overlay.prove(script, tree) == (overlay.SYMPTOM, f"zwei of {kit}")
-    for name in ("overlay.py", "proofkit.py"):
-        write(tmp_path / "factory" / name, kit.with_name(name).read_text())
+    write(tmp_path / "factory/overlay.py", Path(overlay.__file__).read_text())
+    for module in kit.parent.glob("*.py"):
+        write(tmp_path / "factory/proofkit" / module.name, module.read_text())
     program = "import sys, pathlib, overlay; print(overlay.prove(*map(pathlib.Path, sys.argv[1:])))"
     done = subprocess.run(
         [sys.executable, "-B", "-c", program, str(script), str(tree)],
@@ -295,7 +296,7 @@ def test_a_proof_imports_the_proofkit_that_is_beside_the_program(
         text=True,
         check=True,
     )
-    assert str(tmp_path / "factory/proofkit.py") in done.stdout
+    assert str(tmp_path / "factory/proofkit/__init__.py") in done.stdout
 
 
 def test_a_prover_that_cannot_judge_leaves_the_patch_unknown_but_finds_its_conflicts(

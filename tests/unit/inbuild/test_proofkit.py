@@ -71,7 +71,7 @@ def run(folder: Path, body: str, *arguments: str) -> tuple[int, str]:
     script.write_text(
         f"import proofkit\n\n\ndef judge(tree):\n    {lines}\n\n\nproofkit.main(judge)\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(Path(proofkit.__file__).parent)}
+    env = {**os.environ, "PYTHONPATH": str(Path(proofkit.__file__).parent.parent)}
     argv = [sys.executable, "-B", str(script), *(arguments or [str(folder)])]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.stderr == ""

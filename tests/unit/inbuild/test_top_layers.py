@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.inbuild import manifest, patched
+from imagefactory.inbuild import manifest, patched, proofkit
 from imagefactory.inbuild.layer import EPOCH, SITE
 
 pytestmark = pytest.mark.programs
@@ -82,7 +82,7 @@ def test_the_top_layer_has_the_entrypoint_the_records_and_the_proofs(tmp_path: P
         "manifest.json",
         "dropped.json",
         "entrypoint",
-        "proofs/proofkit.py",
+        *(f"proofs/proofkit/{path.name}" for path in Path(proofkit.__file__).parent.glob("*.py")),
         "proofs/vllm/one/proof.py",
     }
     assert (folder / "entrypoint").stat().st_mode & 0o777 == 0o755

@@ -11,20 +11,20 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from support.machine import settings
 from support.patches import DIFF, make
 from unidiff.patch import PatchSet
 
-from imagefactory.errors import CheckFailedError, FactoryError, InputError
+from imagefactory.errors import CheckFailedError, InputError
 from imagefactory.inbuild import overlay, proofkit
 from imagefactory.patching import (
     authoring,
     catalog,
     conflicts,
-    diffs,
-    fetched,
     importing,
     incoming,
     measure,
@@ -36,12 +36,11 @@ from imagefactory.patching import (
     status,
     tracing,
 )
-from imagefactory.patching.incoming import Part
 from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.merge import MergedFile
 from imagefactory.patching.patch import State
 from imagefactory.patching.sources import SourceTree
-from imagefactory.system import shell, web
+from imagefactory.system import shell
 
 
 @pytest.mark.parametrize(
@@ -155,63 +154,6 @@ def test_a_damaged_measurement_counts_as_none(
     if text is not None:
         (tmp_path / "0.json").write_text(text)
     assert measure._read(tmp_path / "0.json") == ([] if known else None)
-
-
-@pytest.mark.parametrize(
-    ("content", "status", "code"),
-    [
-        (DIFF.encode(), 200, ""),
-        (b"diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", 200, ""),
-        (b"<html>\n</html>", 200, "import-no-diff"),
-        (b"x @@ \n", 200, "import-no-diff"),
-        (b"\xff\n", 200, "import-no-diff"),
-        (b"", 200, "import-no-diff"),
-        (DIFF.encode(), 404, "import-not-found"),
-        (DIFF.encode(), 410, "import-not-found"),
-        *((DIFF.encode(), status, "import-refused") for status in (401, 403, 429)),
-        (DIFF.encode(), 500, "import-failing"),
-        (DIFF.encode() + b"x" * 100, 200, "import-large"),
-    ],
-)
-def test_what_an_address_gives_is_a_diff_or_an_error(
-    monkeypatch: pytest.MonkeyPatch, content: bytes, status: int, code: str
-) -> None:
-    monkeypatch.setattr(diffs, "LARGEST", 100)
-    answer = web.Response(status=status, content=content, retry_after="")
-    monkeypatch.setattr(web, "within", lambda *_: answer)
-    address = fetched.Address(url="https://h.example/x.diff", name="x", project=None)
-    if not code:
-        found = fetched.fetch(address)
-        assert (found.content, found.source.address) == (content, address.url)
-        return
-    with pytest.raises(FactoryError) as caught:
-        fetched.fetch(address)
-    assert [one.code for one in caught.value.problems] == [code]
-
-
-@pytest.mark.parametrize(
-    ("names", "code"),
-    [
-        (["vllm/a.py"], ""),
-        (["vllm/a.py", "vllm/b.py"], ""),
-        (["vllm/a.py", "flashinfer/b.py"], "import-projects"),
-        (["vllm/a.py", "other/b.py"], "import-project"),
-        ([], "import-projects"),
-    ],
-)
-def test_a_patch_belongs_to_one_known_project(names: list[str], code: str) -> None:
-    parts = tuple(
-        Part(shown="x.diff", old=n, new=n, first=1, lines=(), hunks=(), renamed=False)
-        for n in names
-    )
-    kept = importing._Kept(diffs=(parts,), skipped=(), empty=())
-    given = importing._Given(shown="x.diff", name="x", texts={})
-    if not code:
-        assert importing._project(kept, given) == "vllm"
-        return
-    with pytest.raises(InputError) as caught:
-        importing._project(kept, given)
-    assert [one.code for one in caught.value.problems] == [code]
 
 
 @pytest.mark.parametrize(
@@ -337,51 +279,6 @@ def test_a_proof_gets_the_toolchain_and_runs_only_with_the_tools_that_it_needs(
     assert env == {proofkit.CUDA: str(home), **(own if traced else {})}
 
 
-@pytest.mark.parametrize(
-    ("name", "shipped"),
-    [
-        *((f"{folder}/x.py", False) for folder in ("docs", "tests", "benchmarks", "examples")),
-        *((name, False) for name in ("docker/x", "tools/x", "mkdocs.yaml", "pyproject.toml")),
-        *((name, False) for name in (".github/x", "README.md", "index.rst")),
-        *((name, True) for name in ("vllm/docs/x.py", "vllm/a.md", "csrc/x.cu", "setup.py")),
-    ],
-)
-def test_what_no_image_contains_is_not_shipped(name: str, shipped: bool) -> None:
-    assert incoming.is_shipped(name) is shipped
-
-
-@pytest.mark.parametrize(
-    ("folder", "flashinfer", "found"),
-    [
-        ("csrc", True, "flashinfer/data/csrc/x.cu"),
-        ("csrc", None, "csrc/x.cu"),
-        ("csrc", False, "csrc/x.cu"),
-        ("include", None, "flashinfer/data/include/x.cu"),
-        ("include", False, "include/x.cu"),
-        ("flashinfer", None, "flashinfer/x.cu"),
-    ],
-)
-def test_the_folders_of_flashinfer_are_where_its_wheel_has_them(
-    folder: str, flashinfer: bool | None, found: str
-) -> None:
-    data = DIFF.replace("x.py", f"{folder}/x.cu").encode()
-    (message,) = incoming.messages(data, "x.diff", flashinfer=flashinfer)
-    assert [part.name for part in message.parts] == [found]
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("diff --git a/x.py b/x.py", "x.py"),
-        ("diff --git a/x.py b/y.py", ""),
-        ("diff --git a/a b.py b/a b.py", "a b.py"),
-        ("--- a/x.py b/x.py", ""),
-    ],
-)
-def test_a_header_names_a_file_if_both_its_paths_are_the_same(line: str, name: str) -> None:
-    assert incoming._same_name(line, {}) == name
-
-
 def test_of_several_faulty_merges_the_fault_of_the_first_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,22 +294,101 @@ def test_of_several_faulty_merges_the_fault_of_the_first_is_reported(
     assert (found.outcome, found.fault, said) == (rebase.Outcome.CONFLICT, "first", [])
 
 
-def test_an_import_as_json_has_all_but_its_work_tree() -> None:
-    made = importing.Imported(
-        patch="p",
-        version="1",
-        left=("l",),
-        skipped=("s",),
-        empty=("e",),
-        fetches=("f",),
-        source="o",
+@pytest.mark.parametrize(
+    ("versions", "base"),
+    [
+        ({"0.1": ">=0.16,<0.18"}, "0.17.0"),
+        ({"0.1": ">=0.16,<0.18", "0.2": ">=0.18,<0.19"}, "0.18.0"),
+        ({"0.2": ">=0.22"}, "0.22.0"),
+        ({"0.1": ">=0.16,<0.17", "0.2": ">=0.22"}, "0.16.0"),
+        ({"0.1": "==0.20.0"}, None),
+        ({}, None),
+    ],
+)
+def test_a_port_starts_from_the_nearest_release_before_else_after(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, versions: Mapping[str, str], base: str | None
+) -> None:
+    known = ["0.16.0", "0.17.0", "0.18.0", "0.20.0", "0.22.0", "0.23.0"]
+    monkeypatch.setattr(
+        sources, "releases", lambda _, wanted, __: [*wanted.filter(known)] if wanted else known
     )
-    assert made.as_dict() == {
-        "patch": "p",
-        "version": "1",
-        "source": "o",
-        "left": ["l"],
-        "skipped": ["s"],
-        "empty": ["e"],
-        "fetches": ["f"],
-    }
+    monkeypatch.setattr(sources, "fetch", lambda project, version, _: (project, version))
+    variants = [
+        SimpleNamespace(name=name, versions=SpecifierSet(text)) for name, text in versions.items()
+    ]
+    patch: Any = SimpleNamespace(project="vllm", variants=variants)
+    found: Any = port._origin(patch, "0.20.0", settings(tmp_path))
+    assert (found[1] if found else None) == (("vllm", base) if base else None)
+    if found:
+        assert found[0].versions.contains(base)
+
+
+@pytest.mark.parametrize(
+    ("asked", "release"),
+    [
+        ("latest", "0.22.1"),
+        ("0.22.1", "0.22.1"),
+        ("0.22.1.0", "0.22.1"),
+        ("0.23.0rc1", "0.23.0rc1"),
+        ("0.9", None),
+        ("newest", None),
+    ],
+)
+def test_the_release_that_a_port_goes_to_is_known_and_the_latest_is_no_candidate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str, release: str | None
+) -> None:
+    monkeypatch.setattr(sources, "releases", lambda *_: ["0.22.0", "0.22.1", "0.23.0rc1"])
+    if release:
+        assert port.target("vllm", asked, settings(tmp_path)) == release
+        return
+    with pytest.raises(InputError, match=f"there is no vllm {asked}"):
+        port.target("vllm", asked, settings(tmp_path))
+
+
+def test_only_what_needs_no_hands_is_a_success() -> None:
+    good = {"unchanged", "merged", "obsolete", "already upstream"}
+    assert {str(one) for one in rebase.Outcome if one.succeeded} == good
+
+
+@pytest.mark.parametrize(
+    ("texts", "count"),
+    [
+        ((), None),
+        (("",), 0),
+        (('["a", "read"]\n', '["b", "read"]\n'), 2),
+        (('["a", "read"]\nnull\n',), None),
+    ],
+)
+def test_what_proofs_read_is_known_only_if_one_ran_and_all_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, ...], count: int | None
+) -> None:
+    monkeypatch.setattr(measure, "as_read", lambda *row: row)
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.trace").write_text(text)
+    (tmp_path / "other").write_text("null\n")
+    found = measure._traced(tmp_path)
+    assert (None if found is None else len(found)) == count
+
+
+@pytest.mark.parametrize(
+    ("version", "ref", "diff"),
+    [
+        ("0.34.0", None, "b"),
+        ("0.34.0rc1", None, None),
+        ("0.34.0rc1.dev5", object(), "b"),
+        ("0.33.1rc1", object(), "a"),
+        ("0.35.0rc1", object(), None),
+    ],
+)
+def test_only_for_a_ref_the_release_that_it_leads_to_counts(
+    version: str, ref: object, diff: str | None
+) -> None:
+    ranges = {"a": SpecifierSet("<0.34"), "b": SpecifierSet(">=0.34,<0.35")}
+
+    def variant(wanted: str) -> str | None:
+        return next((name for name, one in ranges.items() if one.contains(wanted)), None)
+
+    patch: Any = SimpleNamespace(project="vllm", exemption=lambda _: None, variant=variant)
+    cell: Any = SimpleNamespace(axes={"vllm": version}, ref=ref)
+    found: Any = catalog._step(patch, cell)
+    assert (found.version, found.variant) == (version, diff)

@@ -142,8 +142,9 @@ def test_results_are_cached_until_proofkit_changes(
     tree = sources.fetch("vllm", "0.22.1", using)
     status.measure([patch], [tree], Bench(using))
     ran = (tmp_path / "ran").read_text()
-    (tmp_path / "proofkit.py").write_text("# another one\n")
-    monkeypatch.setattr(proofkit, "__file__", str(tmp_path / "proofkit.py"))
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit/source.py").write_text("# another one\n")
+    monkeypatch.setattr(proofkit, "__file__", str(tmp_path / "kit/__init__.py"))
     status.measure([patch], [tree], Bench(using))
     assert (tmp_path / "ran").read_text() == 2 * ran
 

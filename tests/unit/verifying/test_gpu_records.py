@@ -1,4 +1,4 @@
-"""Runs on GPUs that were recorded, with the logs of their servers: all is judged as it should be."""
+"""Recorded runs on GPUs, with the logs of their servers: all is judged as it should be."""
 
 from __future__ import annotations
 
