@@ -1,7 +1,7 @@
 """A registry for one receiver, on the loopback address and for the time of one transfer.
 
 It serves the images that are sent and nothing else, under a name that cannot be guessed, and
-counts what it sent. A receiver that lost the connection goes on in the middle of a blob.
+counts what it sent. A receiver may go on in the middle of a blob.
 """
 
 from __future__ import annotations
