@@ -127,12 +127,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._copy(digest, file, last - first + 1)
 
     def _copy(self, digest: str, file: IO[bytes], size: int) -> None:
-        """Send ``size`` bytes of a blob; what the receiver did not take is not counted."""
+        """Send ``size`` bytes of a blob; a receiver that has gone costs one piece at most."""
         try:
             for piece in chunks(file, 1 << 16):
                 part = piece[:size]
-                self.wfile.write(part)
                 self.server.count(digest, len(part))
+                self.wfile.write(part)
                 size -= len(part)
                 if not size:
                     return
