@@ -190,4 +190,4 @@ nodes:
     assert "recipe-dead-option" in run("cluster", "show", cwd=tmp_path).err
     file.write_text(text[: text.index("  - {host: b")])
     alone = run("cluster", "show", cwd=tmp_path)
-    assert (alone.code, "is for 2 nodes" in alone.err) == (2, True)
+    assert (alone.code, "is for 2 nodes, not 1" in alone.err) == (2, True)
