@@ -63,7 +63,8 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
         except zipfile.BadZipFile as error:
             what, fix = f"a locked wheel cannot be unpacked: {error}", "lock another version"
             raise fail(SetupError, "wheel-broken", what, where=plan.cell.name, fix=fix) from None
-    config = _with_history(below.config, [purpose for purpose, _ in above.layers])
+    purposes = [purpose for purpose, _ in above.layers]
+    config = {**_with_history(below.config, purposes), "created": _date(plan.epoch)}
     layers = [*below.layers, *(one for _, one in above.layers)]
     image, sources = layouts / plan.cell.name, layouts / f"{plan.cell.name}-sources"
     platform = {name: config[name] for name in ("os", "architecture")}
@@ -80,6 +81,11 @@ def folders_of(plan: CellPlan) -> set[str]:
 
 
 def _with_history(config: Mapping[str, Any], purposes: Sequence[str]) -> dict[str, Any]:
-    created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = _date(EPOCH)
     added = [{"created": created, "created_by": f"{MADE_BY}{purpose}"} for purpose in purposes]
-    return {**config, "created": created, "history": [*config.get("history", ()), *added]}
+    return {**config, "history": [*config.get("history", ()), *added]}
+
+
+def _date(epoch: int) -> str:
+    """A date as images have it; BuildKit keeps that of an image that it adds layers to."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
