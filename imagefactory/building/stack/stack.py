@@ -24,6 +24,7 @@ from imagefactory.building.stack.making import Keys, Maker
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.image_config import WORKING_FOLDER
 from imagefactory.planning.layers import MADE_BY
 from imagefactory.settings import Settings
 from imagefactory.system.archive import EPOCH
@@ -64,7 +65,12 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
             what, fix = f"a locked wheel cannot be unpacked: {error}", "lock another version"
             raise fail(SetupError, "wheel-broken", what, where=plan.cell.name, fix=fix) from None
     purposes = [purpose for purpose, _ in above.layers]
-    config = {**_with_history(below.config, purposes), "created": _date(plan.epoch)}
+    config = {
+        **_with_history(below.config, purposes),
+        "created": _date(plan.epoch),
+        # the instruction WORKDIR would make BuildKit unpack all layers, to add an empty one
+        "config": {**below.config.get("config", {}), "WorkingDir": WORKING_FOLDER},
+    }
     layers = [*below.layers, *(one for _, one in above.layers)]
     image, sources = layouts / plan.cell.name, layouts / f"{plan.cell.name}-sources"
     platform = {name: config[name] for name in ("os", "architecture")}

@@ -14,7 +14,7 @@ _SECOND = 10**9
 FIXED: Mapping[str, Any] = {
     "Entrypoint": ["/opt/imagefactory/entrypoint"],
     "Cmd": ["serve"],
-    "WorkingDir": "/root",
+    "WorkingDir": image_config.WORKING_FOLDER,
     "ExposedPorts": {"8888/tcp": {}},
     "Healthcheck": {
         "Test": ["CMD", "/opt/imagefactory/entrypoint", "healthcheck"],
