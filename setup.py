@@ -9,7 +9,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 #: Copied to ``imagefactory/data``; see ``imagefactory/stock.py``.
-FOLDERS = "templates", "patches"
+FOLDERS = "templates", "patches", "recipes"
 FILES = ("scripts/engine",)
 
 

@@ -1,11 +1,12 @@
-"""The files that come with imagefactory: templates, patches, and the engine script."""
+"""The files that come with imagefactory: templates, patches, recipes, and the engine script."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _PACKAGED = Path(__file__).parent / "data"
-#: Holds ``templates``, ``patches`` and ``scripts``: the repository, unless installed from a wheel.
+#: Holds ``templates``, ``patches``, ``recipes`` and ``scripts``: the repository, unless installed
+#: from a wheel.
 ROOT = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[1]
 
 

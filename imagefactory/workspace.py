@@ -43,6 +43,11 @@ class Workspace:
         return stock.search_path(self.project, "patches")
 
     @property
+    def recipes(self) -> tuple[Path, ...]:
+        """Folders of recipes: an own one replaces the stock one of the same name."""
+        return stock.search_path(self.project, "recipes")
+
+    @property
     def templates(self) -> tuple[Path, ...]:
         """Folders of Dockerfile templates and the entrypoint, searched in this order."""
         return stock.search_path(self.project, "templates")

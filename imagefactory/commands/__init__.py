@@ -16,6 +16,7 @@ COMMANDS = (
     "build",
     "verify",
     "key",
+    "recipe",
     "push",
     "promote",
     "rollback",
@@ -27,7 +28,10 @@ COMMANDS = (
     "sbom",
     "diff",
     "rebuild",
+    "cluster",
+    "bench",
     "prune",
+    "memory",
     "doctor",
     "engine",
 )

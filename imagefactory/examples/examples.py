@@ -96,6 +96,11 @@ def start(folder: Path, example: Example) -> Started:
     return Started(written=written, kept=kept, unfinished=workflow if lacks else None)
 
 
+def cluster() -> str:
+    """An example of ``cluster.yaml``."""
+    return _text("cluster.yaml")
+
+
 def _direct_url() -> str | None:
     own = metadata.distributions(name="imagefactory")
     return next((one.read_text("direct_url.json") for one in own), None)

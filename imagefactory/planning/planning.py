@@ -15,7 +15,7 @@ from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
 from imagefactory.patching.catalog import Catalog
 from imagefactory.patching.patch import Step
-from imagefactory.planning import cell_plan, vllm_settings, wheel_plan
+from imagefactory.planning import cell_plan, vllm_problems, vllm_settings, wheel_plan
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial, WheelPlan
@@ -239,11 +239,11 @@ def _ignored_settings(plans: Sequence[CellPlan], inputs: Inputs) -> Iterator[Pro
     """
     known: dict[tuple[str, str], vllm_settings.VllmSettings | None] = {}
     for one in plans:
-        if not vllm_settings.settings_of(one.cell):
+        if not vllm_problems.settings_of(one.cell):
             continue
         key = one.cell.flavor.name, one.cell.vllm
         if key not in known:
             known[key] = vllm_settings.of_cell(one.cell, inputs.lock, inputs.settings)
         found = known[key]
         if found is not None:
-            yield from vllm_settings.unknown_settings(one.cell, found, one.series)
+            yield from vllm_problems.of_flavor(one.cell, found, one.series)

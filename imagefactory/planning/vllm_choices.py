@@ -1,7 +1,8 @@
 """The values that options of a vLLM release may have, read from its own sources.
 
-Only where they are a fixed list (``Literal``): numbers, JSON, names of models and what goes
-together with what are for vLLM itself to judge, when it starts.
+Only where they are a list: a ``Literal``, an enumeration, or a table of what is registered.
+Numbers, names of models and what goes together with what are for vLLM itself to judge, when it
+starts; what is inside options of JSON is for `vllm_fields`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,21 @@ from pathlib import Path
 _EXTENDED = re.compile(r"""\[["'](\w+)["']\]\[["']choices["']\]""")
 #: Parts of a union that no value on the command line has.
 _NEUTRAL = ("None", "torch.dtype")
+#: Options whose type allows any text, but whose values vLLM looks up when it starts: the module
+#: below ``vllm/`` and the name of the type, enumeration or table in it.
+_LOOKED_UP = {
+    "--attention-backend": ("v1/attention/backends/registry.py", "AttentionBackendEnum"),
+    "--distributed-executor-backend": ("config/parallel.py", "DistributedExecutorBackend"),
+    "--kv-cache-dtype": ("config/cache.py", "CacheDType"),
+    "--load-format": ("model_executor/model_loader/__init__.py", "LoadFormats"),
+    "--mamba-backend": ("config/mamba.py", "MambaBackendEnum"),
+    "--quantization": (
+        "model_executor/layers/quantization/__init__.py",
+        "QuantizationMethods",
+    ),
+    "--reasoning-parser": ("reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER"),
+    "--tool-call-parser": ("tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER"),
+}
 
 
 def read(root: Path) -> dict[str, tuple[str, ...]]:
@@ -28,19 +44,48 @@ def read(root: Path) -> dict[str, tuple[str, ...]]:
         ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted((root / "vllm/config").glob("*.py"))
     ]
-    named = dict(_literals([own, *configs]))
-    wanted = {name for name, _ in _fields([own], "EngineArgs")} - set(_EXTENDED.findall(text))
+    named = dict(literals([own, *configs]))
+    extended = set(_EXTENDED.findall(text))
+    wanted = {name for name, _ in _fields([own], "EngineArgs")} - extended
     found: dict[str, set[str] | None] = {}
     # the command line is made from the configurations; the engine's arguments repeat their types
     for name, annotation in [*_fields([own], "EngineArgs"), *_fields(configs, "Config")]:
         if name in wanted:
-            values, before = _values(annotation, named), found.get(name, set())
+            values, before = values_of(annotation, named), found.get(name, set())
             found[name] = None if values is None or before is None else before | values
-    return {
+    chosen = {
         f"--{name.replace('_', '-')}": tuple(sorted(values))
         for name, values in found.items()
         if values
     }
+    return {**_looked_up(root, extended), **chosen}
+
+
+def _looked_up(root: Path, extended: set[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for option, (path, name) in _LOOKED_UP.items():
+        module = root / "vllm" / path
+        if module.is_file() and option[2:].replace("-", "_") not in extended:
+            values = _listed(ast.parse(module.read_text(encoding="utf-8")), name)
+            found |= {option: tuple(sorted(values))} if values else {}
+    return found
+
+
+def _listed(tree: ast.Module, name: str) -> set[str]:
+    """The values of the type, the members of the enumeration, or the keys of the table ``name``."""
+    named = dict(literals([tree]))
+    if name in named:
+        return values_of(named[name], named) or set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            members = (part.targets for part in node.body if isinstance(part, ast.Assign))
+            return {t.id.lower() for targets in members for t in targets if isinstance(t, ast.Name)}
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                keys = (key.value for key in node.value.keys if isinstance(key, ast.Constant))
+                return {str(key) for key in keys}
+    return set()
 
 
 def given(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -50,13 +95,15 @@ def given(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
         if not word.startswith("--"):
             continue
         name, equals, value = word.partition("=")
+        option, dot, keys = name.partition(".")
+        name = f"{option.replace('_', '-')}{dot}{keys}"
         if equals:
-            yield name.replace("_", "-"), value
+            yield name, value
         elif number + 1 < len(words) and not words[number + 1].startswith("-"):
-            yield name.replace("_", "-"), words[number + 1]
+            yield name, words[number + 1]
 
 
-def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, ast.expr]]:
+def literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, ast.expr]]:
     """The names of types that modules define, such as ``ModelDType = Literal[...]``."""
     for tree in trees:
         for node in tree.body:
@@ -78,19 +125,34 @@ def _fields(trees: Iterable[ast.Module], suffix: str) -> Iterator[tuple[str, ast
                         yield part.target.id, part.annotation
 
 
-def _values(annotation: ast.expr, named: Mapping[str, ast.expr]) -> set[str] | None:
+def values_of(annotation: ast.expr, named: Mapping[str, ast.expr]) -> set[str] | None:
     """The strings that the type allows; None if it allows others, or cannot be read."""
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
-        left, right = _values(annotation.left, named), _values(annotation.right, named)
+        left, right = values_of(annotation.left, named), values_of(annotation.right, named)
         return None if left is None or right is None else left | right
     if ast.unparse(annotation) in _NEUTRAL:
         return set()
     if isinstance(annotation, ast.Name) and annotation.id in named:
-        return _values(named[annotation.id], {})
+        return values_of(named[annotation.id], _without(annotation.id, named))
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
         inner = annotation.slice
         items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-        texts = {item.value for item in items if isinstance(item, ast.Constant)}
-        if len(texts) == len(items):
-            return {str(text) for text in texts if text is not None}
+        found: set[str] = set()
+        for item in items:
+            own = _member(item, named)
+            if own is None:
+                return None
+            found |= own
+        return found
     return None
+
+
+def _member(item: ast.expr, named: Mapping[str, ast.expr]) -> set[str] | None:
+    """The values of one member of a ``Literal``, which may be the name of another."""
+    if isinstance(item, ast.Constant):
+        return set() if item.value is None else {str(item.value)}
+    return values_of(item, named) if isinstance(item, ast.Name) else None
+
+
+def _without(name: str, named: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
+    return {other: value for other, value in named.items() if other != name}

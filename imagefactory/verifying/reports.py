@@ -55,7 +55,7 @@ def merged(probed: Probed, more: Probed, theme: str) -> Probed:
 
 def with_proofs(probed: Probed, more: Probed) -> Probed:
     """``probed`` with the proofs that ``more`` reports; its own were not asked for."""
-    report = probed.report or {"facts": {}}
+    report = probed.report or {}
     known, found = (
         dict((one.get("facts") or {}).get("patches") or {}) for one in (report, more.report or {})
     )

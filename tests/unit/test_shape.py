@@ -34,7 +34,7 @@ ORDER = (
         "auditing",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
-    "launching",
+    *("memory", "launching", "cluster", "recipes", "benchmarking"),
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )
@@ -120,6 +120,7 @@ OUTSIDE = (
 #: Libraries that take 100 ms or more to load.
 HEAVY = "requests", "numpy", "python_on_whales", "pypi_simple"
 PURE = [
+    "cluster.cluster",
     "matrix.matrix",
     "matrix.moving_tags",
     "locking.lock",
@@ -139,6 +140,8 @@ PURE = [
     "planning.image_config",
     "planning.wheel_plan",
     "auditing.gpu_code",
+    "memory.memory",
+    "memory.picture",
     "verifying.receipt",
     "verifying.models.models",
     "publishing.tags",
@@ -148,6 +151,8 @@ PURE = [
     "launching.docker",
     "launching.kubernetes",
     "launching.quadlet",
+    "benchmarking.comparing",
+    "benchmarking.prompts",
     "nightly.record",
     "nightly.report",
     "dashboard.comparing",

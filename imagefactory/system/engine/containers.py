@@ -214,6 +214,13 @@ class Containers(Part):
         what, fix = f"{image} does not start: {last[0]}", f"start it by hand: {by_hand}"
         raise fail(CheckFailedError, "container-start", what, fix=fix)
 
+    def launch(self, words: Sequence[str]) -> str:
+        """Start a container for a user, as ``docker run`` does with ``words``; returns its id.
+
+        Raises SetupError ``engine-failed`` if the engine does not start it.
+        """
+        return self._docker.must("run", *words).strip()
+
     def orphans(self) -> list[str]:
         """Ids of our containers whose owner, a process of imagefactory, has ended."""
         options = ("--all", "--no-trunc", "--filter", f"label={owner.LABEL}")
@@ -283,6 +290,15 @@ class Containers(Part):
             with suppress(GoneError), self._docker.whales(f"inspecting {container.id}"):
                 used.add(container.image)
         return used
+
+    def publishing(self, port: int) -> tuple[str, str] | None:
+        """Name and digest of the image of the container that publishes ``port``, if one does."""
+        with self._docker.whales("listing containers") as client:
+            listed = client.container.list(filters=[("publish", str(port))])
+        for container in listed:
+            with suppress(GoneError), self._docker.whales(f"inspecting {container.id}"):
+                return container.config.image or container.image, container.image
+        return None
 
     def memory_in_use(self) -> list[ContainerMemory]:
         """What running containers hold; rounded by Docker, and without what CUDA allocates."""

@@ -23,16 +23,27 @@ if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
 
+#: Docker's client starts ssh, which would ask for a password on the terminal and wait.
+_NO_PASSWORDS = {"SSH_ASKPASS": "/bin/false", "SSH_ASKPASS_REQUIRE": "force"}
+
+
 class Docker:
     """The clients of one engine.
 
     ``binary`` is the program, ``host`` the engine's address and ``config`` the folder of the
-    client's configuration; Docker's own defaults apply to what is None.
+    client's configuration; Docker's own defaults apply to what is None. ``timeout`` is for calls
+    that have no limit of their own.
     """
 
     def __init__(
-        self, *, binary: str = "docker", host: str | None = None, config: str | None = None
+        self,
+        *,
+        binary: str = "docker",
+        host: str | None = None,
+        config: str | None = None,
+        timeout: float | None = None,
     ) -> None:
+        self._timeout = timeout
         self._argv = (
             binary,
             *(("--config", config) if config else ()),
@@ -42,6 +53,7 @@ class Docker:
         #: For programs that call docker by themselves: Buildx, and the project's scripts.
         self.environment: dict[str, str] = {
             **({"DOCKER_HOST": host} if host else {}),
+            **(_NO_PASSWORDS if (host or "").startswith("ssh://") else {}),
             **({"DOCKER_CONFIG": config} if config else {}),
         }
 
@@ -66,7 +78,7 @@ class Docker:
             [*self._argv, *words],
             env=self.environment,
             stdin=stdin,
-            timeout=timeout,
+            timeout=timeout or self._timeout,
             quiet=quiet,
             join=join,
             most=most,

@@ -17,7 +17,7 @@ from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog, sources
 from imagefactory.patching.sources import SourceTree
-from imagefactory.planning import planning, vllm_choices, vllm_settings
+from imagefactory.planning import planning, vllm_choices, vllm_problems, vllm_settings
 
 FILES = {
     "vllm/envs.py": (
@@ -99,7 +99,7 @@ def test_an_unknown_variable_and_an_unknown_option_are_reported_with_their_lines
         "{VLLM_KNOWN: '1', VLLM_KNOWM: '1', HF_HOME: /x}",
         '["--moe-backend", "--gone", "value"]',
     )
-    reported = list(vllm_settings.unknown_settings(cell, found, ()))
+    reported = list(vllm_problems.of_flavor(cell, found, ()))
     lines = (tmp_path / "matrix.yaml").read_text().splitlines()
     env, args = (
         next(n for n, line in enumerate(lines, 1) if line.startswith(f"    {key}"))
@@ -125,12 +125,12 @@ def test_an_option_that_a_patch_of_the_series_adds_is_known(
     )
     cell = cell_with(tmp_path, args='["--gone=1"]')
     steps = catalog.series(catalog.load(tmp_path / "patches"), cell)
-    assert list(vllm_settings.unknown_settings(cell, found, steps)) == []
-    assert len(list(vllm_settings.unknown_settings(cell, found, ()))) == 1
+    assert list(vllm_problems.of_flavor(cell, found, steps)) == []
+    assert len(list(vllm_problems.of_flavor(cell, found, ()))) == 1
 
 
 def test_a_flavor_without_vllm_settings_has_none_to_check(tmp_path: Path) -> None:
-    assert vllm_settings.settings_of(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []
+    assert vllm_problems.settings_of(cell_with(tmp_path, "{TORCH_CUDA_ARCH_LIST: 12.1a}")) == []
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_flavor_without_vllm_settings_has_none_to_check(tmp_path: Path) -> Non
     [
         '["--dtype", "half"]',
         '["--dtype=BFloat16"]',
-        '["--kv-cache-dtype", "anything"]',
+        '["--kv-cache-dtype", "auto"]',
         '["--load-format", "anything"]',
         '["--policy", "fcfs"]',
         '["--policy", "priority"]',
@@ -150,7 +150,7 @@ def test_a_value_that_the_release_may_take_is_no_problem(
     tmp_path: Path, found: vllm_settings.VllmSettings, arguments: str
 ) -> None:
     cell = cell_with(tmp_path, args=arguments)
-    assert list(vllm_settings.unknown_settings(cell, found, ())) == []
+    assert list(vllm_problems.of_flavor(cell, found, ())) == []
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_value_that_the_release_does_not_take_is_refused(
     tmp_path: Path, found: vllm_settings.VllmSettings, arguments: str, fix: str
 ) -> None:
     cell = cell_with(tmp_path, args=arguments)
-    (problem,) = vllm_settings.unknown_settings(cell, found, ())
+    (problem,) = vllm_problems.of_flavor(cell, found, ())
     assert problem.code == "setting-value"
     assert "would not start" in problem.what
     assert problem.fix == fix
@@ -309,9 +309,9 @@ def test_a_releases_settings_are_read_once_and_every_unknown_one_stops_the_plan(
     def unknown(cell: Cell, *_: object) -> list[Problem]:
         return [Problem(code="x", what=cell.name, fix="y")]
 
-    monkeypatch.setattr(vllm_settings, "settings_of", lambda _: ["X"])
+    monkeypatch.setattr(vllm_problems, "settings_of", lambda _: ["X"])
     monkeypatch.setattr(vllm_settings, "of_cell", of_cell)
-    monkeypatch.setattr(vllm_settings, "unknown_settings", unknown)
+    monkeypatch.setattr(vllm_problems, "of_flavor", unknown)
     with pytest.raises(InputError) as caught:
         planning.plan([*cells, *cells], planning.bases(cells, (), inputs.lock), inputs)
     assert len(asked) == len({*asked}) > 1

@@ -161,6 +161,10 @@ def test_a_tag_that_the_matrix_does_not_declare_for_an_image_is_refused(
     own = repository(registry, tmp_path, moving("nightly", flavor="cpu"), moving("latest-{flavor}"))
     for tag in ("nightly", "latest-cpu", "anything"):
         assert code_of(InputError, moves.promote, own, digest, tag, NOW) == "tag-undeclared"
+    with pytest.raises(InputError, match="the matrix declares latest-gb10 for it"):
+        moves.promote(own, digest, "anything", NOW)
+    with pytest.raises(InputError, match="the matrix declares none for it"):
+        moves.promote(replace(own, moving=own.moving[:1]), digest, "nightly", NOW)
     assert code_of(InputError, moves.promote, own, digest, str(tags.of_labels(NEW)), NOW) == (
         "tag-reserved"
     )
@@ -285,7 +289,9 @@ def test_the_ledger_skips_lines_that_were_cut_off_and_goes_on_after_them(tmp_pat
     ledger.append(path, entry(3))
     path.write_bytes(path.read_bytes() + b'[1]\n{"record": 5}\n\xff\n')
     assert [*ledger.read(path)] == ["r1", "r3"]
+    ledger.append(path, entry(4))
     assert path.read_bytes().startswith(json.dumps({"record": "r1"}).encode()[:-1])
+    assert b"\n\n" not in path.read_bytes(), "only a line that was cut off needs a new one"
 
 
 def test_the_ledger_takes_entries_of_many_writers_at_once(tmp_path: Path) -> None:

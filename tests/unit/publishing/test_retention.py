@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -25,11 +26,13 @@ from support.promoting import (
 )
 from support.registry import FakeRegistry, fake_registry
 
-from imagefactory.errors import InputError
+from imagefactory.errors import InputError, Problem
 from imagefactory.publishing import moving, retention, tags
 from imagefactory.publishing.moving import Repository
-from imagefactory.publishing.retention import Keep, parse_keep
+from imagefactory.publishing.retention import Item, Keep, parse_keep
+from imagefactory.system import registry_writes
 from imagefactory.system.manifests import Descriptor, Manifest
+from imagefactory.system.registry import Registries
 from imagefactory.system.registry_failures import RegistryError
 from imagefactory.system.registry_writes import Attachment
 
@@ -120,6 +123,116 @@ def test_parts_of_an_index_go_with_it_unless_something_else_names_them() -> None
     found |= {name(1, "1"): manifest("index", "arm", "amd"), "mine": manifest("amd")}
     (item,) = retention.plan(found, set(), TWO, TODAY).items
     assert (item.parts, item.size) == (("sha256:arm",), None)
+
+
+def test_an_index_has_no_size_and_counts_the_configuration_of_an_image_once() -> None:
+    config = Descriptor(digest="config", media_type="", size=3)
+    found = {
+        name(1, "1"): replace(manifest("a", layers=("x",)), config=config),
+        name(2, "2"): replace(manifest("b", layers=("x", "y")), config=config),
+        name(9, "9"): manifest("d"),
+        name(8, "8"): manifest("c"),
+    }
+    items = retention.plan(found, set(), TWO, TODAY).items
+    assert [(item.size, item.attached) for item in items] == [(13, ""), (10, "")]
+
+
+def test_each_image_that_stays_says_why_with_all_of_its_names() -> None:
+    old, recent, listed = name(1, "1"), name(9, "9"), name(2, "2")
+    found = {
+        old: manifest("a"),
+        "zz": manifest("a"),
+        "mine": manifest("b"),
+        "also": manifest("b"),
+        recent: manifest("c"),
+        name(8, "8"): manifest("c2"),
+        listed: manifest("part"),
+        "index": manifest("index", "part"),
+        "sha256-" + "0" * 64: manifest("list"),
+        "sha256-" + "1" * 64: manifest("other", "lone", "a"),
+    }
+    gone = {"sha256:" + "1" * 64}
+    plan = retention.plan(found, gone, TWO, TODAY)
+    kept = {item.digest[7:]: (item.tags, item.why) for item in plan.kept}
+    assert kept == {
+        "a": ((old, "zz"), "the tag zz names it"),
+        "b": (("also", "mine"), "the tag mine names it"),
+        "c": ((recent,), f"{recent} is recent"),
+        "c2": ((name(8, "8"),), f"{name(8, '8')} is recent"),
+        "part": ((listed,), "the index index lists it"),
+        "index": (("index",), "the tag index names it"),
+    }
+    (item,) = plan.items
+    assert (item.digest, item.tags) == ("sha256:other", ("sha256-" + "1" * 64,))
+    assert item.parts == ("sha256:lone",)
+    assert item.as_dict()["why"] == "attached to an image that is gone"
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (Keep(number=1, days=False), "d"),
+        (Keep(number=2, days=False), "bcd"),
+        (Keep(number=3, days=False), "bcd"),
+        (Keep(number=4, days=False), "abcd"),
+        (Keep(number=1, days=True), "d"),
+        (Keep(number=2, days=True), "bcd"),
+        (Keep(number=20, days=True), "bcd"),
+        (Keep(number=21, days=True), "abcd"),
+    ],
+)
+def test_the_oldest_day_that_is_kept_is_kept_whole(keep: Keep, kept: str) -> None:
+    days = (("a", 1), ("b", 20), ("c", 20), ("d", 21))
+    items = [(date(2026, 11, day), one) for one, day in days]
+    assert keep.of(items, TODAY) == {*kept}
+    assert keep.of([], TODAY) == set()
+
+
+def test_what_is_attached_to_an_image_goes_after_it_unless_it_stays_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deleted = list[tuple[str, str]]()
+    own = repository(FakeRegistry(), tmp_path)
+    digests = [f"sha256:{letter * 64}" for letter in "abcdef"]
+    image, part, receipt, kept, listed, _ = digests
+    answers = SimpleNamespace(
+        referrers=lambda _, digest: [
+            Descriptor(digest=one, media_type="", size=1)
+            for one in (receipt, kept)
+            if digest == image
+        ],
+        manifest=lambda name: manifest(listed[7:]) if name == f"{own.name}:list" else None,
+    )
+    monkeypatch.setattr(
+        registry_writes, "delete", lambda _, name, digest: deleted.append((name, digest))
+    )
+    item = Item(digest=image, tags=(), why="", parts=(part, "no digest"), attached="list")
+    retention._remove(replace(own, registries=answers), item, {kept})  # type: ignore[arg-type]
+    assert deleted == [(own.name, one) for one in (image, part, receipt, listed)]
+    deleted.clear()
+    lone = replace(item, attached="", parts=())
+    retention._remove(replace(own, registries=answers), lone, {kept})  # type: ignore[arg-type]
+    assert deleted == [(own.name, one) for one in (image, receipt)]
+
+
+def test_a_problem_with_one_image_is_told_and_the_others_go(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in (1, 2, 3):
+        image(registry, labels(f"{day}" * 8, day=f"2026-11-0{day}"))
+    own, keep = repository(registry, tmp_path), Keep(number=1, days=False)
+    plan, delete = retention.survey(own, keep, NOW), registry_writes.delete
+
+    def first_fails(registries: Registries, name: str, digest: str) -> None:
+        if digest == plan.items[0].digest:
+            problem = Problem(code="registry-down", what="no", fix="wait")
+            raise RegistryError(problem)
+        delete(registries, name, digest)
+
+    monkeypatch.setattr(registry_writes, "delete", first_fails)
+    assert [one.code for one in retention.remove(own, plan, keep, NOW)] == ["registry-down"]
+    left = retention.survey(own, keep, NOW)
+    assert [item.digest for item in left.items] == [plan.items[0].digest]
 
 
 NAMES = st.sampled_from(

@@ -48,6 +48,11 @@ def test_proofs_that_ran_later_replace_those_that_were_not_asked_for() -> None:
         (193, ""),
         (129, "SIGHUP"),
         (139, "SIGSEGV: a library that is damaged or does not fit the others"),
+        (132, "SIGILL: an instruction that this CPU lacks, or code that was overwritten"),
+        (134, "SIGABRT: a failed assertion of a library"),
+        (135, "SIGBUS: a file that is mapped is shorter than its headers say: a truncated library"),
+        (137, "SIGKILL: the memory limit, or somebody ended it"),
+        (159, "SIGSYS: a system call that the container may not make"),
     ],
 )
 def test_an_exit_code_above_128_is_a_signal_with_its_usual_cause(

@@ -113,8 +113,11 @@ def test_a_dangling_link_in_the_compilers_folder_is_named(tmp_path: Path) -> Non
     image = ImageTree(tmp_path)
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "lib64").symlink_to("lib")
+    (tmp_path / "cuda" / "include").symlink_to(".")
+    (tmp_path / "cuda" / "libcudart_static.a").touch()
     found = image.facts("contents", CUDA_HOME=str(tmp_path / "cuda"))
     assert found["dangling"] == [str(tmp_path / "cuda" / "lib64")]
+    assert [name for name in found["unused"] if name.startswith(str(tmp_path))] == []
 
 
 @pytest.mark.programs

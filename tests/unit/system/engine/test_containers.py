@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,17 @@ def test_a_container_that_goes_while_they_are_listed_is_left_out(
     docker.answer("container inspect c0ffee", out=STATE % ("false", "1"))
     docker.answer("container inspect gone", err=GONE, code=1)
     assert engine.used_images() == {"sha256:1"}
+
+
+def test_the_image_of_the_container_that_publishes_a_port_is_known(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    state = {"Id": "c0ffee", "Image": "sha256:1", "Config": {"Image": "vllm:one"}}
+    docker.answer("container list -q --no-trunc --filter publish=8888", out="c0ffee\n")
+    docker.answer("container list", out="")
+    docker.answer("container inspect c0ffee", out=json.dumps([state]))
+    assert engine.publishing(8888) == ("vllm:one", "sha256:1")
+    assert engine.publishing(9999) is None
 
 
 def test_a_file_is_read_from_a_container_that_is_never_started(

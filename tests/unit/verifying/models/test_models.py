@@ -9,6 +9,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,20 @@ FILES = {
     "mtp-nvfp4": "d3d0aff96a70140f",
     "nvfp4": "f11f2d706b63175b",
     "nvfp4-modelopt": "479762d246eddf6d",
+}
+#: What each is asked, and where it runs; as above.
+ASKED = {
+    "dense": "d4f0a4d41b0915e9",
+    "dense-bf16": "52ecb60a41c0eb2c",
+    "dialog": "b239963d3d4b29e5",
+    "fp8": "01ae74e58b030505",
+    "hybrid": "6830dfd5f25cd7c2",
+    "moe": "074f4168dca3a00b",
+    "moe-nvfp4": "b9d548fc6af18bb5",
+    "mtp": "988ae611df85db3f",
+    "mtp-nvfp4": "687b6514ed231bcb",
+    "nvfp4": "f244066239dce404",
+    "nvfp4-modelopt": "36769f3bd878f30b",
 }
 SAID = "the capital of France is Paris"
 
@@ -144,6 +159,14 @@ def test_a_value_that_a_format_does_not_hold_exactly_is_refused(write: object) -
     assert callable(write)
     with pytest.raises(ValueError, match=r"does not hold|E2M1 does not"):
         write()
+
+
+def test_the_questions_devices_and_releases_are_those_that_real_servers_had() -> None:
+    found = {}
+    for name, model in FAMILY.items():
+        text = repr(replace(model, write=Path, proves=""))
+        found[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert found == ASKED
 
 
 def test_a_model_runs_where_its_device_and_release_are() -> None:

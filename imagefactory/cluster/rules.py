@@ -1,0 +1,147 @@
+"""What ``cluster.yaml`` must keep to, beyond its keys and types. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from imagefactory.cluster.schema import FileKeys, NodeKeys
+from imagefactory.errors import Problem
+from imagefactory.launching.launching import CACHE
+from imagefactory.system.yamlfile import Loc, Positions
+
+#: Nothing that begins with ``-``: ssh would take it for an option.
+_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOUNT = re.compile(r"(/[^:]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:]*)(:ro)?")
+#: Options of vLLM that follow from the nodes.
+DERIVED = (
+    *("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"),
+    *("--distributed-executor-backend", "--port"),
+)
+#: Options that say how many parts a model is cut into.
+SIZES = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
+)
+
+
+def problems(file: FileKeys, args: tuple[str, ...], positions: Positions) -> Iterator[Problem]:
+    """All problems of ``file`` beyond its keys and types; ``args`` are its split options."""
+    yield from _Rules(file, args, positions).problems()
+
+
+class _Rules:
+    def __init__(self, file: FileKeys, args: tuple[str, ...], positions: Positions) -> None:
+        self._file = file
+        self._args = args
+        self._positions = positions
+
+    def problems(self) -> Iterator[Problem]:
+        """All problems."""
+        yield from self._top()
+        yield from self._vllm()
+        if not self._file.nodes:
+            yield self._bad(("nodes",), "nodes", "there is no node", "list at least one host")
+        for number, node in enumerate(self._file.nodes):
+            yield from self._node(number, node)
+        yield from self._together()
+
+    def _top(self) -> Iterator[Problem]:
+        file = self._file
+        if (file.image is None) == (file.cell is None):
+            fix = "write `image:` with a reference, or `cell:` with the name of a cell"
+            yield self._bad((), "image", "exactly one of 'image' and 'cell' is needed", fix)
+        texts = [("name", file.name, _NAME, "write lower-case letters, digits and dashes")]
+        if file.image is not None:
+            texts.append(("image", file.image, _IMAGE, "write [HOST/]REPOSITORY:TAG or @DIGEST"))
+        for key, text, pattern, fix in texts:
+            yield from self._match((key,), key, text, pattern, fix)
+        if not 0 < file.port < 1 << 16:
+            yield self._bad(("port",), "port", f"{file.port} is no port", "write 1 to 65535")
+        fix = "write SOURCE:TARGET or SOURCE:TARGET:ro; paths are absolute"
+        yield from self._match(("cache",), "mount", f"{file.cache}:{CACHE}", _MOUNT, fix)
+        for number, text in enumerate(file.mounts):
+            yield from self._match(("mounts", number), "mount", text, _MOUNT, fix)
+        fix = "write the name of an environment variable"
+        for number, name in enumerate(file.pass_on):
+            yield from self._match(("pass_on", number), "variable", name, _VARIABLE, fix)
+        for name in file.environment:
+            yield from self._match(("environment", name), "variable", name, _VARIABLE, fix)
+
+    def _vllm(self) -> Iterator[Problem]:
+        if not self._file.model or self._file.model.startswith("-"):
+            fix = "write ORGANIZATION/NAME or a folder of the container"
+            yield self._bad(("model",), "model", f"{self._file.model!r} is no model", fix)
+        for option in DERIVED:
+            if value_of(self._args, option) is not None:
+                what = f"{option} follows from the nodes, the executor and the port"
+                yield self._bad(("args",), "derived-option", what, "remove it")
+        sizes = [value_of(self._args, *names) for names in SIZES]
+        if any(sizes) and all(size is None or size.isdecimal() for size in sizes):
+            ranks, nodes = 1, len(self._file.nodes)
+            for size in sizes:
+                ranks *= int(size or 1)
+            if nodes and ranks % nodes:
+                what = f"{ranks} ranks (tensor x pipeline x data) on {nodes} nodes"
+                fix = f"make their product a multiple of {nodes}"
+                yield self._bad(("args",), "parallel-size", what, fix)
+
+    def _node(self, number: int, node: NodeKeys) -> Iterator[Problem]:
+        loc: Loc = ("nodes", number)
+        fix = "write [USER@]HOST[:PORT], as ssh would reach it"
+        yield from self._match((*loc, "host"), "host", node.host, _HOST, fix)
+        try:
+            ipaddress.ip_address(node.address)
+        except ValueError:
+            fix = "write the address of the node in the network of the nodes: ip -br address"
+            what = f"{node.address!r} is no IP address"
+            yield self._bad((*loc, "address"), "address", what, fix)
+        for key, names in (("interfaces", node.interfaces), ("rdma", node.rdma)):
+            fix = {"interfaces": "ip -br link lists them", "rdma": "ibdev2netdev lists them"}[key]
+            for index, name in enumerate(names):
+                yield from self._match((*loc, key, index), "device", name, _DEVICE, fix)
+
+    def _together(self) -> Iterator[Problem]:
+        nodes = self._file.nodes
+        for key in ("host", "address"):
+            lines: dict[str, int] = {}
+            for number, node in enumerate(nodes):
+                loc: Loc = ("nodes", number, key)
+                value, line = getattr(node, key), self._positions.line(loc)
+                if value in lines:
+                    what = f"{key} {value} is also that of the node on line {lines[value]}"
+                    yield self._bad(loc, f"same-{key}", what, "each node has its own")
+                lines.setdefault(value, line)
+        heads = [number for number, node in enumerate(nodes) if node.role == "head"]
+        for number in heads[1:]:
+            loc = ("nodes", number, "role")
+            yield self._bad(loc, "heads", "there is a head already", "make it a worker")
+        if nodes and all(node.role == "worker" for node in nodes):
+            yield self._bad(("nodes",), "heads", "all nodes are workers", "make one the head")
+
+    def _match(
+        self, loc: Loc, code: str, text: str, pattern: re.Pattern[str], fix: str
+    ) -> Iterator[Problem]:
+        if not pattern.fullmatch(text):
+            yield self._bad(loc, code, f"{text!r} cannot be used as {code}", fix)
+
+    def _bad(self, loc: Loc, code: str, what: str, fix: str) -> Problem:
+        where = str(self._positions.locate(loc))
+        return Problem(code=f"cluster-{code}", where=where, what=what, fix=fix)
+
+
+def value_of(args: tuple[str, ...], *names: str) -> str | None:
+    """The last value of an option in ``args``, by any of its names; None if it is not there."""
+    found = None
+    for word, following in zip_longest(args, args[1:], fillvalue=""):
+        name, equals, value = word.replace("_", "-").partition("=")
+        if name in names:
+            found = value if equals else following
+    return found

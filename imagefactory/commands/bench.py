@@ -1,0 +1,262 @@
+"""The ``bench`` commands: measure a server, and compare what was measured."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from typer.core import TyperGroup
+
+from imagefactory import opening
+from imagefactory.benchmarking import benchmarking, comparing, streaming
+from imagefactory.benchmarking.benchmarking import Image, Load
+from imagefactory.benchmarking.comparing import Verdict
+from imagefactory.benchmarking.metrics import HIGH, LOW, METRICS, Spread, spread
+from imagefactory.benchmarking.results import Result, Store
+from imagefactory.commands.options import HERE, File, Json, check_images, workspace_of
+from imagefactory.errors import CheckFailedError, InputError, Problem
+from imagefactory.system import ui
+from imagefactory.workspace import Workspace
+
+#: Hosts that are this machine.
+LOCAL = ("localhost", "127.0.0.1", "::1")
+COLOURS = {Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.UNKNOWN: "yellow"}
+
+
+class _ServerOrCommand(TyperGroup):
+    """``bench URL`` is short for ``bench server URL``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["server", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="bench",
+    cls=_ServerOrCommand,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Measure a server, and compare results. `bench URL` is short for `bench server URL`.",
+)
+
+
+@app.command("server", epilog="Example: imagefactory bench server http://127.0.0.1:8888")
+def server_command(
+    url: Annotated[str, typer.Argument(metavar="URL", help="An OpenAI-compatible server.")],
+    model: Annotated[
+        str | None, typer.Option("--model", help="The model; by default the first one served.")
+    ] = None,
+    concurrency: Annotated[
+        str, typer.Option("--concurrency", metavar="N,...", help="Requests at the same time.")
+    ] = "1,2,4,8",
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, max=1000, help="Rounds measured at each level.")
+    ] = 5,
+    prompt_tokens: Annotated[
+        int, typer.Option("--prompt-tokens", min=8, help="Length of prompts.")
+    ] = 1024,
+    output_tokens: Annotated[
+        int, typer.Option("--output-tokens", min=2, help="Length of answers.")
+    ] = 128,
+    needle: Annotated[
+        str, typer.Option("--needle", metavar="DEPTH,...", help="Hide a needle: 0 start, 1 end.")
+    ] = "",
+    context: Annotated[
+        int, typer.Option("--context", min=100, help="Tokens that needles are hidden in.")
+    ] = 8192,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="The server's image; found by its port if it runs here."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds that the server may be silent.")
+    ] = 600,
+    file: File = HERE,
+    json: Json = False,
+) -> None:
+    """Measure prefill, decode and latencies of a server, and whether it finds needles.
+
+    Exits with 1 if a request failed or a needle was not found. OPENAI_API_KEY is sent if it is set.
+    """
+    load = _load(concurrency, repeats, prompt_tokens, output_tokens, needle, context)
+    address = streaming.address(url)
+    workspace = workspace_of(file)
+    found = _image(workspace, address, image)
+    server = streaming.Server(address, key=os.environ.get("OPENAI_API_KEY"), seconds=timeout)
+    asked = streaming.check_model(model, server.models())
+    result = benchmarking.measure(server, asked, load, found, datetime.now(UTC), ui.say)
+    kept = None if result.failed else _store(workspace).save(result)
+    if json:
+        ui.emit_json({**result.data, "file": str(kept) if kept else None})
+    else:
+        _show(result)
+    _warn(result)
+    if kept:
+        ui.say(f"kept as {kept}")
+    problems = _problems(result)
+    if problems:
+        raise CheckFailedError(problems)
+
+
+@app.command("diff", epilog="Example: imagefactory bench diff imagefactory/vllm:old new.json")
+def diff_command(
+    before: Annotated[str, typer.Argument(metavar="A", help="A file, or an image's tag, digest.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same, to compare with A.")],
+    file: File = HERE,
+    json: Json = False,
+) -> None:
+    """Compare two results: `faster` or `slower` if their spreads do not overlap, else `same`."""
+    store = _store(workspace_of(file))
+    first, second = store.find(before), store.find(after)
+    rows = comparing.compare(first, second)
+    if json:
+        ui.emit_json([row.as_dict() for row in rows])
+        return
+    columns = ["at once", "figure", "A", "B", "change", "verdict"]
+    titles = {metric.key: metric.title for metric in METRICS}
+    shown: list[list[ui.Part]] = [
+        [
+            str(row.concurrency),
+            f"{titles[row.metric]} ({row.unit})",
+            _median(row.before),
+            _median(row.after),
+            "" if row.percent is None else f"{row.percent:+.1f} %",
+            ui.styled(row.verdict, COLOURS.get(row.verdict, "")),
+        ]
+        for row in rows
+    ]
+    ui.line(f"A: {first.name}")
+    ui.line(f"B: {second.name}")
+    ui.table("", columns, shown)
+
+
+def _load(
+    concurrency: str, repeats: int, prompt: int, output: int, needle: str, context: int
+) -> Load:
+    """The load that the options describe. Raises InputError for those that are no numbers."""
+    problems: list[Problem] = []
+    levels = _numbers("--concurrency", concurrency, int, (1, streaming.MOST_AT_ONCE), problems)
+    depths = _numbers("--needle", needle, float, (0, 1), problems) if needle else ()
+    if problems:
+        raise InputError(problems)
+    return Load(
+        concurrency=tuple(int(level) for level in levels),
+        repeats=repeats,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        depths=depths,
+        context=context,
+    )
+
+
+def _numbers(
+    option: str,
+    text: str,
+    kind: Callable[[str], float],
+    bounds: tuple[int, int],
+    problems: list[Problem],
+) -> tuple[float, ...]:
+    least, most = bounds
+    try:
+        found = tuple(dict.fromkeys(kind(part) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or not all(least <= number <= most for number in found):
+        what = f"{option} is {text[:40]!r}"
+        fix = f"write numbers from {least} to {most}, separated by commas"
+        problems.append(Problem(code="bench-numbers", what=what, fix=fix))
+    return found
+
+
+def _image(workspace: Workspace, address: str, name: str | None) -> Image | None:
+    """The image of the server: ``name``, or that of the container here that has the port."""
+    if name is not None:
+        check_images(name)
+        return Image(name=name, digest=opening.connect(workspace).inspect_image(name).digest)
+    parts = urlsplit(address)
+    engine = opening.connect_if_any(workspace) if parts.hostname in LOCAL else None
+    found = engine.publishing(parts.port or 80) if engine else None
+    return Image(name=found[0], digest=found[1]) if found else None
+
+
+def _store(workspace: Workspace) -> Store:
+    return Store(workspace.settings.state / "benchmarks")
+
+
+def _show(result: Result) -> None:
+    rows: list[list[ui.Part]] = []
+    for concurrency, level in result.levels.items():
+        for metric in METRICS:
+            one = spread(level, metric)
+            title = f"{metric.title} ({metric.unit})"
+            samples = f"{one.samples} {metric.per}{'s' * (one.samples != 1)}"
+            rows.append([str(concurrency), title, *_both(one), samples])
+    columns = ["at once", "figure", "median", f"p{LOW} to p{HIGH}", "of"]
+    ui.table(f"{result.name}: {result.data['model_id']}", columns, rows)
+    if result.data["needles"]:
+        found = [
+            [f"{one['depth']:g}", str(one["input_len"]), _found(one), one["answer"] or one["error"]]
+            for one in result.data["needles"]
+        ]
+        ui.table("needles", ["depth", "tokens", "found", "answer"], found)
+
+
+def _found(needle: dict[str, Any]) -> ui.Part:
+    return ui.styled("yes", "green") if needle["found"] else ui.styled("no", "red")
+
+
+def _warn(result: Result) -> None:
+    hits = result.data["prefix_cache_hits"]
+    if hits:
+        ui.warn(f"{hits:.0f} tokens came from the prefix cache: prefill looks too fast")
+    bursts = [str(number) for number, level in result.levels.items() if level["in_bursts"]]
+    if bursts:
+        at = ", ".join(bursts)
+        ui.warn(f"at {at} at once, tokens came in bursts: how fast each was made is not known")
+    wanted = result.data["output_tokens"]
+    lengths = {length for level in result.data["levels"] for length in level["output_lens"]}
+    if not result.failed and lengths != {wanted}:
+        ui.warn(f"answers have {min(lengths)} to {max(lengths)} tokens instead of {wanted}")
+    if result.data["digest"] is None:
+        ui.warn("the server's image is not known: name it with --image to compare its results")
+
+
+def _problems(result: Result) -> list[Problem]:
+    levels = result.data["levels"]
+    errors = Counter(error for level in levels for error in level["errors"] if error)
+    total = sum(level["num_prompts"] for level in levels)
+    failed = [
+        Problem(code="bench-failed", what=f"{count} of {total} requests failed: {error}")
+        for error, count in errors.items()
+    ]
+    lost = [
+        Problem(
+            code="bench-needle",
+            what=f"the needle at depth {one['depth']:g} was not found: "
+            + (one["error"] or f"{one['expected']} is not in the answer"),
+        )
+        for one in result.data["needles"]
+        if not one["found"]
+    ]
+    return [*failed, *lost]
+
+
+def _both(one: Spread) -> tuple[str, str]:
+    if not one.samples:
+        return "unknown", ""
+    return _number(one.median), f"{_number(one.low)} to {_number(one.high)}"
+
+
+def _median(one: Spread) -> str:
+    median, between = _both(one)
+    return f"{median} ({between})" if between else median
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,0 +1,136 @@
+"""What runs on each node of a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.program import Run, run
+
+from imagefactory.cluster import cluster as clusters
+from imagefactory.cluster import declaration
+from imagefactory.cluster.declaration import Cluster
+from imagefactory.examples import examples
+from imagefactory.launching.launching import Launch
+from imagefactory.matrix import matrix
+
+__all__ = ["run"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(examples.cluster())
+    return declaration.load(path)
+
+
+def launches(cluster: Cluster) -> list[Launch]:
+    return [member.launch for member in clusters.members(cluster, "vllm:1")]
+
+
+def test_the_nodes_of_vllms_own_executor_have_a_rank_and_the_heads_address(
+    cluster: Cluster,
+) -> None:
+    head, worker = (" ".join(one.command) for one in launches(cluster))
+    together = "--nnodes 2 --node-rank {} --master-addr 192.168.100.10 --master-port 29501"
+    assert head.startswith("serve meta-llama/Llama-3.3-70B-Instruct --port 8000 ")
+    assert head.endswith(together.format(0))
+    assert worker.endswith(f"{together.format(1)} --headless")
+    assert "--tensor-parallel-size 2" in head
+
+
+def test_a_size_that_the_user_chose_stays(cluster: Cluster) -> None:
+    sized = replace(cluster, args=("--pipeline-parallel-size", "2"))
+    assert "--tensor-parallel-size" not in launches(sized)[0].command
+
+
+def test_ray_starts_on_the_head_before_its_server_and_on_workers_alone(cluster: Cluster) -> None:
+    head, worker = launches(replace(cluster, executor="ray"))
+    bash, option, script, name, *words = head.command
+    assert (bash, option, name) == ("bash", "-c", "bash")
+    assert "ray start --head --port=6379 --node-ip-address=192.168.100.10" in script
+    assert script.endswith('&& exec /opt/imagefactory/entrypoint serve "$@"')
+    assert words[0] == "meta-llama/Llama-3.3-70B-Instruct"
+    assert words[-2:] == ["--distributed-executor-backend", "ray"]
+    assert "until (: </dev/tcp/192.168.100.10/6379) 2>/dev/null" in worker.command[2]
+    assert worker.command[2].endswith("exec /opt/imagefactory/entrypoint ray-worker")
+    assert worker.environment["RAY_HEAD_ADDRESS"] == "192.168.100.10:6379"
+    assert worker.environment["RAY_NODE_IP"] == "192.168.100.11"
+
+
+def test_a_single_node_serves_as_it_would_without_a_cluster(cluster: Cluster) -> None:
+    (one,) = launches(replace(cluster, nodes=cluster.nodes[:1]))
+    assert not {"--nnodes", "--headless", "--distributed-executor-backend"} & {*one.command}
+
+
+def test_rdma_is_asked_for_by_name_so_that_nccl_cannot_fall_back_to_tcp(cluster: Cluster) -> None:
+    one = launches(cluster)[0]
+    assert one.environment == {
+        "VLLM_HOST_IP": "192.168.100.10",
+        "GLOO_SOCKET_IFNAME": "enp1s0f1np1",
+        "NCCL_SOCKET_IFNAME": "=enp1s0f1np1,enP2p1s0f1np1",
+        "NCCL_NET": "IB",
+        "NCCL_IB_HCA": "=rocep1s0f1,roceP2p1s0f1",
+    }
+    assert (one.devices, one.unlimited_memlock) == (("/dev/infiniband",), True)
+    assert one.host_network
+
+
+def test_nodes_without_rdma_use_tcp_and_get_no_devices(cluster: Cluster) -> None:
+    nodes = tuple(replace(node, rdma=()) for node in cluster.nodes)
+    one = launches(replace(cluster, nodes=nodes))[0]
+    assert one.environment["NCCL_IB_DISABLE"] == "1"
+    assert (one.devices, one.unlimited_memlock) == ((), False)
+
+
+def test_the_users_variables_win(cluster: Cluster) -> None:
+    own = launches(replace(cluster, environment=(("NCCL_NET", "Socket"), ("A", "b"))))[0]
+    assert (own.environment["NCCL_NET"], own.environment["A"]) == ("Socket", "b")
+
+
+def test_init_writes_an_example_that_show_accepts_and_overwrites_nothing(
+    run: Run, tmp_path: Path
+) -> None:
+    assert run("cluster", "init", cwd=tmp_path).code == 0
+    shown = run("cluster", "show", cwd=tmp_path)
+    assert shown.code == 0
+    assert shown.out.count("docker run") == 2
+    again = run("cluster", "init", cwd=tmp_path)
+    assert again.code == 2
+    assert "cluster-exists" in again.err
+
+
+@pytest.mark.parametrize(
+    ("form", "file", "text"),
+    [
+        ("docker", "spark-1.sh", "docker run"),
+        ("compose", "spark-1.compose.yaml", "services:"),
+        ("quadlet", "spark-1.container", "[Container]"),
+    ],
+)
+def test_show_writes_a_file_for_each_node(
+    run: Run, tmp_path: Path, form: str, file: str, text: str
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(examples.cluster())
+    nodes = tmp_path / "nodes"
+    done = run("cluster", "show", "-f", str(path), "--to", form, "-o", str(nodes), "--json")
+    assert text in (nodes / file).read_text()
+    rows = json.loads(done.out)
+    assert [(row["host"], row["rank"]) for row in rows] == [("spark1", 0), ("spark2", 1)]
+    assert rows[1]["file"] == str(nodes / file)
+    assert rows[1]["text"] == (nodes / file).read_text()
+
+
+def test_the_image_of_a_cell_is_that_of_the_matrix_beside_the_file(
+    run: Run, tmp_path: Path
+) -> None:
+    assert run("init", cwd=tmp_path).code == 0
+    cell = matrix.load(tmp_path / "matrix.yaml").cells[0]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(examples.cluster().replace("image: imagefactory/vllm:gb10", "cell: other"))
+    assert "cluster-cell" in run("cluster", "show", cwd=tmp_path).err
+    path.write_text(path.read_text().replace("cell: other", f"cell: {cell.name}"))
+    assert cell.tag in run("cluster", "show", cwd=tmp_path).out
