@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ROOT
@@ -158,11 +159,11 @@ def test_an_image_for_a_folder_is_pushed_to_a_registry_that_has_its_packages(
 ) -> None:
     cell = planned().cell.name
     monkeypatch.setattr(Loopback, "packages", lambda *_: "docker-image://the-packages")
-    target = write(tmp_path, BakeOptions(loopback=Loopback(Path("/out"), "127.0.0.1:1/s")))[cell]
-    assert target["contexts"]["packages"] == "docker-image://the-packages"
-    assert target["tags"] == [f"127.0.0.1:1/s/{cell}:built"]
-    (output,) = target["output"]
-    assert output == f"type=image,push=,store=false,unpack=false,{bakefile.COMPRESSION}"
+    made: Any = write(tmp_path, BakeOptions(loopback=Loopback(Path("/out"), "127.0.0.1:1/s")))
+    assert made[cell]["contexts"]["packages"] == "docker-image://the-packages"
+    assert made[cell]["tags"] == [f"127.0.0.1:1/s/{cell}:built"]
+    to_registry = f"type=image,push=,store=false,unpack=false,{bakefile.COMPRESSION}"
+    assert made[cell]["output"] == [to_registry]
 
 
 def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -49,13 +49,17 @@ def layout(tmp_path: Path) -> Path:
 
 
 def ask(
-    registry: Loopback, method: str, path: str, body: bytes = b"", **headers: str
+    registry: Loopback,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """The status and the body of an answer about the cell's repository."""
     host, _, secret = registry.prefix.partition("/")
     path = path if path.startswith("/v2/") else f"/v2/{secret}/{CELL.name}/{path}"
     with closing(HTTPConnection(host, timeout=20)) as connection:
-        connection.request(method, path, body or None, headers)
+        connection.request(method, path, body or None, headers or {})
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -85,7 +89,7 @@ def test_an_image_that_is_pushed_is_the_layout_s(registry: Loopback, layout: Pat
     assert done[0] == 201
     pushed = MANIFEST + b"\n"
     assert ask(registry, "HEAD", "manifests/built")[0] == 404
-    sent = ask(registry, "PUT", "manifests/built", pushed, **{"Content-Type": TYPE})
+    sent = ask(registry, "PUT", "manifests/built", pushed, {"Content-Type": TYPE})
     assert sent[0] == 201
     (row,) = json.loads((layout / "index.json").read_text())["manifests"]
     assert row == {"mediaType": TYPE, "digest": sha(pushed), "size": len(pushed)}
@@ -121,7 +125,7 @@ def test_a_manifest_without_a_proper_size_is_refused_before_it_is_read(
     registry: Loopback, layout: Path, size: int
 ) -> None:
     before = files(layout)
-    assert ask(registry, "PUT", "manifests/built", **{"Content-Length": str(size)})[0] == 400
+    assert ask(registry, "PUT", "manifests/built", b"", {"Content-Length": str(size)})[0] == 400
     assert files(layout) == before
 
 
