@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from imagefactory.cluster import rules
 from imagefactory.cluster.declaration import Cluster, Node
@@ -43,6 +44,16 @@ def members(cluster: Cluster, image: str) -> tuple[Member, ...]:
     return tuple(
         Member(node=node, rank=rank, launch=_launch(cluster, node, rank, image))
         for rank, node in enumerate(cluster.nodes)
+    )
+
+
+def serving(cluster: Cluster, model: str, args: Sequence[str], env: Mapping[str, str]) -> Cluster:
+    """The cluster with what a recipe says; the file's own options and variables win."""
+    return replace(
+        cluster,
+        model=model,
+        args=(*args, *cluster.args),
+        environment=(*env.items(), *cluster.environment),
     )
 
 

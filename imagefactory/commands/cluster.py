@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,18 +13,23 @@ import typer
 
 from imagefactory import opening
 from imagefactory.cluster import cluster as clusters
-from imagefactory.cluster import declaration, judging, looking, running
+from imagefactory.cluster import declaration, judging, looking, rules, running
 from imagefactory.cluster.cluster import Member
+from imagefactory.cluster.declaration import Cluster
 from imagefactory.cluster.looking import Facts
 from imagefactory.cluster.running import Seen
 from imagefactory.commands.options import Json, workspace_of
-from imagefactory.errors import InputError, fail
+from imagefactory.commands.recipe_check import STOCK
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.examples import examples
 from imagefactory.launching import compose, docker, quadlet
+from imagefactory.matrix.cell import Cell
+from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
 from imagefactory.system import files, ui
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep.finding import Health
+from imagefactory.workspace import Workspace
 
 app = typer.Typer(
     name="cluster",
@@ -244,18 +250,41 @@ def _engine_of(host: str) -> Engine:
 
 
 def read(file: Path) -> tuple[Member, ...]:
-    """What the file declares for each node. Raises InputError."""
+    """What the file declares for each node. Raises InputError, and CheckFailedError for a recipe.
+
+    A cell is one of the matrix that lies next to the file.
+    """
     found = declaration.load(file)
-    return clusters.members(found, found.image or _image_of(found.cell or "", file))
-
-
-def _image_of(name: str, file: Path) -> str:
-    """The image of a cell of the matrix that lies next to the cluster's file."""
+    if found.image:
+        return clusters.members(found, found.image)
     matrix = file.parent / "matrix.yaml"
-    cells = {cell.name: cell for cell in opening.declared(workspace_of(matrix)).cells}
-    if name not in cells:
-        what = f"{matrix} has no cell {name}"
-        raise fail(
-            InputError, "cluster-cell", what, where=str(file), fix="imagefactory plan lists them"
+    workspace = workspace_of(matrix)
+    cells = {cell.name: cell for cell in opening.declared(workspace).cells}
+    cell = cells.get(found.cell or "")
+    if cell is None:
+        what, fix = f"{matrix} has no cell {found.cell}", "imagefactory plan lists them"
+        raise fail(InputError, "cluster-cell", what, where=str(file), fix=fix)
+    if found.recipe:
+        found = _with_recipe(found, found.recipe, cell, workspace)
+    return clusters.members(found, cell.tag)
+
+
+def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) -> Cluster:
+    """The cluster with what its recipe says for the cell's vLLM, which is checked first."""
+    recipe = recipes.find(name, workspace.recipes, STOCK)
+    count = len(found.nodes)
+    if count not in recipe.nodes or not recipe.is_for(cell):
+        numbers = " or ".join(map(str, recipe.nodes))
+        what = (
+            f"recipe {name} is for {numbers} nodes"
+            if count not in recipe.nodes
+            else f"recipe {name} is not for cell {cell.name}"
         )
-    return cells[name].tag
+        fix = f"imagefactory recipe show {name}"
+        raise fail(InputError, "cluster-recipe", what, where=found.file, fix=fix)
+    checked = checking.against_cells([recipe], opening.read(workspace), only=cell.name)
+    if problems := [one for row in checked if row.nodes == count for one in row.problems]:
+        raise CheckFailedError(dict.fromkeys(problems))
+    setup = recipe.on(cell.vllm, count)
+    own = {key: one for key, one in setup.options.items() if f"--{key}" not in rules.DERIVED}
+    return clusters.serving(found, recipe.model, replace(setup, options=own).arguments, setup.env)
