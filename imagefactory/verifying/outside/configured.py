@@ -10,7 +10,7 @@ from imagefactory.planning.cell_plan import CellPlan
 
 #: Times are in nanoseconds.
 _SECOND = 10**9
-#: What a Dockerfile of the factory sets; docs/images.md has it too.
+#: What every image of the factory has; docs/images.md has it too.
 FIXED: Mapping[str, Any] = {
     "Entrypoint": ["/opt/imagefactory/entrypoint"],
     "Cmd": ["serve"],
