@@ -17,7 +17,7 @@ from imagefactory.system import files
 from imagefactory.system.engine import Engine, ImageInfo
 
 #: How containerd and Docker name an image in a layout, and how OCI does.
-_FULL_NAME, _TAG = "io.containerd.image.name", "org.opencontainers.image.ref.name"
+FULL_NAME, TAG = "io.containerd.image.name", "org.opencontainers.image.ref.name"
 
 
 def folder_of(output: Path, cell: Cell) -> Path:
@@ -73,12 +73,19 @@ def finish(layout: Path, tags: Iterable[str]) -> None:
         if f"sha256:{path.name}" not in keep:
             path.unlink()
     shutil.rmtree(layout / "ingest", ignore_errors=True)
-    rows = [
-        {**row, "annotations": {_FULL_NAME: _full(tag), _TAG: tag.rpartition(":")[2]}}
-        for tag in tags
-    ]
+    rows = [{**row, "annotations": names_of(tag)} for tag in tags]
     index = {"schemaVersion": 2, "manifests": rows}
     (layout / "index.json").write_text(json.dumps(index) + "\n", encoding="utf-8")
+
+
+def names_of(tag: str) -> dict[str, str]:
+    """The annotations by which programs know the image ``tag`` in a layout."""
+    return {FULL_NAME: _full(tag), TAG: tag.rpartition(":")[2]}
+
+
+def short(name: str) -> str:
+    """A full name as Docker shows it."""
+    return name.removeprefix("docker.io/").removeprefix("library/")
 
 
 def _full(tag: str) -> str:

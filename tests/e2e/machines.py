@@ -105,6 +105,11 @@ class Machine:
         """Put its cable back."""
         _ip("link", "set", self.link, "up")
 
+    def slow_down(self, rate: str) -> None:
+        """Give it a slow network, of ``24mbit`` for example."""
+        shape = ["tbf", "rate", rate, "burst", "64kb", "latency", "100ms"]
+        subprocess.run(["tc", "qdisc", "add", "dev", self.link, "root", *shape], check=True)
+
     def received(self) -> int:
         """Bytes that were sent to it, with the headers of packets and ssh's own."""
         counter = Path("/sys/class/net", self.link, "statistics/tx_bytes")
@@ -194,11 +199,12 @@ def _network() -> Iterator[tuple[str, str]]:
             if its_space == str(space) and not Path("/proc", pid).exists():
                 _ip("link", "del", bridge)
         made = subprocess.run(
-            ["ip", "link", "add", bridge, "alias", mine, "type", "bridge"],
+            ["ip", "link", "add", bridge, "type", "bridge"],
             check=False,
             capture_output=True,
         )
         if made.returncode == 0:
+            alias.write_text(mine)
             break
     else:
         raise AssertionError(f"{MOST} bridges {BRIDGE}* exist: ip link del removes one")
