@@ -15,6 +15,8 @@ LABEL = "io.imagefactory"
 CUDA_HOME = "/opt/cuda"
 #: The folder that holds everything that is compiled or fetched at run time.
 CACHE = "/root/.cache"
+#: Where the entrypoint starts.
+WORKING_FOLDER = "/root"
 _VENV = "/opt/venv"
 #: Debian's own PATH.
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")

@@ -30,7 +30,6 @@ LABEL io.imagefactory.build-key=000000000000000000000000000000000000000000000000
     org.opencontainers.image.base.name=ghcr.io/a/base:1 org.opencontainers.image.created=2026-11-20T00:00:00Z \
     org.opencontainers.image.description="a \$HOME of \"quotes\"" org.opencontainers.image.title="vLLM 0.22.1 (cpu)" \
     org.opencontainers.image.version=0.22.1
-WORKDIR /root
 EXPOSE 8888
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30m --start-interval=15s --retries=3 \
   CMD ["/opt/imagefactory/entrypoint", "healthcheck"]
