@@ -146,7 +146,7 @@ def run_command(
             raise fail(InputError, "recipe-image", what, fix=fix)
         started = opening.connect(workspace).launch(docker.arguments(launch))
     if json:
-        words = ["docker", "run", *docker.arguments(launch)]
+        words = docker.command(launch)
         ui.emit_json({"name": launch.name, "command": words, "started": started})
     elif started:
         ui.line(launch.name)

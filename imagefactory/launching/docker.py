@@ -16,6 +16,11 @@ def arguments(launch: Launch) -> list[str]:
     return [*options, launch.image, *launch.command]
 
 
+def command(launch: Launch) -> list[str]:
+    """The command line."""
+    return ["docker", "run", *arguments(launch)]
+
+
 def text(launch: Launch) -> str:
     """The command as lines for a shell; values that are passed on are the shell's own."""
     lines = ["docker run", *map(shlex.join, _options(launch))]
