@@ -37,6 +37,9 @@ COMMANDS = [
     "recipe list",
     "recipe show",
     "recipe check",
+    "recipe run",
+    "recipe export",
+    "recipe import",
     "push",
     "promote",
     "rollback",
@@ -54,13 +57,17 @@ COMMANDS = [
     "cluster init",
     "cluster show",
     "cluster check",
+    "cluster up",
+    "cluster status",
+    "cluster logs",
+    "cluster down",
     "bench server",
     "bench diff",
     "prune",
     "engine",
 ]
 #: Commands whose output is not for programs, or is a shell's.
-WITHOUT_JSON = ("render", "export", "engine")
+WITHOUT_JSON = ("render", "export", "recipe export", "cluster logs", "engine")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
