@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-unit test-programs test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift audit-table simulated-year schema bench
-.PHONY: bench-disk bench-dashboard browser skopeo sshd faults kills test-faults mutants test-mutants
+.PHONY: memory-table bench-disk bench-dashboard browser skopeo sshd faults kills test-faults mutants test-mutants
 .PHONY: test-gpu gpu-page
 
 # otherwise each of the processes of a test run compiles all modules again
@@ -16,6 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # as modules: given as paths, mypy calls all of them `proof`
 PROOFS := $(subst /,.,$(patsubst patches/%.py,%,$(wildcard patches/*/*/proof.py)))
+CPU_IMAGE := imagefactory/vllm:cpu-vllm0.32.0-torch2.13.0-cpu
 # the cell that `make demo` builds: one that this machine runs without emulation
 DEMO ?= flavor=$(if $(filter aarch64 arm64,$(shell uname -m)),cpu-arm64,cpu)
 
@@ -144,6 +145,11 @@ port-drift: $(BIN)/imagefactory compiler ## rebase all patches; write docs/port-
 # reads 7 GB of wheels the first time, and keeps what it found in the cache folder
 audit-table: $(BIN)/imagefactory ## audit releases of vLLM; write docs/audit-table.md
 	@$(BIN)/python benchmarks/audit_table.py --markdown docs/audit-table.md
+
+# asks the cpu image, which `make demo` builds, or PYTHON with vLLM's CPU build
+memory-table: $(BIN)/imagefactory ## ask vLLM for its KV-cache blocks; write docs/memory-table.md
+	@$(BIN)/python benchmarks/memory_table.py --markdown docs/memory-table.md \
+	  $(if $(PYTHON),--python '$(PYTHON)',--image '$(or $(IMAGE),$(CPU_IMAGE))')
 
 # minutes of lock and proofs for each release; WORK keeps what was read of PyPI
 simulated-year: $(BIN)/imagefactory compiler ## replay a year of releases as nights; write docs/simulated-year.md

@@ -31,6 +31,7 @@ COMMANDS = (
     "cluster",
     "bench",
     "prune",
+    "memory",
     "doctor",
     "engine",
 )

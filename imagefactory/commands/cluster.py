@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +11,17 @@ import typer
 
 from imagefactory import opening
 from imagefactory.cluster import cluster as clusters
-from imagefactory.cluster import declaration
+from imagefactory.cluster import declaration, judging, looking
 from imagefactory.cluster.cluster import Member
+from imagefactory.cluster.looking import Facts
 from imagefactory.commands.options import Json, workspace_of
 from imagefactory.errors import InputError, fail
 from imagefactory.examples import examples
 from imagefactory.launching import compose, docker, quadlet
+from imagefactory.settings import from_environment
 from imagefactory.system import files, ui
+from imagefactory.system.engine import Engine
+from imagefactory.upkeep.finding import Health
 
 app = typer.Typer(
     name="cluster",
@@ -98,6 +103,45 @@ def show_command(
         ui.line(str(path) if path else f"# {member.node.host}: {member.role}")
         if not path:
             ui.line(text)
+
+
+@app.command("check", epilog="Example: imagefactory cluster check")
+def check_command(file: File = HERE, json: Json = False) -> None:
+    """Check over ssh whether the nodes can serve the model together; nothing is changed.
+
+    Image, driver, network, RDMA, memory and clock of each node, and what to do about each problem.
+    Exits with 1 if something is wrong, with 3 if a node does not answer.
+    """
+    members = read(file)
+    found = judging.judge(members, looking.everywhere(members, _look))
+    if json:
+        ui.emit_json(
+            [
+                {"host": one.member.node.host, **finding.as_dict()}
+                for one in found
+                for finding in one.findings
+            ]
+        )
+    else:
+        colour = {Health.GOOD: "green", Health.NOTE: "yellow", Health.BAD: "red"}
+        rows: list[list[ui.Part]] = [
+            [one.member.node.host, f.name, ui.styled(f.health, colour[f.health]), f.seen, f.remedy]
+            for one in found
+            for f in one.findings
+        ]
+        ui.table("", ["node", "check", "status", "found", "remedy"], rows)
+    if not all(one.reached for one in found):
+        raise typer.Exit(3)
+    if any(finding.health is Health.BAD for one in found for finding in one.findings):
+        raise typer.Exit(1)
+
+
+def _look(member: Member) -> Facts:
+    return looking.look(member, _engine_of)
+
+
+def _engine_of(host: str) -> Engine:
+    return Engine.of_machine(host, os.environ, from_environment(os.environ).state)
 
 
 def read(file: Path) -> tuple[Member, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from imagefactory.commands import recipe_check
+from imagefactory.commands import recipe_check, recipe_import, recipe_run
 
 app = typer.Typer(
     name="recipe",
@@ -13,3 +13,5 @@ app = typer.Typer(
     help="List, check and run recipes: how models are served.",
 )
 app.add_typer(recipe_check.app)
+app.add_typer(recipe_run.app)
+app.add_typer(recipe_import.app)

@@ -20,7 +20,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = None if _PLAIN.fullmatch(text) else '"'
+    style = None if _PLAIN.fullmatch(text) else "|" if text.endswith("\n") else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -156,7 +156,7 @@ def _lacks(rows: Iterable[tuple[str, str]], part: Resolution | LockedToolchain) 
     """What ``part`` lacks of requirements, each with its owner."""
     replaced = _replaced(part.overrides if isinstance(part, Resolution) else ())
     python = part.python if isinstance(part, Resolution) else COMPILER_PYTHON
-    target = {**environment(part.platform, python), "extra": ""}
+    target = environment(part.platform, python)
     wheels = {wheel.name: wheel for wheel in part.wheels}
     pairs = ((owner, text) for owner, line in rows for text in _effective(line, replaced))
     found = (_lack(owner, text, wheels, target) for owner, text in pairs)

@@ -25,7 +25,7 @@ def recorded(
 
     Raises SetupError if the metadata of one cannot be read.
     """
-    wheels = sorted(found, key=lambda wheel: (wheel.name, wheel.filename))
+    wheels = sorted(found, key=lambda wheel: wheel.name)
     with ThreadPoolExecutor(THREADS) as pool:
         lines = pool.map(lambda wheel: metadata.of_wheel(wheel, found[wheel], settings), wheels)
         by_name = {wheel.name: rows for wheel, rows in zip(wheels, lines, strict=True)}

@@ -38,9 +38,14 @@ class Checked:
         }
 
 
-def against_cells(recipes: Sequence[Recipe], inputs: Inputs) -> Iterator[Checked]:
-    """Check each recipe against the cells that it is for, if their sources are available."""
-    for cell in inputs.matrix.cells:
+def against_cells(
+    recipes: Sequence[Recipe], inputs: Inputs, *, only: str = ""
+) -> Iterator[Checked]:
+    """Check each recipe against the cells that it is for, if their sources are available.
+
+    ``only`` is the name of a cell, to leave out the others.
+    """
+    for cell in (one for one in inputs.matrix.cells if only in ("", one.name)):
         wanted = [recipe for recipe in recipes if recipe.is_for(cell)]
         known = vllm_settings.of_cell(cell, inputs.lock, inputs.settings) if wanted else None
         if known is None:

@@ -190,7 +190,8 @@ def _live(container: RunningContainer, patience: Patience, memory: int) -> Serve
 
 def _client(container: RunningContainer, patience: Patience) -> Client:
     """A client whose connections are relayed by a program in the container."""
-    relay = [PYTHON, "-I", "-S", "-c", RELAY, str(PORT), str(LISTEN_SECONDS)]
+    listen = str(min(LISTEN_SECONDS, patience.start))
+    relay = [PYTHON, "-I", "-S", "-c", RELAY, str(PORT), listen]
     return Client(lambda: container.attach(relay), model=MODEL_NAME, seconds=patience.answer)
 
 

@@ -74,6 +74,23 @@ HARMLESS: Mapping[str, str] = {
     "imagefactory/patching/status.py: without 1": "for a machine that does not know its processors",
     "imagefactory/verifying/check_registry.py: without 'manifest'": "a type, for mypy",
     "imagefactory/verifying/outside/streams.py: 1 -> 2": "any negative size means all",
+    "imagefactory/patching/sources.py: without '0'": "files without a version are left out before",
+    "imagefactory/publishing/publishing.py: without isinstance(one, Refused)": (
+        "without one that is found, all are refused"
+    ),
+    "imagefactory/publishing/ledger.py: without path.parent.mkdir(parents=True, exist_ok=True)": (
+        "FileLock makes the folder, too"
+    ),
+    "imagefactory/publishing/moving.py: without self.ledger.parent.mkdir(parents=True, exist_ok=True)": (
+        "as above"
+    ),
+    "imagefactory/publishing/attachments.py: 50 -> 51": "a bound of what is read, not a result",
+    "imagefactory/publishing/sbom.py: 1 -> 2": "how it is indented",
+    "imagefactory/patching/port.py: 'work.diff' -> 'work.diff_'": "a name that both sides use",
+    "imagefactory/locking/refs.py: 20 -> 21": "how many files a lock names",
+    "imagefactory/verifying/gpu/probes/triton_kernel.py: without :": (
+        "of a vector, [None] is [None, :]; of any other slice it is killed"
+    ),
     "imagefactory/matrix/expand.py: 0 -> 1": "an empty group is reported before it is used",
 }
 

@@ -1,199 +1,22 @@
-"""A fake vLLM server on sockets, which can misbehave as broken servers do."""
+"""A fake vLLM server on sockets, in what seems to be a container."""
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from contextlib import contextmanager
 from typing import Any
 
 from imagefactory.system.engine import Engine, RunningContainer
 from imagefactory.system.engine.docker import Docker
 from imagefactory.verifying import server
-from imagefactory.verifying.models.words import Question
+from support.liar import Behaviour, FakeServer
 
 QUICK = server.Patience(start=1.5, answer=0.5, stop=1, poll=0.02)
 MODEL = server.MODEL
-COMPLETED = {question.prompt: question for question in (*MODEL.completions, *MODEL.at_once)}
-
-
-def question_of(body: dict[str, Any]) -> Question:
-    """The question that a request asks."""
-    if "prompt" in body:
-        return COMPLETED[body["prompt"]]
-    asked = [
-        question
-        for question in (*MODEL.chats, *MODEL.reasoning, *MODEL.calls)
-        if body["messages"][0]["content"] == question.prompt
-        and all(body.get(name) == value for name, value in question.extra.items())
-    ]
-    return max(asked, key=lambda question: len(question.extra))
-
-
-@dataclass
-class Behaviour:
-    """How the fake server behaves; by default it works."""
-
-    health: int = 200
-    models: Any = field(default_factory=lambda: {"data": [{"id": server.MODEL_NAME}]})
-    status: int = 200
-    text: str | None = None
-    hang: float = 0
-    done: str = "data: [DONE]\n\n"
-    alive: bool = True
-    out_of_memory: bool = False
-    log: str = "starting\nIllegal instruction\n"
-    #: Answers that are right; those after them are garbage. None if all are.
-    good_for: int | None = None
-    #: Questions that get an answer; those after them find that the server is gone. None if all do.
-    lives_for: int | None = None
-    #: Requests at a time that are answered right. None if any number is.
-    good_at_once: int | None = None
-    #: Sent byte by byte with so many seconds between them, instead of an answer.
-    trickle: float | None = None
-    #: Sent instead of the body of an answer.
-    body: bytes | None = None
-    #: Sent instead of the text of streams.
-    streamed: str | None = None
-    #: What reasoning is called, and added to the arguments of a call.
-    reasoning: str = "reasoning"
-    arguments: str = ""
-    finish: str | None = None
-    logprob: float | None = -0.01
-    #: The status of requests that are wrong, and whether answers are right after one.
-    refusal: int = 400
-    good_after_refusal: bool = True
-    exit_code: int = 0
-    seen: list[dict[str, Any]] = field(default_factory=list)
-
-    def message(self, text: str) -> dict[str, Any]:
-        """What vLLM's parsers make of a text that is written as right answers are."""
-        thought, _, rest = text.rpartition("</think>")
-        name, _, arguments = rest.partition(" {")
-        if arguments:
-            function = {"name": name.strip(), "arguments": "{" + arguments + self.arguments}
-            return {"content": None, "tool_calls": [{"id": "call_9", "function": function}]}
-        found = {self.reasoning: thought.removeprefix("<think>")} if thought else {}
-        return {"content": f" {rest.strip()}", **found}
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: FakeServer  # type: ignore[assignment]
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-
-    def do_GET(self) -> None:
-        behaviour = self.server.behaviour
-        if self.path == "/health":
-            self.reply(behaviour.health, b"")
-        else:
-            self.reply(200, json.dumps(behaviour.models).encode())
-
-    def do_POST(self) -> None:
-        behaviour = self.server.behaviour
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if body.get("prompt", "") not in {"", *COMPLETED}:
-            self.server.refused = True
-            self.reply(behaviour.refusal, b'{"error": {"message": "this cannot be asked"}}')
-            return
-        behaviour.seen.append(body)
-        if behaviour.lives_for is not None and len(behaviour.seen) > behaviour.lives_for:
-            self.close_connection = True
-            return
-        with self.server.lock:
-            self.server.asking += 1
-        if behaviour.hang:
-            time.sleep(behaviour.hang)
-        try:
-            self.answer(body)
-        finally:
-            with self.server.lock:
-                self.server.asking -= 1
-
-    def answer(self, body: dict[str, Any]) -> None:
-        behaviour = self.server.behaviour
-        question = question_of(body)
-        text = " ".join(question.answer) if behaviour.text is None else behaviour.text
-        if behaviour.good_for is not None and len(behaviour.seen) > behaviour.good_for:
-            text = "!!!!!"
-        if behaviour.good_at_once is not None:
-            time.sleep(0.02)
-            text = "!!!!!" if self.server.asking > behaviour.good_at_once else text
-        if self.server.refused and not behaviour.good_after_refusal:
-            text = "!!!!!"
-        finish = behaviour.finish or question.finish
-        if behaviour.trickle is not None:
-            self.trickle(behaviour.trickle)
-        elif behaviour.body is not None:
-            self.reply(200, behaviour.body)
-        elif behaviour.status != 200:
-            self.reply(behaviour.status, b'{"error": "EngineDeadError"}')
-        elif body.get("stream"):
-            self.stream(text if behaviour.streamed is None else behaviour.streamed, finish)
-        elif "prompt" in body:
-            numbers = {"token_logprobs": [behaviour.logprob]}
-            self.choice({"text": f" {text}", "finish_reason": finish, "logprobs": numbers})
-        else:
-            said = behaviour.message(text)
-            tokens = [{"logprob": behaviour.logprob}]
-            self.choice({"message": said, "finish_reason": finish, "logprobs": {"content": tokens}})
-
-    def choice(self, one: dict[str, Any]) -> None:
-        self.reply(200, json.dumps({"choices": [one]}).encode())
-
-    def stream(self, text: str, finish: str) -> None:
-        said = self.server.behaviour.message(text)
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-        for call in said.pop("tool_calls", ()):
-            arguments = call["function"].pop("arguments")
-            deltas.append({"tool_calls": [{"index": 0, **call}]})
-            halves = ({"arguments": half} for half in (arguments[:5], arguments[5:]))
-            deltas += [{"tool_calls": [{"index": 0, "function": half}]} for half in halves]
-        for name in sorted(said, reverse=True):
-            deltas += [{name: f" {word}"} for word in (said[name] or "").split()]
-        numbers = {"content": [{"logprob": self.server.behaviour.logprob}]}
-        choices: list[dict[str, Any]] = [{"delta": one, "logprobs": numbers} for one in deltas]
-        choices.append({"delta": {}, "finish_reason": finish})
-        events = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
-        self.reply(200, "".join((*events, self.server.behaviour.done)).encode())
-
-    def trickle(self, seconds: float) -> None:
-        """Say that more is coming, for ever."""
-        self.send_response(200)
-        self.end_headers()
-        with suppress(OSError):
-            while True:
-                self.wfile.write(b" ")
-                self.wfile.flush()
-                time.sleep(seconds)
-
-    def reply(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Keep the test output clean."""
-
-
-class FakeServer:
-    """Answers on its end of a pair of sockets, one thread each."""
-
-    def __init__(self, behaviour: Behaviour) -> None:
-        self.behaviour = behaviour
-        self.lock = threading.Lock()
-        self.asking = 0
-        self.refused = False
-
-    def serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):  # clients that give up, as some tests do
-            Handler(connection, ("", 0), self)  # type: ignore[arg-type]
+COMPLETED = (*MODEL.completions, *MODEL.at_once)
+CHATS = (*MODEL.chats, *MODEL.reasoning, *MODEL.calls)
 
 
 class FakeContainer(RunningContainer):
@@ -202,7 +25,7 @@ class FakeContainer(RunningContainer):
     def __init__(self, behaviour: Behaviour) -> None:
         super().__init__(Docker(), id="c0ffee")
         self.behaviour = behaviour
-        self.server = FakeServer(behaviour)
+        self.server = FakeServer(behaviour, COMPLETED, CHATS)
         self.attached: list[Sequence[str]] = []
         self.removed = False
 

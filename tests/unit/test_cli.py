@@ -37,6 +37,9 @@ COMMANDS = [
     "recipe list",
     "recipe show",
     "recipe check",
+    "recipe run",
+    "recipe export",
+    "recipe import",
     "push",
     "promote",
     "rollback",
@@ -53,13 +56,14 @@ COMMANDS = [
     "rebuild",
     "cluster init",
     "cluster show",
+    "cluster check",
     "bench server",
     "bench diff",
     "prune",
     "engine",
 ]
 #: Commands whose output is not for programs, or is a shell's.
-WITHOUT_JSON = ("render", "export", "engine")
+WITHOUT_JSON = ("render", "export", "recipe export", "engine")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

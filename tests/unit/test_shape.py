@@ -34,7 +34,7 @@ ORDER = (
         "auditing",
     ),
     *("building", "wheels", "verifying", "publishing", "inspecting", "reporting", "upkeep"),
-    *("launching", "cluster", "recipes", "benchmarking"),
+    *("memory", "launching", "cluster", "recipes", "benchmarking"),
     *("workspace", "opening", "results", "pipeline", "workflows", "nightly", "dashboard"),
     *("commands", "cli", "__main__"),
 )
@@ -140,6 +140,8 @@ PURE = [
     "planning.image_config",
     "planning.wheel_plan",
     "auditing.gpu_code",
+    "memory.memory",
+    "memory.picture",
     "verifying.receipt",
     "verifying.models.models",
     "publishing.tags",

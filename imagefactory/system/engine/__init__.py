@@ -8,6 +8,7 @@ from imagefactory.system.engine.cache_records import CacheRecord
 from imagefactory.system.engine.containers import ContainerMemory, Limits, RunningContainer
 from imagefactory.system.engine.engine import Engine
 from imagefactory.system.engine.images import ImageInfo
+from imagefactory.system.engine.services import Service
 
 __all__ = [
     "Builder",
@@ -17,4 +18,5 @@ __all__ = [
     "ImageInfo",
     "Limits",
     "RunningContainer",
+    "Service",
 ]

@@ -27,12 +27,19 @@ class Docker:
     """The clients of one engine.
 
     ``binary`` is the program, ``host`` the engine's address and ``config`` the folder of the
-    client's configuration; Docker's own defaults apply to what is None.
+    client's configuration; Docker's own defaults apply to what is None. ``timeout`` is for calls
+    that have no limit of their own.
     """
 
     def __init__(
-        self, *, binary: str = "docker", host: str | None = None, config: str | None = None
+        self,
+        *,
+        binary: str = "docker",
+        host: str | None = None,
+        config: str | None = None,
+        timeout: float | None = None,
     ) -> None:
+        self._timeout = timeout
         self._argv = (
             binary,
             *(("--config", config) if config else ()),
@@ -66,7 +73,7 @@ class Docker:
             [*self._argv, *words],
             env=self.environment,
             stdin=stdin,
-            timeout=timeout,
+            timeout=timeout or self._timeout,
             quiet=quiet,
             join=join,
             most=most,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -16,6 +17,7 @@ from imagefactory.system.engine.builds import Builds
 from imagefactory.system.engine.containers import Containers
 from imagefactory.system.engine.docker import Docker
 from imagefactory.system.engine.images import Images
+from imagefactory.system.engine.services import Services
 from imagefactory.system.platforms import Platform
 
 if TYPE_CHECKING:
@@ -23,19 +25,27 @@ if TYPE_CHECKING:
 
 #: Seconds that an engine has to say which one it is.
 ANSWER_SECONDS = 20
+#: Seconds for a call of Docker's client on another machine, which may be switched off meanwhile.
+REMOTE_SECONDS = 120
 
 
-class Engine(Images, Containers, Builds):
-    """Docker with Buildx: the machine's own engine, or the project's private one.
+class Engine(Images, Containers, Services, Builds):
+    """Docker with Buildx: the machine's own engine, the project's private one, or another's.
 
     ``binary`` is Docker's client, ``host`` the engine's address and ``config`` the folder of the
-    client's configuration; Docker's own defaults apply to what is None.
+    client's configuration; Docker's own defaults apply to what is None. ``timeout`` is for calls
+    of the client that have no limit of their own.
     """
 
     def __init__(
-        self, *, binary: str = "docker", host: str | None = None, config: str | None = None
+        self,
+        *,
+        binary: str = "docker",
+        host: str | None = None,
+        config: str | None = None,
+        timeout: float | None = None,
     ) -> None:
-        super().__init__(Docker(binary=binary, host=host, config=config))
+        super().__init__(Docker(binary=binary, host=host, config=config, timeout=timeout))
         self.private = host is not None
         #: For programs that call docker by themselves, such as the project's scripts.
         self.environment: Mapping[str, str] = self._docker.environment
@@ -57,16 +67,12 @@ class Engine(Images, Containers, Builds):
         own = cls()
         if own.alive():
             return own
-        folder = Path(environ.get("IMAGEFACTORY_ENGINE_DIR") or state / "engine")
-        try:
-            known = json.loads((folder / "env.json").read_text(encoding="utf-8"))
-            private = cls(
-                binary=known["docker"], host=known["DOCKER_HOST"], config=known["DOCKER_CONFIG"]
-            )
-        except (OSError, ValueError, KeyError):
-            private = None
-        if private and private.alive():
-            return private
+        known = _private(environ, state)
+        if known:
+            binary, host, config = known
+            private = cls(binary=binary, host=host, config=config)
+            if private.alive():
+                return private
         raise fail(
             SetupError,
             "no-engine",
@@ -76,6 +82,16 @@ class Engine(Images, Containers, Builds):
                 "imagefactory doctor says more"
             ),
         )
+
+    @classmethod
+    def of_machine(cls, host: str, environ: Mapping[str, str], state: Path) -> Engine:
+        """The engine of another machine, which Docker's client reaches over ssh.
+
+        ``host`` is ``[user@]host[:port]``. No engine has to run on this machine.
+        """
+        own, known = shutil.which("docker", path=environ.get("PATH")), _private(environ, state)
+        binary = own or (known[0] if known else "docker")
+        return cls(binary=binary, host=f"ssh://{host}", timeout=REMOTE_SECONDS)
 
     def alive(self) -> bool:
         """Whether a daemon answers and Buildx is installed."""
@@ -142,3 +158,13 @@ class Engine(Images, Containers, Builds):
         """Whether the kernel runs programs of ``platform``: its own, or through binfmt_misc."""
         handler = Path("/proc/sys/fs/binfmt_misc", platform.emulator)
         return platform == platforms.here() or handler.exists()
+
+
+def _private(environ: Mapping[str, str], state: Path) -> tuple[str, str, str] | None:
+    """Client, address and configuration of the engine of ``scripts/engine``, if it was started."""
+    folder = Path(environ.get("IMAGEFACTORY_ENGINE_DIR") or state / "engine")
+    try:
+        known = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+        return known["docker"], known["DOCKER_HOST"], known["DOCKER_CONFIG"]
+    except (OSError, ValueError, KeyError):
+        return None

@@ -172,6 +172,34 @@ def test_a_tree_is_packed_through_an_index_of_its_own_and_not_with_submodules(
     assert code_of(lambda: CLONE.pack("a" * 40, tmp_path / "x.tar")) == "pr-submodules"
 
 
+@pytest.mark.parametrize("modules", [True, False])
+def test_a_commit_is_fetched_alone_and_packed_with_all_of_its_submodules(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, modules: bool
+) -> None:
+    ran, packed = list[tuple[str, ...]](), list[tuple[Path, Path]]()
+
+    def git(*arguments: str) -> str:
+        ran.append(tuple(word for word in arguments if not word.startswith(str(tmp_path))))
+        if "checkout" in arguments and modules:
+            (Path(arguments[1]) / ".gitmodules").touch()
+        elif arguments[0] == "init":
+            Path(arguments[-1]).mkdir()
+        return ""
+
+    monkeypatch.setattr(gitref, "git", git)
+    monkeypatch.setattr(archive, "pack", lambda *args: packed.append(args))
+    gitref.pack("https://x.test/r", "abc", tmp_path / "out.tar")
+    submodules = ("submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+    assert ran == [
+        ("init", "--quiet"),
+        ("-C", "fetch", "--quiet", "--depth", "1", "https://x.test/r", "abc"),
+        ("-C", "-c", "core.autocrlf=false", "checkout", "--quiet", "FETCH_HEAD"),
+        *([("-C", *submodules)] if modules else []),
+    ]
+    ((tree, target),) = packed
+    assert (tree.name, target) == ("tree", tmp_path / "out.tar")
+
+
 @pytest.mark.parametrize(
     ("content", "code"),
     [

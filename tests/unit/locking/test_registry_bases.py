@@ -19,16 +19,17 @@ from support.plans import inputs_with
 from support.registry import FakeRegistry, digest_of, fake_registry
 
 from imagefactory.commands import lock as lock_module
-from imagefactory.errors import InputError, Problem
-from imagefactory.locking import bases, store
+from imagefactory.errors import InputError, Problem, SetupError
+from imagefactory.locking import bases, registry_bases, store
 from imagefactory.locking.failures import combined
-from imagefactory.locking.lock import Lock
+from imagefactory.locking.lock import Lock, LockedBase
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, SourceBuild
 from imagefactory.planning import planning
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
+from imagefactory.system.registry import Registries
 
 MADE_UP = f"sha256:{'0' * 64}"
 DOWN = "127.0.0.1:9"
@@ -128,6 +129,43 @@ def test_the_digest_of_one_platforms_image_is_only_for_that_platform(
     arm = digest_of(registry.manifests["cuda", "13-arm64"])
     (problem,) = problems(tmp_path, f"{registry.address}/cuda@{arm}", machine)
     assert "no image for linux/amd64, only for linux/arm64" in problem.what
+
+
+def test_an_image_of_each_platform_is_read_from_an_index_and_from_one_of_its_own(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    index = registry.put_image("cuda", "13", *BOTH, "unknown/unknown", env=ENV, layers=DEBIAN)
+    own = {one: digest_of(registry.manifests["cuda", f"13-{one[6:]}"]) for one in BOTH}
+    name, asked = f"{registry.address}/cuda", Registries(tmp_path)
+
+    def images(digest: str) -> dict[str, tuple[str, object]]:
+        found = asked.manifest(f"{name}@{digest}")
+        assert found is not None
+        read = registry_bases._images(name, found, asked)
+        return {one: (digest, config["config"]["Env"]) for one, (digest, config) in read.items()}
+
+    env = [f"{key}={value}" for key, value in ENV.items()]
+    assert images(index) == {one: (digest, env) for one, digest in own.items()}
+    for platform, digest in own.items():
+        assert images(digest) == {platform: (digest, env)}
+        for locked in (index, digest):
+            base = LockedBase(
+                name="x",
+                platform=Platform(platform),
+                created="2026-11-22",
+                image=f"{name}:13@{index}",
+                digest=locked,
+                suite=None,
+                packages=(),
+                debs=(),
+                builder=(),
+            )
+            there = registry_bases.image_of(replace(base, image=f"{name}@{index}"), asked)
+            assert (there.name, there.digest, len(there.layers)) == (name, digest, 1)
+            assert there.config["architecture"] == platform[6:]
+    gone = replace(base, digest=MADE_UP, image=name)
+    with pytest.raises(SetupError, match="the registry does not have it for linux/arm64"):
+        registry_bases.image_of(gone, asked)
 
 
 def test_a_configuration_that_is_not_the_one_of_the_digest_is_an_error(

@@ -160,6 +160,30 @@ def test_only_a_conflict_and_a_broken_patch_stop_a_build() -> None:
                 ("kinds", "kind: latent, reason: r, "),
             )
         ),
+        (
+            "findings: f",
+            "kinds:\n  - kind: latent\n    reason: r\n    versions: '===n'\nfindings: f",
+            "patch-bad-versions",
+            15,
+        ),
+        (
+            "findings: f",
+            "not_applicable:\n  - reason: r\n    versions: '===n'\nfindings: f",
+            "patch-bad-versions",
+            14,
+        ),
+        (
+            "findings: f",
+            "no_diff:\n  - reason: r\n    versions: '===n'\nfindings: f",
+            "patch-bad-versions",
+            14,
+        ),
+        (
+            '  - versions: ">=0.33,<0.34"\n    diff: b.diff',
+            "  - diff: b.diff\n    versions: '===n'",
+            "patch-bad-versions",
+            11,
+        ),
         ("variants:", "after: [vllm/gone]\nvariants:", "patch-unknown", 1),
         ("variants:", "after: [vllm/one]\nvariants:", "patch-cycle", 1),
         ("variants:", "unproven: true\nvariants:", "patch-unproven", 7),

@@ -11,8 +11,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from support.machine import settings
 from support.patches import DIFF, make
 from unidiff.patch import PatchSet
@@ -290,3 +292,103 @@ def test_of_several_faulty_merges_the_fault_of_the_first_is_reported(
     monkeypatch.setattr(rebase, "_fault", lambda *_: said.pop(0))
     found = rebase._merged(patch, (), tree, Bench(settings(tmp_path)), seen)
     assert (found.outcome, found.fault, said) == (rebase.Outcome.CONFLICT, "first", [])
+
+
+@pytest.mark.parametrize(
+    ("versions", "base"),
+    [
+        ({"0.1": ">=0.16,<0.18"}, "0.17.0"),
+        ({"0.1": ">=0.16,<0.18", "0.2": ">=0.18,<0.19"}, "0.18.0"),
+        ({"0.2": ">=0.22"}, "0.22.0"),
+        ({"0.1": ">=0.16,<0.17", "0.2": ">=0.22"}, "0.16.0"),
+        ({"0.1": "==0.20.0"}, None),
+        ({}, None),
+    ],
+)
+def test_a_port_starts_from_the_nearest_release_before_else_after(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, versions: Mapping[str, str], base: str | None
+) -> None:
+    known = ["0.16.0", "0.17.0", "0.18.0", "0.20.0", "0.22.0", "0.23.0"]
+    monkeypatch.setattr(
+        sources, "releases", lambda _, wanted, __: [*wanted.filter(known)] if wanted else known
+    )
+    monkeypatch.setattr(sources, "fetch", lambda project, version, _: (project, version))
+    variants = [
+        SimpleNamespace(name=name, versions=SpecifierSet(text)) for name, text in versions.items()
+    ]
+    patch: Any = SimpleNamespace(project="vllm", variants=variants)
+    found: Any = port._origin(patch, "0.20.0", settings(tmp_path))
+    assert (found[1] if found else None) == (("vllm", base) if base else None)
+    if found:
+        assert found[0].versions.contains(base)
+
+
+@pytest.mark.parametrize(
+    ("asked", "release"),
+    [
+        ("latest", "0.22.1"),
+        ("0.22.1", "0.22.1"),
+        ("0.22.1.0", "0.22.1"),
+        ("0.23.0rc1", "0.23.0rc1"),
+        ("0.9", None),
+        ("newest", None),
+    ],
+)
+def test_the_release_that_a_port_goes_to_is_known_and_the_latest_is_no_candidate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str, release: str | None
+) -> None:
+    monkeypatch.setattr(sources, "releases", lambda *_: ["0.22.0", "0.22.1", "0.23.0rc1"])
+    if release:
+        assert port.target("vllm", asked, settings(tmp_path)) == release
+        return
+    with pytest.raises(InputError, match=f"there is no vllm {asked}"):
+        port.target("vllm", asked, settings(tmp_path))
+
+
+def test_only_what_needs_no_hands_is_a_success() -> None:
+    good = {"unchanged", "merged", "obsolete", "already upstream"}
+    assert {str(one) for one in rebase.Outcome if one.succeeded} == good
+
+
+@pytest.mark.parametrize(
+    ("texts", "count"),
+    [
+        ((), None),
+        (("",), 0),
+        (('["a", "read"]\n', '["b", "read"]\n'), 2),
+        (('["a", "read"]\nnull\n',), None),
+    ],
+)
+def test_what_proofs_read_is_known_only_if_one_ran_and_all_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, ...], count: int | None
+) -> None:
+    monkeypatch.setattr(measure, "as_read", lambda *row: row)
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.trace").write_text(text)
+    (tmp_path / "other").write_text("null\n")
+    found = measure._traced(tmp_path)
+    assert (None if found is None else len(found)) == count
+
+
+@pytest.mark.parametrize(
+    ("version", "ref", "diff"),
+    [
+        ("0.34.0", None, "b"),
+        ("0.34.0rc1", None, None),
+        ("0.34.0rc1.dev5", object(), "b"),
+        ("0.33.1rc1", object(), "a"),
+        ("0.35.0rc1", object(), None),
+    ],
+)
+def test_only_for_a_ref_the_release_that_it_leads_to_counts(
+    version: str, ref: object, diff: str | None
+) -> None:
+    ranges = {"a": SpecifierSet("<0.34"), "b": SpecifierSet(">=0.34,<0.35")}
+
+    def variant(wanted: str) -> str | None:
+        return next((name for name, one in ranges.items() if one.contains(wanted)), None)
+
+    patch: Any = SimpleNamespace(project="vllm", exemption=lambda _: None, variant=variant)
+    cell: Any = SimpleNamespace(axes={"vllm": version}, ref=ref)
+    found: Any = catalog._step(patch, cell)
+    assert (found.version, found.variant) == (version, diff)

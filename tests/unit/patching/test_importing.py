@@ -173,6 +173,25 @@ def test_a_path_without_diffs_is_rejected(
     assert caught.value.problems[0].code == code
 
 
+def test_only_scripts_are_searched_for_addresses_of_diffs(tmp_path: Path) -> None:
+    address = "https://github.com/vllm-project/vllm/pull/{}.diff"
+    files = {"run.sh": 1, "apply": 2, "notes.txt": 3, "sub/run.sh": 4, "b.py": 5}
+    (tmp_path / "sub").mkdir()
+    for name, number in files.items():
+        (tmp_path / name).write_text(f"curl {address.format(number)}\n")
+    with pytest.raises(InputError) as caught:
+        importing._given(str(tmp_path))
+    fix = caught.value.problems[0].fix
+    assert [number for number in range(9) if address.format(number) in fix] == [1, 2, 4]
+    (tmp_path / "a.diff").write_text("x")
+    (tmp_path / "sub/b.patch").write_text("y")
+    given = importing._given(str(tmp_path))
+    assert given.left == ("apply", "b.py", "notes.txt", "run.sh", "sub/run.sh")
+    assert given.fetches == tuple(address.format(number) for number in (2, 1, 4))
+    assert [*given.texts.values()] == [b"x", b"y"]
+    assert given.name == tmp_path.name
+
+
 def test_an_existing_entry_is_not_overwritten(tmp_path: Path, using: Settings) -> None:
     path = write(tmp_path, x__diff=DIFF) / "x.diff"
     imported(tmp_path, using, path)

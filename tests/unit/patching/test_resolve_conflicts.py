@@ -39,6 +39,8 @@ CONFLICT = b"<<<<<<< new\n%s||||||| old\n%s=======\n%s>>>>>>> patch\n"
         (b"list\nm\nlast\n", b"plain\n", b"list\nown\nlast\n", b"list\nm\nlast\nown\n"),
         (b"(\nlist\nm\n", b"plain\n", b"(\nlist\nown\n", b"(\nlist\nm\nown\n"),
         (b"B\nO\n", b"B\nC\n", b"own\n", None),
+        # upstream has the patch's line, and still the one that the patch removes
+        (b"B\nlist\n", b"B\n", b"list\nown\n", None),
         (b"O\n", b"B\n", b"own\n", None),
         (b"O\n", b"B\n", b"B\n", None),
     ],

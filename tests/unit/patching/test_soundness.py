@@ -68,6 +68,12 @@ def test_brackets_and_statements_after_a_return_are_all_that_is_judged_of_cuda(
     assert bool(why) == bool(said)
 
 
+def test_a_statement_that_is_never_reached_is_shown_with_its_line() -> None:
+    merged = CUDA.replace("    return 1;\n", "    return 1;\n\n    g(x);\n")
+    said = found("x.cu", CUDA, merged, patched=CUDA)
+    assert said == "x.cu:5 is never reached: it follows a return, break or continue"
+
+
 @pytest.mark.parametrize(
     ("name", "text"), [("x.py", PYTHON + "    y\n"), ("x.py", "def (\n"), ("x.cu", "f(\n")]
 )

@@ -60,6 +60,11 @@ def test_a_number_or_the_first_digits_name_one_image_that_was_in_effect(
     assert [one.code for one in caught.value.problems] == [digits]
 
 
+def test_the_image_to_go_back_to_is_another_than_the_current_one_wherever_that_is() -> None:
+    moves = [move(0, State.ALTERED, "aa1"), move(1, State.CURRENT, "ab2"), *MOVES[3:]]
+    assert moving._earlier(moves, "nightly", None) == "sha256:aa1"
+
+
 def test_a_tag_that_named_one_image_only_has_no_earlier_one() -> None:
     for moves in (MOVES[:3], []):
         with pytest.raises(InputError, match="nightly never named another image"):
@@ -76,10 +81,10 @@ def test_the_ledger_makes_its_folder_and_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = ledger.Entry(record="r", digest="d", before="", action="promote", by="me", at="t")
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
     ledger.append(tmp_path / "new/folder/ledger", entry)
-    assert len(synced) == 1
+    assert sizes == [(tmp_path / "new/folder/ledger").stat().st_size]
     assert ledger.read(tmp_path / "new/folder/ledger") == {"r": entry}
 
 

@@ -161,6 +161,10 @@ def test_a_tag_that_the_matrix_does_not_declare_for_an_image_is_refused(
     own = repository(registry, tmp_path, moving("nightly", flavor="cpu"), moving("latest-{flavor}"))
     for tag in ("nightly", "latest-cpu", "anything"):
         assert code_of(InputError, moves.promote, own, digest, tag, NOW) == "tag-undeclared"
+    with pytest.raises(InputError, match="the matrix declares latest-gb10 for it"):
+        moves.promote(own, digest, "anything", NOW)
+    with pytest.raises(InputError, match="the matrix declares none for it"):
+        moves.promote(replace(own, moving=own.moving[:1]), digest, "nightly", NOW)
     assert code_of(InputError, moves.promote, own, digest, str(tags.of_labels(NEW)), NOW) == (
         "tag-reserved"
     )

@@ -135,6 +135,23 @@ def test_only_the_wheels_of_a_patch_s_project_have_it_in_their_pedigree(plan: Ce
     assert changed("flashinfer") == {"flashinfer-python"}
 
 
+def test_a_diff_of_any_bytes_is_shown_and_a_patch_without_one_has_none(plan: CellPlan) -> None:
+    (step, *_) = (step for step in plan.series if step.variant)
+    assert step.variant is not None
+    name = f"patches/{step.patch.name}/{step.variant.diff.name}"
+    for files, text in (({name: b"+\xff\n"}, "+\ufffd\n"), ({}, step.variant.diff.read_text())):
+        assert sbom._diff(replace(plan, files=files), step) == text
+    assert sbom._diff(plan, replace(step, variant=None)) == ""
+
+
+def test_a_wheel_that_requires_itself_with_an_extra_is_no_edge(plan: CellPlan) -> None:
+    one, other, *_ = plan.resolution.wheels
+    lines = (f"{one.name}[all]>=1", other.name.upper().replace("-", "_"), "gone", "!", other.name)
+    resolution = replace(plan.resolution, wheels=(replace(one, requires=lines), other))
+    rows = dict(sbom._edges(replace(plan, resolution=resolution)))
+    assert rows[one.sha256] == [other.sha256]
+
+
 def test_an_sbom_says_what_requires_what(plan: CellPlan, listed: Mapping[str, Any]) -> None:
     rows = {row["ref"]: row.get("dependsOn", []) for row in listed["dependencies"]}
     names = {one.name: one.sha256 for one in plan.resolution.wheels}

@@ -45,6 +45,28 @@ def test_serve_is_the_default_mode_with_the_documented_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "passed"),
+    [
+        ('add_argument("--shutdown-timeout")', ["30"]),
+        ('add_argument("--shutdown")', []),
+        (None, []),
+    ],
+)
+def test_requests_are_finished_if_this_vllm_can_do_that(
+    source: str | None, passed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "vllm"
+    (package / "engine").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    if source:
+        (package / "engine" / "arg_utils.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = options(argv(env=MODEL))
+    assert [given[name] for name in given.keys() - DEFAULTS.keys()] == passed
+    assert options(argv(env={**MODEL, "SHUTDOWN_TIMEOUT": "600"}))["--shutdown-timeout"] == "600"
+
+
+@pytest.mark.parametrize(
     ("variable", "option"),
     [
         ("HOST", "--host"),

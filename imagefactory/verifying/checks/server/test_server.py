@@ -204,6 +204,16 @@ def test_a_wrong_answer_comes_with_the_last_lines_of_the_log() -> None:
     assert "Illegal instruction" in image.results()["server-completions"].detail
 
 
+def test_a_first_answer_for_which_code_was_compiled_is_explained() -> None:
+    image = Good(torch=CPU)
+    first, *others = server_run().answers
+    image.server = server_run(answers=(replace(first, seconds=27.6), *others))
+    compiled = image.results()["server-completions"]
+    image.server = server_run(answers=(replace(first, seconds=4.0), *others))
+    assert compiled.detail.endswith("the first one took 28 s, as vLLM compiles for logprobs")
+    assert "compiles" not in image.results()["server-completions"].detail
+
+
 def test_checks_of_a_server_that_did_not_start_are_skips_that_hold_the_image_back() -> None:
     image = Good(torch=CPU)
     runs(image, fault="not healthy after 600 s", answers=())

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from pathlib import Path
 
 import pytest
+import requests
+from remotezip import RemoteIOError
 from support.machine import settings
 
+from imagefactory.errors import SetupError
+from imagefactory.locking.lock import Wheel
 from imagefactory.verifying.outside import layers
 from imagefactory.verifying.outside.inventory import Inventory, Member, Wheels
 from imagefactory.verifying.outside.layers import DamagedError
@@ -77,3 +82,28 @@ def test_an_image_that_is_not_all_there_is_asked_for_elsewhere(tmp_path: Path) -
     assert found == layers.Contents(config={}, layers=())
     (tmp_path / config[7:]).unlink()
     assert layers.read_folder(tmp_path, digest, tmp_path / "cache") is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.ConnectionError("down"),
+        RemoteIOError("cut"),
+        zipfile.BadZipFile("no wheel"),
+        KeyError("vllm/gone.py"),
+        ValueError("no length"),
+        OSError("disk"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_wheel_that_cannot_be_read_is_unreachable_whatever_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    wheels = Wheels(settings(tmp_path))
+    monkeypatch.setattr(wheels, "_local", fails)
+    wheel = Wheel(name="x", version="1", filename="x.whl", sha256="a" * 64, size=1, index="i")
+    with pytest.raises(SetupError, match=f"x.whl is not available: {type(error).__name__}: "):
+        wheels._with(wheel, lambda _: None)

@@ -1,0 +1,71 @@
+"""The command ``imagefactory recipe import``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imagefactory.commands.options import HERE, File, Json, workspace_of
+from imagefactory.errors import InputError, fail
+from imagefactory.recipes import importing, recipes
+from imagefactory.recipes.recipes import SUFFIX
+from imagefactory.system import files, ui
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("import", epilog="Example: imagefactory recipe import glm-4.7-flash-awq.yaml")
+def import_command(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A recipe of vllm-project/recipes, sparkrun or spark-vllm-docker."
+        ),
+    ],
+    file: File = HERE,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Its name here; by default the file's.")
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option("--variant", help="Of vllm-project's: by default nvfp4, if there is one."),
+    ] = None,
+    vllm: Annotated[
+        str | None, typer.Option(metavar="RANGE", help="Releases that it is for, as '>=0.22'.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write over an own recipe of that name.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Take over a recipe of another project into the folder recipes, and say what was left out.
+
+    How the weights are stored, and whether it is a mixture of experts, is what the model's name
+    says: look it over, and run recipe check.
+    """
+    found = importing.read(source, variant=variant, vllm=vllm, name=name)
+    target = workspace_of(file).project / "recipes" / f"{found.name}{SUFFIX}"
+    if target.exists() and not replace:
+        what, fix = f"{target} exists already", "choose another --name, or --replace it"
+        raise fail(InputError, "recipe-exists", what, fix=fix)
+    before = target.read_text(encoding="utf-8") if target.exists() else None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(target, found.text)
+    try:
+        recipes.read(target)
+    except InputError:
+        if before is None:
+            target.unlink()
+        else:
+            files.write_text(target, before)
+        raise
+    if json:
+        written = {"written": str(target), "kind": found.kind, "dropped": list(found.dropped)}
+        ui.emit_json(written)
+        return
+    ui.line(str(target))
+    for one in found.dropped:
+        ui.warn(f"not taken over: {one}")
+    ui.say(f"look it over, then run: imagefactory recipe check {found.name}")

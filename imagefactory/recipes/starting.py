@@ -1,0 +1,82 @@
+"""The container that serves a recipe. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from imagefactory.launching.launching import CACHE, Launch, Mount, Port
+from imagefactory.recipes.recipe import Setup
+
+#: The named volume with models and compiled kernels, unless the user names another or a folder.
+VOLUME = "imagefactory-cache"
+#: Where a model of the host is in the container.
+MODEL = "/model"
+#: Passed on to containers by name, for models that have to be asked for.
+TOKEN = "HF_TOKEN"
+SERVED = "served-model-name"
+#: GiB of `/dev/shm` for a server on a CPU, whose workers share it.
+_CPU_SHM = 1 << 30
+_UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user chooses about the container.
+
+    Attributes:
+        name: the container's; empty is the recipe's.
+        address: at which the host publishes the port.
+        port: of the host.
+        cache: a named volume, or an absolute path of the host.
+        model: a folder of the host with the model; empty leaves it to be downloaded.
+        restart: whether the engine starts it again.
+        memory_bytes: the most memory that it may use; None is no limit.
+    """
+
+    name: str = ""
+    address: str = "127.0.0.1"
+    port: int = 8000
+    cache: str = VOLUME
+    model: str = ""
+    restart: bool = False
+    memory_bytes: int | None = None
+
+
+def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -> Launch:
+    """The container of ``image`` that serves on one node.
+
+    A model of the host is served under the name that its recipe has for it.
+    """
+    recipe = setup.recipe
+    arguments = list(setup.arguments)
+    if hardware == "cpu":
+        arguments = _without(arguments, "--gpu-memory-utilization")
+    if wishes.model and SERVED not in setup.options:
+        arguments = [*arguments, f"--{SERVED}", recipe.model]
+    mounts = [Mount(source=wishes.cache, target=CACHE)]
+    if wishes.model:
+        mounts.append(Mount(source=wishes.model, target=MODEL, read_only=True))
+    inside = Port(host=wishes.port, address=wishes.address)
+    model = MODEL if wishes.model else recipe.model
+    return Launch(
+        name=wishes.name or _UNFIT.sub("-", recipe.name),
+        image=image,
+        command=("serve", model, "--port", str(inside.container), *arguments),
+        environment=setup.env,
+        passed_on=(TOKEN,),
+        mounts=tuple(mounts),
+        ports=(inside,),
+        gpus=hardware != "cpu",
+        shm_bytes=_CPU_SHM if hardware == "cpu" else 16 << 30,
+        memory_bytes=wishes.memory_bytes,
+        restart=wishes.restart,
+    )
+
+
+def _without(arguments: list[str], option: str) -> list[str]:
+    """``arguments`` without an option and its value."""
+    if option not in arguments:
+        return arguments
+    at = arguments.index(option)
+    return arguments[:at] + arguments[at + 2 :]

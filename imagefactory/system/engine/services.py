@@ -1,0 +1,111 @@
+"""Containers that go on running when this program has ended: they serve something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagefactory.errors import CheckFailedError, fail
+from imagefactory.system.engine.docker import Part, check_ran, failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A container, running or not.
+
+    Attributes:
+        id: the engine's name for it.
+        name: its own.
+        labels: of the container and of its image.
+        image: the digest of its image, as the engine has it.
+        state: Docker's word, such as ``running`` or ``exited``.
+        code: the exit code of its last end.
+        out_of_memory: whether the kernel killed it for its memory limit.
+        health: what its health check says, such as ``healthy``; empty if it has none.
+        since: when it entered its state.
+    """
+
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    image: str
+    state: str
+    code: int
+    out_of_memory: bool
+    health: str
+    since: str
+
+    @property
+    def running(self) -> bool:
+        """Whether its main process runs."""
+        return self.state == "running"
+
+
+class Services(Part):
+    """What the adapter does with containers that serve."""
+
+    def answers(self) -> str:
+        """The version of the engine. Raises SetupError ``engine-failed`` if it does not answer."""
+        return self._docker.must("version", "--format", "{{.Server.Version}}").strip()
+
+    def start_service(self, arguments: Sequence[str]) -> None:
+        """``docker run`` with ``arguments``, from an image that the engine has.
+
+        Raises CheckFailedError ``container-start`` if the container cannot be started; Docker keeps
+        it then.
+        """
+        done = self._docker.call("run", "--pull", "never", *arguments)
+        if done.ok:
+            return
+        check_ran(done, arguments[0])
+        last = (done.err or done.out).strip().splitlines()[:1] or ["Docker gave no reason"]
+        raise fail(CheckFailedError, "container-start", last[0], fix="see the engine's message")
+
+    def services(self, label: str) -> list[Service]:
+        """Containers with ``label``, which is a name or ``NAME=VALUE``, running or not."""
+        return self._services("--filter", f"label={label}")
+
+    def service(self, name: str) -> Service | None:
+        """The container of that name; None if there is none."""
+        return next((one for one in self._services() if one.name == name), None)
+
+    def _services(self, *only: str) -> list[Service]:
+        ids = self._docker.must("ps", "--all", "--quiet", "--no-trunc", *only).split()
+        if not ids:
+            return []
+        done = self._docker.call("container", "inspect", *ids)
+        if not done.ok and "no such container" not in done.err.lower():
+            raise failure("docker container inspect", done.err)
+        # one that has gone meanwhile is left out
+        return [_service(row) for row in json.loads(done.out or "[]")]
+
+    def service_log(self, container: str, *, last: int) -> str:
+        """The last lines that a container has written, also after its end."""
+        return self._docker.call("logs", "--tail", str(last), container, join=True).out
+
+    def stop_service(self, container: str, grace: float) -> None:
+        """Ask a container to end, and kill it after ``grace`` seconds; it is kept."""
+        self._docker.must("stop", "--time", str(int(grace)), container)
+
+    def remove_service(self, container: str) -> None:
+        """Remove a container that was stopped, or kill it first; its named volumes stay."""
+        done = self._docker.call("rm", "--force", "--volumes", container)
+        if not done.ok and "no such container" not in done.err.lower():
+            raise failure("docker rm", done.err)
+
+
+def _service(row: Mapping[str, Any]) -> Service:
+    state = row["State"]
+    return Service(
+        id=str(row["Id"]),
+        name=str(row["Name"]).removeprefix("/"),
+        labels=row["Config"].get("Labels") or {},
+        image=str(row["Image"]),
+        state=str(state["Status"]),
+        code=int(state.get("ExitCode") or 0),
+        out_of_memory=state.get("OOMKilled") is True,
+        health=str((state.get("Health") or {}).get("Status", "")).replace("none", ""),
+        since=str(state["StartedAt"] if state["Status"] == "running" else state["FinishedAt"]),
+    )

@@ -1,0 +1,154 @@
+"""``imagefactory memory`` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.memory import MODELS, raw
+
+from imagefactory import cli
+from imagefactory.system import shell
+from imagefactory.system.commandline import CommandLog
+
+
+class Ended(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def run(*argv: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["imagefactory", "memory", *map(str, argv)])
+        monkeypatch.setattr(shell, "LOG", CommandLog())
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_it_shows_a_picture_what_fits_and_the_settings(run: Run) -> None:
+    done = run(MODELS / "gpt-oss-120b", "--context", 65536, "--kv-cache-dtype", "fp8")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0] == "gpt-oss-120b in MXFP4 on a node with 119.70 GiB"
+    assert lines[1].startswith("[ssss")
+    assert lines[1].endswith(".]")
+    assert len(lines[1]) == 62
+    assert "weights       60.69 GiB  computed from its shapes" in done.out
+    assert "--gpu-memory-utilization  0.58" in done.out
+    assert "--gpu-memory-utilization-gb 69.5 instead of the fraction" in done.out
+    assert "4 x 65536 tokens in fp8" in done.out
+
+
+def test_json_has_all_of_the_plan(run: Run) -> None:
+    done = run(MODELS / "Qwen3.6-35B-A3B" / "config.json", "--speculative", 3, "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["fits"], found["model"]) == (0, True, "Qwen3.6-35B-A3B")
+    assert found["settings"]["--max-model-len"] == "262144"
+    assert [group["kind"] for group in found["kv_cache"]["groups"]] == ["state"] * 3 + ["full"]
+    assert found["kv_cache"]["tokens"] >= 4 * 262144
+    assert found["bytes_per_node"]["budget"] <= found["bytes_per_node"]["ceiling"]
+
+
+def test_what_does_not_fit_exits_with_1_and_says_what_would(run: Run) -> None:
+    done = run(MODELS / "gemma-3-27b-it", "--seqs", 64)
+    assert done.code == 1
+    assert "memory-too-small" in done.err
+    assert "fix: try --context " in done.err
+    assert " or --nodes " in done.err
+    assert "settings" not in done.out
+    failed = json.loads(run(MODELS / "gemma-3-27b-it", "--seqs", 64, "--json").out)
+    assert (failed["fits"], failed["exit_code"]) == (False, 1)
+    assert failed["errors"][0]["code"] == "memory-too-small"
+
+
+def test_a_model_of_the_hugging_face_cache_is_found_by_its_name(run: Run, tmp_path: Path) -> None:
+    done = run("openai/gpt-oss-120b")
+    assert done.code == 2
+    assert "fix: hf download openai/gpt-oss-120b config.json model.safetensors.index.json" in (
+        done.err
+    )
+    folder = tmp_path / "hf/hub/models--openai--gpt-oss-120b"
+    for revision in ("aaaa", "bbbb"):
+        shutil.copytree(MODELS / "gpt-oss-120b", folder / "snapshots" / revision)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("aaaa")
+    index = {"metadata": {"total_size": 65_248_815_744}, "weight_map": {}}
+    (folder / "snapshots/aaaa/model.safetensors.index.json").write_text(json.dumps(index))
+    done = run("openai/gpt-oss-120b", "--context", 8192)
+    assert done.code == 0
+    assert "weights       60.77 GiB  read from its index" in done.out
+
+
+def test_a_recipe_sets_what_no_option_does(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "hf/hub/models--nvidia--Qwen3.6-35B-A3B-NVFP4/snapshots/aaaa"
+    shutil.copytree(MODELS / "Qwen3.6-35B-A3B", folder)
+    done = run("qwen3.6-35b-a3b-nvfp4")
+    assert done.code == 0
+    assert "4 x 65536 tokens in fp8" in done.out
+    assert "weights       21.90 GiB" in done.out
+    # the server that the recipe is from reported 76.49 GiB and 4,843,965 tokens
+    last = "the recipe has --gpu-memory-utilization 0.85: 77.15 GiB of KV cache, 4886706 tokens"
+    assert done.out.splitlines()[-1] == last
+    found = json.loads(run("qwen3.6-35b-a3b-nvfp4", "--seqs", 2, "--speculative", 0, "--json").out)
+    assert (found["seqs"], found["context"]) == (2, 65536)
+    assert "--speculative-config" not in found["settings"]
+
+
+def test_quantization_in_a_file_of_its_own_is_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(raw("Qwen3-0.6B")))
+    quantization = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(quantization))
+    done = run(tmp_path)
+    assert " in NVFP4 on a node" in done.out
+    assert "4 x 40960 tokens in fp8" in done.out
+
+
+#: Files of a model, by name -> what the error says.
+BROKEN: tuple[tuple[dict[str, str], str], ...] = (
+    ({}, "No such file or directory"),
+    ({"config.json": "{"}, "Expecting property name"),
+    ({"config.json": "[]"}, "it is not a JSON object"),
+    ({"config.json": '{"a": 1, "a": 2}'}, "an object has a key twice"),
+    ({"config.json": "{}"}, "hidden_size is missing"),
+    (
+        {"config.json": json.dumps(raw("Qwen3-0.6B")), "model.safetensors.index.json": "{}"},
+        "metadata.total_size is not a number of bytes: None",
+    ),
+)
+
+
+@pytest.mark.parametrize(("files", "text"), BROKEN)
+def test_broken_files_are_wrong_input(
+    run: Run, tmp_path: Path, files: dict[str, str], text: str
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    done = run(folder)
+    assert done.code == 2
+    assert text in done.err
+    assert "Traceback" not in done.err
+
+
+def test_what_is_neither_a_path_nor_a_name_is_wrong_input(run: Run) -> None:
+    done = run("no-such-model")
+    assert done.code == 2
+    assert "'no-such-model' is no config.json, no folder with one" in done.err

@@ -1,0 +1,192 @@
+"""The container that serves a recipe, as it is printed, started and exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from support.program import Run, run
+
+from imagefactory import opening
+from imagefactory.planning import vllm_settings
+from imagefactory.planning.vllm_settings import VllmSettings
+from imagefactory.recipes import recipes, starting
+from imagefactory.recipes.starting import Wishes
+from imagefactory.system.engine import ImageInfo
+
+__all__ = ["run"]
+RECIPE = """\
+summary: mine
+model: org/mine
+weights: bf16
+hardware: [gb10, cpu]
+vllm: ">=0.22"
+options: {gpu-memory-utilization: "0.5", max-num-seqs: 4}
+env: {A: b c}
+"""
+GB10 = "imagefactory/vllm:gb10-vllm0.33.0-torch2.14.0-cu130"
+DIGEST = f"sha256:{'1' * 64}"
+KNOWN = VllmSettings(
+    variables=frozenset(), options=frozenset({"--gpu-memory-utilization", "--max-num-seqs"})
+)
+INFO = ImageInfo(
+    ref=GB10,
+    digest=DIGEST,
+    layers=(),
+    platform="linux/arm64",
+    labels={"io.imagefactory.pin.vllm": "0.33.0"},
+    env={},
+    size=1,
+)
+
+
+@dataclass
+class FakeEngine:
+    """An engine with some images, which notes what it is asked to start."""
+
+    images: dict[str, ImageInfo]
+    started: list[Sequence[str]]
+
+    def find_images(self, refs: Sequence[str]) -> dict[str, ImageInfo]:
+        return {ref: self.images[ref] for ref in refs if ref in self.images}
+
+    def launch(self, words: Sequence[str]) -> str:
+        self.started.append(words)
+        return "0123"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine(images={GB10: INFO}, started=[])
+    monkeypatch.setattr(opening, "connect", lambda _: fake)
+    monkeypatch.setattr(opening, "connect_if_any", lambda _: fake)
+    monkeypatch.setattr(vllm_settings, "of_cell", lambda *_: KNOWN)
+    return fake
+
+
+def test_a_container_keeps_its_caches_and_no_secret(mine: Path) -> None:
+    setup = recipes.read(mine).on("0.33.0", 1)
+    found = starting.launch(setup, "image", "gb10")
+    assert found.command == (
+        *("serve", "org/mine", "--port", "8000"),
+        *("--gpu-memory-utilization", "0.5", "--max-num-seqs", "4"),
+    )
+    assert [(one.source, one.target) for one in found.mounts] == [
+        ("imagefactory-cache", "/root/.cache")
+    ]
+    assert (found.passed_on, found.environment, found.gpus) == (("HF_TOKEN",), {"A": "b c"}, True)
+    wishes = Wishes(name="x", port=9000, cache="/c", model="/m", address="10.0.0.1")
+    found = starting.launch(setup, "image", "cpu", wishes)
+    assert found.command[1:] == (
+        *("/model", "--port", "8000", "--max-num-seqs", "4", "--served-model-name", "org/mine"),
+    )
+    assert [(one.source, one.target, one.read_only) for one in found.mounts] == [
+        ("/c", "/root/.cache", False),
+        ("/m", "/model", True),
+    ]
+    assert (found.name, found.gpus, found.ports[0].host) == ("x", False, 9000)
+
+
+def test_the_command_is_printed_with_the_digest(
+    run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    done = run("recipe", "run", str(mine), "--cell", "gb10*33*", "--print")
+    assert done.code == 0, done.err
+    assert f"imagefactory/vllm@{DIGEST} serve org/mine" in done.out
+    assert "--env HF_TOKEN" in done.out
+    assert "hf_secret" not in done.out + done.err
+    assert "has not passed imagefactory verify" in done.err
+    assert engine.started == []
+
+
+def test_an_image_that_the_engine_has_is_started(run: Run, mine: Path, engine: FakeEngine) -> None:
+    done = run("recipe", "run", str(mine), "--cell", "gb10*33*", "--port", "9000", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["started"] == "0123"
+    (words,) = engine.started
+    assert "127.0.0.1:9000:8000" in words
+    missing = run("recipe", "run", str(mine), "--cell", "gb10*22*")
+    assert (missing.code, len(engine.started)) == (2, 1)
+    assert "the engine has no image" in missing.err
+
+
+def test_an_image_is_checked_as_the_release_that_its_label_names(
+    run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefactory.patching.sources.fetch", lambda *_: None)
+    monkeypatch.setattr(vllm_settings, "of_tree", lambda *_: KNOWN)
+    engine.images["other:1"] = INFO
+    assert f"other@{DIGEST}" in run("recipe", "run", str(mine), "--image", "other:1", "--print").out
+    engine.images["other:1"] = replace(INFO, labels={})
+    assert "no label" in run("recipe", "run", str(mine), "--image", "other:1", "--print").err
+    assert run("recipe", "run", str(mine), "--image", "gone:1").code == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "what"),
+    [
+        ("max-num-seqs", "max-nun-seqs", 1, "does not know --max-nun-seqs"),
+        ('vllm: ">=0.22"', 'vllm: ">=9"', 2, "no cell"),
+        ("hardware:", "nodes: [2]\nhardware:", 2, "imagefactory cluster"),
+    ],
+)
+def test_what_cannot_be_served_is_not_started(
+    run: Run, mine: Path, engine: FakeEngine, old: str, new: str, code: int, what: str
+) -> None:
+    mine.write_text(RECIPE.replace(old, new))
+    done = run("recipe", "run", str(mine))
+    assert done.code == code
+    assert what in done.err
+    assert engine.started == []
+
+
+@pytest.mark.parametrize(
+    "form", ["sparkrun", "spark-vllm-docker", "compose", "quadlet", "kubernetes"]
+)
+def test_what_is_exported_names_the_image_by_digest(
+    run: Run, mine: Path, engine: FakeEngine, tmp_path: Path, form: str
+) -> None:
+    argv = "recipe", "export", str(mine), "--to", form, "--cell", "gb10*33*"
+    done = run(*argv, "--repository", "ghcr.io/me/vllm", "--output", str(tmp_path / "out"))
+    assert done.code == 0, done.err
+    text = (tmp_path / "out").read_text()
+    assert f"ghcr.io/me/vllm@{DIGEST}" in text
+    assert "org/mine" in text
+    if form != "quadlet":
+        assert list(yaml.safe_load_all(text))
+    engine.images.clear()
+    done = run(*argv)
+    assert GB10 in done.out
+    assert "not pinned to a digest" in done.err
+
+
+def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
+    theirs = tmp_path / "Their Model.yaml"
+    theirs.write_text("model: org/m\ndefaults: {max_model_len: 8}\nmods: [x]\n")
+    matrix = str(tmp_path / "matrix.yaml")
+    done = run("recipe", "import", str(theirs), "-f", matrix)
+    assert done.code == 0, done.err
+    target = tmp_path / "recipes/their-model.yaml"
+    assert recipes.read(target).model == "org/m"
+    assert "mods: has no counterpart" in done.err
+    assert run("recipe", "import", str(theirs), "-f", matrix).code == 2
+    kept = target.read_text()
+    theirs.write_text("model: no model\ndefaults: {}\n")
+    assert run("recipe", "import", str(theirs), "-f", matrix, "--replace").code == 2
+    assert target.read_text() == kept
+    theirs.write_text("model: org/n\ndefaults: {}\n")
+    done = run("recipe", "import", str(theirs), "-f", matrix, "--replace", "--json")
+    assert json.loads(done.out)["kind"] == "spark-vllm-docker"
+    assert recipes.read(target).model == "org/n"
