@@ -185,7 +185,7 @@ def verify(
     """
     engine = opening.connect(workspace)
     if tags:
-        expected = _expected_by_tag(workspace, tags, engine)
+        expected = expected_by_tag(workspace, tags, engine)
         return _verify_all(workspace, engine, tags, expected, watcher, level=level)
     planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
@@ -269,7 +269,7 @@ def _succeeded(result: BuildResult | None) -> bool:
     return result is not None and result.ok
 
 
-def _expected_by_tag(
+def expected_by_tag(
     workspace: Workspace, tags: Sequence[str], engine: Engine
 ) -> dict[str, CellPlan]:
     """The plans of those ``tags`` that belong to the matrix, if it can be read."""

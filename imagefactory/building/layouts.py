@@ -13,10 +13,11 @@ from typing import Any
 
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.matrix.cell import Cell
+from imagefactory.system import files
 from imagefactory.system.engine import Engine, ImageInfo
 
 #: How containerd and Docker name an image in a layout, and how OCI does.
-_FULL_NAME, _TAG = "io.containerd.image.name", "org.opencontainers.image.ref.name"
+FULL_NAME, TAG = "io.containerd.image.name", "org.opencontainers.image.ref.name"
 
 
 def folder_of(output: Path, cell: Cell) -> Path:
@@ -55,6 +56,15 @@ def _read(layout: Path, ref: str) -> ImageInfo:
     )
 
 
+def write_index(layout: Path, digest: str, size: int, media_type: str) -> None:
+    """Make the manifest ``digest``, a blob of ``layout``, what the layout has."""
+    row = {"mediaType": media_type, "digest": digest, "size": size}
+    files.write_text(
+        layout / "index.json", json.dumps({"schemaVersion": 2, "manifests": [row]}) + "\n"
+    )
+    (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', encoding="utf-8")
+
+
 def finish(layout: Path, tags: Iterable[str]) -> None:
     """Name the image that was just written to ``layout``, and remove the blobs of older ones."""
     row = _index(layout)["manifests"][-1]
@@ -63,12 +73,19 @@ def finish(layout: Path, tags: Iterable[str]) -> None:
         if f"sha256:{path.name}" not in keep:
             path.unlink()
     shutil.rmtree(layout / "ingest", ignore_errors=True)
-    rows = [
-        {**row, "annotations": {_FULL_NAME: _full(tag), _TAG: tag.rpartition(":")[2]}}
-        for tag in tags
-    ]
+    rows = [{**row, "annotations": names_of(tag)} for tag in tags]
     index = {"schemaVersion": 2, "manifests": rows}
     (layout / "index.json").write_text(json.dumps(index) + "\n", encoding="utf-8")
+
+
+def names_of(tag: str) -> dict[str, str]:
+    """The annotations by which programs know the image ``tag`` in a layout."""
+    return {FULL_NAME: _full(tag), TAG: tag.rpartition(":")[2]}
+
+
+def short(name: str) -> str:
+    """A full name as Docker shows it."""
+    return name.removeprefix("docker.io/").removeprefix("library/")
 
 
 def _full(tag: str) -> str:

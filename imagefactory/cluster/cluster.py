@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from imagefactory.cluster import rules
 from imagefactory.cluster.declaration import Cluster, Node
@@ -12,10 +13,15 @@ from imagefactory.launching.launching import RDMA_DEVICES, Launch
 LABEL, RANK_LABEL = "io.imagefactory.cluster", "io.imagefactory.cluster.rank"
 #: Where vLLM's processes, and Ray's, find the head.
 MASTER_PORT, RAY_PORT = 29501, 6379
-#: Ray's head goes on in the background; the server takes the place of the shell.
+#: Ray's head goes on in the background; the server takes the place of the shell. A worker fails if
+#: there is no head yet.
 _RAY_HEAD = (
     f"ray start --head --port={RAY_PORT} --node-ip-address={{address}} --disable-usage-stats "
     '&& exec /opt/imagefactory/entrypoint serve "$@"'
+)
+_RAY_WORKER = (
+    f"until (: </dev/tcp/{{address}}/{RAY_PORT}) 2>/dev/null; do sleep 1; done; "
+    "exec /opt/imagefactory/entrypoint ray-worker"
 )
 
 
@@ -38,6 +44,16 @@ def members(cluster: Cluster, image: str) -> tuple[Member, ...]:
     return tuple(
         Member(node=node, rank=rank, launch=_launch(cluster, node, rank, image))
         for rank, node in enumerate(cluster.nodes)
+    )
+
+
+def serving(cluster: Cluster, model: str, args: Sequence[str], env: Mapping[str, str]) -> Cluster:
+    """The cluster with what a recipe says; the file's own options and variables win."""
+    return replace(
+        cluster,
+        model=model,
+        args=(*args, *cluster.args),
+        environment=(*env.items(), *cluster.environment),
     )
 
 
@@ -71,7 +87,7 @@ def _mp(cluster: Cluster, rank: int) -> tuple[str, ...]:
 
 def _ray(cluster: Cluster, node: Node, rank: int) -> tuple[str, ...]:
     if rank:
-        return ("ray-worker",)
+        return ("bash", "-c", _RAY_WORKER.format(address=cluster.nodes[0].address))
     script = _RAY_HEAD.format(address=node.address)
     options = ("--distributed-executor-backend", "ray")
     return ("bash", "-c", script, "bash", *_serve(cluster), *options)

@@ -40,7 +40,8 @@ class Cluster:
         name: of the cluster; its containers are called ``NAME-RANK``.
         image: the image's reference, or
         cell: the cell of the matrix whose image it is.
-        model: what is served, as vLLM names it.
+        model: what is served, as vLLM names it; empty with a recipe.
+        recipe: the recipe that says what is served and how.
         args: further options of ``vllm serve``.
         executor: what spreads the model over the nodes: vLLM's own ``mp``, or Ray.
         port: where the head serves.
@@ -57,6 +58,7 @@ class Cluster:
     image: str | None
     cell: str | None
     model: str
+    recipe: str | None
     args: tuple[str, ...]
     executor: Executor
     port: int
@@ -83,7 +85,8 @@ def load(path: Path) -> Cluster:
         name=file.name,
         image=file.image,
         cell=file.cell,
-        model=file.model,
+        model=file.model or "",
+        recipe=file.recipe,
         args=words,
         executor=file.executor,
         port=file.port,

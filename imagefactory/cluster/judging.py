@@ -157,20 +157,27 @@ def _memory(member: Member, facts: Facts) -> Iterator[Finding]:
     if not member.launch.gpus or not total:
         yield of("memory", seen)
         return
-    text = rules.value_of(member.launch.command, "--gpu-memory-utilization")
-    try:
-        share = float(text or DEFAULT_SHARE)
-    except ValueError:  # vLLM refuses it itself
-        share = DEFAULT_SHARE
-    if available < share * total:
+    wanted = _wanted(member.launch.command, total)
+    if available < wanted:
         remedy = f"stop what holds memory, or --gpu-memory-utilization {available / total:.2f}"
-        yield _bad("memory", f"{seen}, but {share} of all is wanted", remedy)
+        yield _bad("memory", f"{seen}, but {wanted / GIB:.1f} GiB are wanted", remedy)
         return
     yield of("memory", seen)
-    if facts.memory.get("MemFree", available) < share * total:
+    if facts.memory.get("MemFree", available) < wanted:
         cached = (available - facts.memory["MemFree"]) / GIB
         remedy = "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
         yield of("page cache", f"{cached:.1f} GiB, which CUDA does not count as free", remedy)
+
+
+def _wanted(command: Sequence[str], total: int) -> float:
+    """The bytes of memory that a server takes; a value that is no number is vLLM's to refuse."""
+    words = tuple(command)
+    number = rules.value_of(words, "--gpu-memory-utilization-gb")  # of a patch
+    share = rules.value_of(words, "--gpu-memory-utilization")
+    try:
+        return float(number) * GIB if number else float(share or DEFAULT_SHARE) * total
+    except ValueError:
+        return DEFAULT_SHARE * total
 
 
 def _swap(facts: Facts) -> Finding:

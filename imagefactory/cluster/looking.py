@@ -78,11 +78,18 @@ class Facts:
 def everywhere(
     members: Sequence[Member], ask: Callable[[Member], Answer]
 ) -> list[Answer | FactoryError]:
-    """The answer of each node, or its error; all are asked at once."""
+    """The answer of each node, or its error; all are asked at once.
+
+    An engine that fails is SetupError ``node-unreachable``, with the host in the message.
+    """
 
     def one(member: Member) -> Answer | FactoryError:
         try:
             return ask(member)
+        except SetupError as error:
+            (problem, *_) = error.problems
+            engine = problem.code in ("engine-failed", "command-timeout")
+            return ssh.unreachable(member.node.host, problem.what) if engine else error
         except FactoryError as error:
             return error
 
@@ -91,24 +98,15 @@ def everywhere(
 
 
 def look(member: Member, engine_of: EngineOf) -> Facts:
-    """Look at a node. Raises SetupError ``node-unreachable`` if it, or its engine, is not there."""
+    """Look at a node. Raises SetupError if it, or its engine, does not answer."""
     host = member.node.host
     before = time.time()
     text = ssh.run(host, _SCRIPT, timeout=LOOK_SECONDS)
     after = time.time()
-    engine, version = connect(member, engine_of)
+    engine = engine_of(host)
+    version = engine.answers()
     image = engine.find_images([member.launch.image]).get(member.launch.image)
     return parse(text, engine=version, image=image, asked=(before, after))
-
-
-def connect(member: Member, engine_of: EngineOf) -> tuple[Engine, str]:
-    """The engine of a node, and its version. Raises SetupError ``node-unreachable``."""
-    host = member.node.host
-    engine = engine_of(host)
-    try:
-        return engine, engine.answers()
-    except SetupError as error:
-        raise ssh.unreachable(host, error.problems[0].what) from None
 
 
 def parse(text: str, *, engine: str, image: ImageInfo | None, asked: tuple[float, float]) -> Facts:

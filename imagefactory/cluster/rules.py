@@ -76,9 +76,16 @@ class _Rules:
             yield from self._match(("environment", name), "variable", name, _VARIABLE, fix)
 
     def _vllm(self) -> Iterator[Problem]:
-        if not self._file.model or self._file.model.startswith("-"):
+        model, recipe = self._file.model, self._file.recipe
+        if (model is None) == (recipe is None):
+            fix = "write `model:` as vLLM names it, or `recipe:` with the name of a recipe"
+            yield self._bad((), "model", "exactly one of 'model' and 'recipe' is needed", fix)
+        if model is not None and (not model or model.startswith("-")):
             fix = "write ORGANIZATION/NAME or a folder of the container"
-            yield self._bad(("model",), "model", f"{self._file.model!r} is no model", fix)
+            yield self._bad(("model",), "model", f"{model!r} is no model", fix)
+        if recipe is not None and self._file.cell is None:
+            what = "a recipe is checked against the cell that serves it"
+            yield self._bad(("recipe",), "recipe", what, "write `cell:` in place of `image:`")
         for option in DERIVED:
             if value_of(self._args, option) is not None:
                 what = f"{option} follows from the nodes, the executor and the port"

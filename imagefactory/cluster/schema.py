@@ -21,7 +21,8 @@ class FileKeys(Strict):
     name: str = "vllm"
     image: str | None = None
     cell: str | None = None
-    model: str
+    model: str | None = None
+    recipe: str | None = None
     args: str = ""
     executor: Executor = "mp"
     port: int = 8000

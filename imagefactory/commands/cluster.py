@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,17 +13,23 @@ import typer
 
 from imagefactory import opening
 from imagefactory.cluster import cluster as clusters
-from imagefactory.cluster import declaration, judging, looking
+from imagefactory.cluster import declaration, judging, looking, rules, running
 from imagefactory.cluster.cluster import Member
+from imagefactory.cluster.declaration import Cluster
 from imagefactory.cluster.looking import Facts
+from imagefactory.cluster.running import Seen
 from imagefactory.commands.options import Json, workspace_of
-from imagefactory.errors import InputError, fail
+from imagefactory.commands.recipe_check import STOCK
+from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.examples import examples
 from imagefactory.launching import compose, docker, quadlet
+from imagefactory.matrix.cell import Cell
+from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
 from imagefactory.system import files, ui
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep.finding import Health
+from imagefactory.workspace import Workspace
 
 app = typer.Typer(
     name="cluster",
@@ -31,6 +39,8 @@ app = typer.Typer(
 )
 File = Annotated[Path, typer.Option("--file", "-f", help="The file that declares the cluster.")]
 HERE = Path("cluster.yaml")
+#: Seconds for the head to serve: a large model is loaded for ten to fifteen minutes.
+START_SECONDS = 1800
 
 
 class Form(StrEnum):
@@ -136,6 +146,101 @@ def check_command(file: File = HERE, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command("up", epilog="Example: imagefactory cluster up --timeout 3600")
+def up_command(
+    file: File = HERE,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time to load the model.")
+    ] = START_SECONDS,
+    json: Json = False,
+) -> None:
+    """Start the containers, and wait until the head serves.
+
+    What already runs as it is declared is left alone. If a container ends meanwhile, its last lines
+    are shown and the others are stopped.
+    """
+    members = read(file)
+    for name in members[0].launch.passed_on:
+        if name not in os.environ:
+            ui.warn(f"{name} is not set here, so containers do not get it")
+    _show(running.up(members, _engine_of, timeout=timeout), json=json)
+    head = members[0].node
+    ui.say(f"{head.host} serves at http://{head.address}:{declaration.load(file).port}/v1")
+
+
+@app.command("status", epilog="Example: imagefactory cluster status")
+def status_command(file: File = HERE, json: Json = False) -> None:
+    """Show what runs on each node.
+
+    Exits with 1 if a container does not run or the head does not serve, with 3 if a node does not
+    answer.
+    """
+    seen = running.status(read(file), _engine_of)
+    _show(seen, json=json)
+    running.raise_errors([one.error for one in seen])
+    if not all(one.good for one in seen):
+        raise typer.Exit(1)
+
+
+@app.command("logs", epilog="Example: imagefactory cluster logs --last 200 --node spark2")
+def logs_command(
+    file: File = HERE,
+    last: Annotated[
+        int, typer.Option("--last", "-n", metavar="N", min=1, help="Lines of each container.")
+    ] = 50,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="HOST", help="Of this node alone.")
+    ] = None,
+) -> None:
+    """Print the last lines of each container, also of those that have ended."""
+    members = [one for one in read(file) if node in (None, one.node.host)]
+    if not members:
+        fix = "imagefactory cluster show lists them"
+        raise fail(InputError, "cluster-node", f"{file} has no node {node}", fix=fix)
+    answers = running.logs(members, _engine_of, last=last)
+    for member, found in zip(members, answers, strict=True):
+        for text in found.splitlines() if isinstance(found, str) else ():
+            ui.line(f"{member.node.host} | {text}")
+    running.raise_errors(answers)
+
+
+@app.command("down", epilog="Example: imagefactory cluster down")
+def down_command(file: File = HERE, json: Json = False) -> None:
+    """Stop and remove the cluster's containers; images, volumes and all else stay.
+
+    Running requests get 30 seconds. Exits with 3 if a node does not answer; its containers stay.
+    """
+    members = read(file)
+    answers = running.down(members, _engine_of)
+    pairs = [(m, n) for m, n in zip(members, answers, strict=True) if isinstance(n, int)]
+    if json:
+        ui.emit_json({"removed": {member.node.host: number for member, number in pairs}})
+    else:
+        for member, number in pairs:
+            ui.line(f"{member.node.host}: {number} removed" if number else f"{member.node.host}: -")
+    running.raise_errors(answers)
+
+
+def _show(seen: Sequence[Seen], *, json: bool) -> None:
+    if json:
+        ui.emit_json({"nodes": [_row(one) for one in seen]})
+        return
+    rows = [[str(value) for value in _row(one).values()] for one in seen]
+    ui.table("", list(_row(seen[0])), rows)
+
+
+def _row(one: Seen) -> dict[str, str | int]:
+    found = one.service
+    return {
+        "host": one.member.node.host,
+        "container": one.member.launch.name,
+        "role": one.member.role,
+        "state": f"exited {found.code}" if found and one.state == "exited" else one.state,
+        "health": found.health if found else "",
+        "since": found.since[:19].replace("T", " ") if found else "",
+    }
+
+
 def _look(member: Member) -> Facts:
     return looking.look(member, _engine_of)
 
@@ -145,18 +250,41 @@ def _engine_of(host: str) -> Engine:
 
 
 def read(file: Path) -> tuple[Member, ...]:
-    """What the file declares for each node. Raises InputError."""
+    """What the file declares for each node. Raises InputError, and CheckFailedError for a recipe.
+
+    A cell is one of the matrix that lies next to the file.
+    """
     found = declaration.load(file)
-    return clusters.members(found, found.image or _image_of(found.cell or "", file))
-
-
-def _image_of(name: str, file: Path) -> str:
-    """The image of a cell of the matrix that lies next to the cluster's file."""
+    if found.image:
+        return clusters.members(found, found.image)
     matrix = file.parent / "matrix.yaml"
-    cells = {cell.name: cell for cell in opening.declared(workspace_of(matrix)).cells}
-    if name not in cells:
-        what = f"{matrix} has no cell {name}"
-        raise fail(
-            InputError, "cluster-cell", what, where=str(file), fix="imagefactory plan lists them"
+    workspace = workspace_of(matrix)
+    cells = {cell.name: cell for cell in opening.declared(workspace).cells}
+    cell = cells.get(found.cell or "")
+    if cell is None:
+        what, fix = f"{matrix} has no cell {found.cell}", "imagefactory plan lists them"
+        raise fail(InputError, "cluster-cell", what, where=str(file), fix=fix)
+    if found.recipe:
+        found = _with_recipe(found, found.recipe, cell, workspace)
+    return clusters.members(found, cell.tag)
+
+
+def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) -> Cluster:
+    """The cluster with what its recipe says for the cell's vLLM, which is checked first."""
+    recipe = recipes.find(name, workspace.recipes, STOCK)
+    count = len(found.nodes)
+    if count not in recipe.nodes or not recipe.is_for(cell):
+        numbers = " or ".join(map(str, recipe.nodes))
+        what = (
+            f"recipe {name} is for {numbers} nodes"
+            if count not in recipe.nodes
+            else f"recipe {name} is not for cell {cell.name}"
         )
-    return cells[name].tag
+        fix = f"imagefactory recipe show {name}"
+        raise fail(InputError, "cluster-recipe", what, where=found.file, fix=fix)
+    checked = checking.against_cells([recipe], opening.read(workspace), only=cell.name)
+    if problems := [one for row in checked if row.nodes == count for one in row.problems]:
+        raise CheckFailedError(dict.fromkeys(problems))
+    setup = recipe.on(cell.vllm, count)
+    own = {key: one for key, one in setup.options.items() if f"--{key}" not in rules.DERIVED}
+    return clusters.serving(found, recipe.model, replace(setup, options=own).arguments, setup.env)

@@ -132,13 +132,19 @@ class ReceiptStore:
 
     def save(self, record: Receipt) -> Path:
         """Keep a receipt, unless the one that is there shows more; it is on the disk then."""
+        self._keep(record, write(record, self.trust))
+        return self.path(record.digest)
+
+    def keep(self, found: Found) -> None:
+        """Keep a receipt that came from another machine as it is, unless ours shows more."""
+        self._keep(found.receipt, found.content)
+
+    def _keep(self, record: Receipt, content: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.path(record.digest)
         with locks.held(self.folder / "receipts.lock", f"the receipts in {self.folder}"):
             before = self.load(record.digest)
             if before is None or receipt.supersedes(record, before):
-                files.write_durably(path, write(record, self.trust))
-        return path
+                files.write_durably(self.path(record.digest), content)
 
     def find(self, digest: str) -> Found | Refused | None:
         """The receipt of exactly ``digest``, or why it does not count; None if there is none."""

@@ -105,6 +105,11 @@ class Machine:
         """Put its cable back."""
         _ip("link", "set", self.link, "up")
 
+    def slow_down(self, rate: str) -> None:
+        """Give it a slow network, of ``24mbit`` for example."""
+        shape = ["tbf", "rate", rate, "burst", "64kb", "latency", "100ms"]
+        subprocess.run(["tc", "qdisc", "add", "dev", self.link, "root", *shape], check=True)
+
     def received(self) -> int:
         """Bytes that were sent to it, with the headers of packets and ssh's own."""
         counter = Path("/sys/class/net", self.link, "statistics/tx_bytes")
@@ -194,11 +199,12 @@ def _network() -> Iterator[tuple[str, str]]:
             if its_space == str(space) and not Path("/proc", pid).exists():
                 _ip("link", "del", bridge)
         made = subprocess.run(
-            ["ip", "link", "add", bridge, "alias", mine, "type", "bridge"],
+            ["ip", "link", "add", bridge, "type", "bridge"],
             check=False,
             capture_output=True,
         )
         if made.returncode == 0:
+            alias.write_text(mine)
             break
     else:
         raise AssertionError(f"{MOST} bridges {BRIDGE}* exist: ip link del removes one")
@@ -238,7 +244,12 @@ def _boot(name: str, address: str, bridge: str, parent: Path, config: Path) -> M
     variables = {"HERE": str(folder), "SSHD": str(sshd), "SSHD_ROOT": str(root)}
     process = subprocess.Popen(
         [*NEW_SPACES, "sh", "-c", BOOT],
-        env={"PATH": _path(), "HOME": str(folder / "home"), "LIBRARIES": libraries, **variables},
+        env={
+            "PATH": program_path(),
+            "HOME": str(folder / "home"),
+            "LIBRARIES": libraries,
+            **variables,
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -270,7 +281,7 @@ def _write_files(folder: Path, key: Path) -> None:
     (folder / "sshd_config").write_text(
         f"HostKey {host_key}\nAuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\nUsePAM no\n"
-        f"PermitRootLogin prohibit-password\nPidFile none\nSetEnv PATH={_path()}\n"
+        f"PermitRootLogin prohibit-password\nPidFile none\nSetEnv PATH={program_path()}\n"
         # Docker's client opens many connections at once
         "MaxStartups 100\nMaxSessions 100\n"
     )
@@ -285,7 +296,7 @@ def _sshd() -> tuple[Path, Path]:
     raise AssertionError("the tests need sshd: make sshd")
 
 
-def _path() -> str:
+def program_path() -> str:
     """Where a machine finds its programs: those of the private engine, if there is one."""
     state = from_environment(os.environ).state
     folder = Path(os.environ.get("IMAGEFACTORY_ENGINE_DIR") or state / "engine")

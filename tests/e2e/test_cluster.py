@@ -31,7 +31,7 @@ case " $* " in
     (/busybox sleep 2; echo ok >/www/health) &
     /busybox httpd -p 8000 -h /www ;;
 esac
-while :; do /busybox sleep 0.1; done
+while :; do /busybox sleep 60 & wait $!; done
 """
 CLUSTER = """\
 name: test
@@ -68,18 +68,21 @@ class Two:
 
 @pytest.fixture
 def two(machines: Machines, tmp_path: Path) -> Two:
-    archive = tmp_path / "tiny.tar"
-    server = tmp_path / "server"
-    server.write_text(SERVER)
-    server.chmod(0o755)
-    with tarfile.open(archive, "w") as tar:
-        tar.add(busybox(), "busybox")
-        tar.add(server, "server")
+    (tmp_path / "server").write_text(SERVER)
     for one in machines.all:
-        put(one, archive, IMAGE)
+        put(one, archive(tmp_path), IMAGE)
     found = Two(machines, tmp_path)
     found.declare()
     return found
+
+
+def archive(folder: Path) -> Path:
+    """The files of the image."""
+    path = folder / "tiny.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(busybox(), "busybox")
+        tar.add(folder / "server", "server")
+    return path
 
 
 def busybox() -> Path:
@@ -90,11 +93,11 @@ def busybox() -> Path:
     return Path(found)
 
 
-def put(machine: Machine, archive: Path, name: str) -> None:
+def put(machine: Machine, files: Path, name: str) -> None:
     ask = '["/busybox", "wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8000/health"]'
     changes = ('ENTRYPOINT ["/busybox", "sh", "/server"]', f"HEALTHCHECK --interval=1s CMD {ask}")
     words = [word for change in changes for word in ("--change", f"'{change}'")]
-    machine.run("docker", "import", *words, str(archive), name)
+    machine.run("docker", "import", *words, str(files), name)
 
 
 def test_nodes_are_checked_together_and_one_that_is_off_has_a_row(two: Two) -> None:
@@ -117,3 +120,76 @@ def test_nodes_are_checked_together_and_one_that_is_off_has_a_row(two: Two) -> N
     rows = [line.split() for line in done.out.splitlines()]
     assert [row[1:3] for row in rows if row[0] == first.name] == [["node", "bad"]]
     assert [row[2] for row in rows if row[:2] == [second.name, "memory"]] == ["good"]
+
+
+def test_a_cluster_is_started_once_watched_and_removed_with_nothing_else(two: Two) -> None:
+    first, second = two.machines.all
+    others = "docker run -d --name other --label io.imagefactory.cluster=another tiny:1 serve x"
+    second.run(*others.split(), "--headless")
+
+    done = two.call("up", "--json")
+    assert done.code == 0, done.out + done.err
+    rows = {row["host"]: row for row in done.json["nodes"]}
+    assert (rows[first.name]["role"], rows[first.name]["health"]) == ("head", "healthy")
+    assert (rows[second.name]["role"], rows[second.name]["state"]) == ("worker", "running")
+    assert f"serves at http://{first.address}:8000/v1" in done.err
+    said = first.run("busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:8000/health")
+    assert said.stdout == "ok\n"
+    env = second.run("docker", "inspect", "test-1", "--format", "'{{json .Config.Env}}'").stdout
+    assert '"ANSWER=$HOME 42"' in env
+    assert '"TOKEN=t0ken"' in env
+
+    running = two.containers(0) + two.containers(1)
+    again = two.call("up")
+    assert again.code == 0, again.err
+    assert two.containers(0) + two.containers(1) == running
+    assert two.call("status").code == 0
+
+    two.declare(model="other-works")
+    changed = two.call("up")
+    assert changed.code == 0, changed.err
+    shown = two.call("logs").out
+    assert f"{first.name} | loading models/other-works" in shown
+    assert f"{second.name} | worker of models/other-works waits" in shown
+
+    # a worker that is killed later is seen, and `up` starts the server again
+    second.run("docker", "kill", "test-1")
+    killed = two.call("status")
+    assert killed.code == 1
+    assert "exited 137" in killed.out
+    assert two.call("up").code == 0
+
+    second.unplug()
+    off = two.call("down", "--json")
+    assert off.code == 3
+    assert off.json["removed"] == {first.name: 1}
+    assert [error["code"] for error in off.json["errors"]] == ["node-unreachable"]
+    second.plug()
+    assert two.call("down").code == 0
+    names = second.run("docker", "ps", "--all", "--format", "{{.Names}}").stdout.split()
+    assert names == ["other"]
+
+
+def test_a_worker_that_ends_ends_up_with_its_last_lines_and_stops_the_head(two: Two) -> None:
+    two.declare(model="fails")
+    done = two.call("up")
+    assert done.code == 1, done.out + done.err
+    assert "test-1 (worker) ended with exit code 3 [cluster-node-ended]" in done.err
+    assert "RuntimeError: planted" in done.err
+    assert two.containers(0) == []
+    assert "asked to end" in two.call("logs", "--node", "machine1").out
+
+
+def test_nothing_is_started_if_a_node_is_off_or_has_another_image(two: Two) -> None:
+    first, second = two.machines.all
+    (two.folder / "server").write_text(SERVER + "# changed\n")
+    second.run("docker", "rmi", IMAGE)
+    put(second, archive(two.folder), IMAGE)
+    done = two.call("up")
+    assert done.code == 1, done.out + done.err
+    assert f"{second.name}: {IMAGE} has another content than on {first.name}" in done.err
+    second.unplug()
+    done = two.call("up")
+    assert done.code == 3, done.out + done.err
+    assert "node-unreachable" in done.err
+    assert two.containers(0) == []

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of the repository's files."""
     source, out = (tmp_path_factory.mktemp(name) for name in ("source", "dist"))
-    for name in ("imagefactory", "patches", "templates", "scripts"):
+    for name in ("imagefactory", "patches", "recipes", "templates", "scripts"):
         shutil.copytree(ROOT / name, source / name)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -69,7 +69,8 @@ def test_the_wheel_has_the_stock_files_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     stock = {
         str(path.relative_to(ROOT))
-        for path in (*(ROOT / "templates").rglob("*"), *(ROOT / "patches").rglob("*"))
+        for name in ("templates", "patches", "recipes")
+        for path in (ROOT / name).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     data = "imagefactory/data/"
@@ -96,6 +97,11 @@ def test_an_empty_directory_becomes_a_project_that_is_locked_planned_and_rendere
     checked = use(program, folder, "patch", "check", cell, "--json")
     assert checked.code == 0, checked.err
     assert [row["patch"] for row in checked.json] == ["vllm/cpu-dist-info"]
+
+
+def test_an_installed_product_has_the_stock_recipes(folder: Path, program: Path) -> None:
+    found = use(program, folder, "recipe", "list", "--json").json
+    assert {one["name"] for one in found} == {path.stem for path in (ROOT / "recipes").iterdir()}
 
 
 def test_an_installed_product_renders_what_the_repository_does(folder: Path, program: Path) -> None:

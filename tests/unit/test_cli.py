@@ -57,13 +57,17 @@ COMMANDS = [
     "cluster init",
     "cluster show",
     "cluster check",
+    "cluster up",
+    "cluster status",
+    "cluster logs",
+    "cluster down",
     "bench server",
     "bench diff",
     "prune",
     "engine",
 ]
 #: Commands whose output is not for programs, or is a shell's.
-WITHOUT_JSON = ("render", "export", "recipe export", "engine")
+WITHOUT_JSON = ("render", "export", "recipe export", "cluster logs", "engine")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

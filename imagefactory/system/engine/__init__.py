@@ -8,6 +8,7 @@ from imagefactory.system.engine.cache_records import CacheRecord
 from imagefactory.system.engine.containers import ContainerMemory, Limits, RunningContainer
 from imagefactory.system.engine.engine import Engine
 from imagefactory.system.engine.images import ImageInfo
+from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host
 from imagefactory.system.engine.services import Service
 
 __all__ = [
@@ -17,6 +18,9 @@ __all__ = [
     "Engine",
     "ImageInfo",
     "Limits",
+    "RemoteEngine",
+    "RemoteError",
     "RunningContainer",
     "Service",
+    "check_host",
 ]

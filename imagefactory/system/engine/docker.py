@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
 
+#: Docker's client starts ssh, which would ask for a password on the terminal and wait.
+_NO_PASSWORDS = {"SSH_ASKPASS": "/bin/false", "SSH_ASKPASS_REQUIRE": "force"}
+
+
 class Docker:
     """The clients of one engine.
 
@@ -49,6 +53,7 @@ class Docker:
         #: For programs that call docker by themselves: Buildx, and the project's scripts.
         self.environment: dict[str, str] = {
             **({"DOCKER_HOST": host} if host else {}),
+            **(_NO_PASSWORDS if (host or "").startswith("ssh://") else {}),
             **({"DOCKER_CONFIG": config} if config else {}),
         }
 

@@ -142,6 +142,15 @@ class Engine(Images, Containers, Services, Builds):
         """Folder on the engine's machine that holds its images."""
         return self._docker.call("info", "--format", "{{.DockerRootDir}}").out.strip() or "/"
 
+    @cached_property
+    def shares_loopback(self) -> bool:
+        """Whether the engine reaches servers on this machine's loopback address.
+
+        One on another machine, in a virtual machine or without root has another such address.
+        """
+        rootless = "rootless" in self._docker.call("info", "--format", "{{.SecurityOptions}}").out
+        return Path(self.data_root).is_dir() and not rootless
+
     def blob_folder(self, digest: str) -> Path | None:
         """The folder of this machine with the engine's blobs, named by their SHA-256.
 

@@ -7,7 +7,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,12 +145,16 @@ class Images(Part):
             yield stream
 
     def load(self, layout: Path) -> None:
-        """Load the image in a folder that is an OCI layout, with the names that it has there.
+        """Load the images in an OCI layout, a folder or tar archive, with the names that they have.
 
         Raises SetupError if the engine does not take it.
         """
-        argv = ["tar", "-C", str(layout), "-c", "."]
-        with shell.pipe(argv) as stream, self._docker.whales(f"loading {layout}") as client:
+        with ExitStack() as stack:
+            if layout.is_dir():
+                stream = stack.enter_context(shell.pipe(["tar", "-C", str(layout), "-c", "."]))
+            else:
+                stream = stack.enter_context(layout.open("rb"))
+            client = stack.enter_context(self._docker.whales(f"loading {layout}"))
             client.image.load(iter(partial(stream.read, 1 << 20), b""), quiet=True)
 
     def blobs(self, ref: str) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagefactory.errors import CheckFailedError, fail
-from imagefactory.system.engine.docker import Part, check_ran, failure
+from imagefactory.system.engine.docker import Part, failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,33 +57,39 @@ class Services(Part):
         it then.
         """
         done = self._docker.call("run", "--pull", "never", *arguments)
-        if done.ok:
-            return
-        check_ran(done, arguments[0])
-        last = (done.err or done.out).strip().splitlines()[:1] or ["Docker gave no reason"]
-        raise fail(CheckFailedError, "container-start", last[0], fix="see the engine's message")
+        if not done.ok:
+            said = [line for line in done.err.splitlines() if line.strip()]
+            what = said[0] if said else "Docker gave no reason"
+            by_hand = self._docker.show("run", *arguments)
+            fix = f"start it by hand: {by_hand}"
+            raise fail(CheckFailedError, "container-start", what, fix=fix)
 
     def services(self, label: str) -> list[Service]:
         """Containers with ``label``, which is a name or ``NAME=VALUE``, running or not."""
-        return self._services("--filter", f"label={label}")
+        only = ("--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
+        return self._inspect(self._docker.must("ps", *only).split())
 
     def service(self, name: str) -> Service | None:
         """The container of that name; None if there is none."""
-        return next((one for one in self._services() if one.name == name), None)
+        return next(iter(self._inspect([name])), None)
 
-    def _services(self, *only: str) -> list[Service]:
-        ids = self._docker.must("ps", "--all", "--quiet", "--no-trunc", *only).split()
-        if not ids:
+    def _inspect(self, names: Sequence[str]) -> list[Service]:
+        """The containers of these names or ids; those that do not exist are left out."""
+        if not names:
             return []
-        done = self._docker.call("container", "inspect", *ids)
+        done = self._docker.call("container", "inspect", *names)
         if not done.ok and "no such container" not in done.err.lower():
             raise failure("docker container inspect", done.err)
-        # one that has gone meanwhile is left out
         return [_service(row) for row in json.loads(done.out or "[]")]
 
     def service_log(self, container: str, *, last: int) -> str:
-        """The last lines that a container has written, also after its end."""
-        return self._docker.call("logs", "--tail", str(last), container, join=True).out
+        """The last lines that a container has written, also after its end; empty without one."""
+        done = self._docker.call("logs", "--tail", str(last), container, join=True)
+        if done.ok:
+            return done.out
+        if "no such container" in done.out.lower():
+            return ""
+        raise failure("docker logs", done.out)
 
     def stop_service(self, container: str, grace: float) -> None:
         """Ask a container to end, and kill it after ``grace`` seconds; it is kept."""

@@ -138,7 +138,7 @@ FAULTS: list[tuple[Callable[[Facts], Facts], str, Health, str, str]] = [
     (without("verbs"), "RDMA", Health.BAD, "nothing in /dev/infiniband", "ib_uverbs"),
     (without("rdma"), "rocep1s0f1", Health.BAD, "no such RDMA device", "mlx5_ib"),
     (said("rocep1s0f1 4: ACTIVE", "rocep1s0f1 1: DOWN"), "rocep1s0f1", Health.BAD, "down", "cable"),
-    (said("118000000", "90000000"), "memory", Health.BAD, "0.8 of all is wanted", "0.72"),
+    (said("118000000", "90000000"), "memory", Health.BAD, "95.4 GiB are wanted", "0.72"),
     (said("110000000", "50000000"), "page cache", Health.NOTE, "64.8 GiB", "drop_caches"),
     (said("SwapFree:        16", "SwapFree:        12"), "swap", Health.NOTE, "3.8 of", "swapoff"),
     (said("]\n1\n", "]\n60\n"), "swap", Health.NOTE, "swappiness 60", "vm.swappiness=1"),
@@ -173,6 +173,24 @@ def test_a_driver_that_an_override_accepts_is_accepted(members: tuple[Member, ..
     accepted = image(labels=labels)(facts())
     found = {finding.name: finding for finding in judged(members, accepted, accepted)}
     assert found["driver"].health is Health.GOOD
+
+
+@pytest.mark.parametrize(
+    ("words", "health"),
+    [
+        (("--gpu-memory-utilization-gb", "112"), Health.GOOD),
+        (("--gpu-memory-utilization-gb", "113"), Health.BAD),
+        (("--gpu-memory-utilization", "0.95"), Health.BAD),
+        (("--gpu-memory-utilization", "x"), Health.GOOD),
+        ((), Health.GOOD),
+    ],
+)
+def test_memory_is_compared_with_what_the_server_takes(
+    members: tuple[Member, ...], words: tuple[str, ...], health: Health
+) -> None:
+    head = replace(members[0], launch=replace(members[0].launch, command=words))
+    found = {one.name: one for one in judging.judge([head], [facts()])[0].findings}
+    assert found["memory"].health is health
 
 
 def test_nodes_without_gpus_need_no_driver_and_no_share_of_memory(

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 from support.program import Run, run
 
+from imagefactory import opening
 from imagefactory.cluster import cluster as clusters
 from imagefactory.cluster import declaration
 from imagefactory.cluster.declaration import Cluster
+from imagefactory.errors import Problem
 from imagefactory.examples import examples
 from imagefactory.launching.launching import Launch
 from imagefactory.matrix import matrix
+from imagefactory.recipes import checking
+from imagefactory.recipes.checking import Checked
 
 __all__ = ["run"]
 
@@ -54,7 +58,8 @@ def test_ray_starts_on_the_head_before_its_server_and_on_workers_alone(cluster: 
     assert script.endswith('&& exec /opt/imagefactory/entrypoint serve "$@"')
     assert words[0] == "meta-llama/Llama-3.3-70B-Instruct"
     assert words[-2:] == ["--distributed-executor-backend", "ray"]
-    assert worker.command == ("ray-worker",)
+    assert "until (: </dev/tcp/192.168.100.10/6379) 2>/dev/null" in worker.command[2]
+    assert worker.command[2].endswith("exec /opt/imagefactory/entrypoint ray-worker")
     assert worker.environment["RAY_HEAD_ADDRESS"] == "192.168.100.10:6379"
     assert worker.environment["RAY_NODE_IP"] == "192.168.100.11"
 
@@ -133,3 +138,56 @@ def test_the_image_of_a_cell_is_that_of_the_matrix_beside_the_file(
     assert "cluster-cell" in run("cluster", "show", cwd=tmp_path).err
     path.write_text(path.read_text().replace("cell: other", f"cell: {cell.name}"))
     assert cell.tag in run("cluster", "show", cwd=tmp_path).out
+
+
+RECIPE = """\
+summary: A model on two nodes
+model: some/model
+weights: bf16
+vllm: ">=0.16"
+nodes: [2]
+options:
+  tensor-parallel-size: 2
+  distributed-executor-backend: ray
+  max-model-len: 1000
+env: {SOME: recipe, OTHER: recipe}
+"""
+
+
+def test_a_recipe_says_what_is_served_and_the_file_wins(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("init", cwd=tmp_path).code == 0
+    cell = matrix.load(tmp_path / "matrix.yaml").cells[0]
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "two.yaml").write_text(RECIPE)
+    text = f"""\
+cell: {cell.name}
+recipe: two
+args: --max-model-len 2000
+environment: {{SOME: own}}
+nodes:
+  - {{host: a, address: 10.0.0.1}}
+  - {{host: b, address: 10.0.0.2}}
+"""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    # what checks recipes has tests of its own, with sources of vLLM
+    monkeypatch.setattr(opening, "read", lambda _: None)
+    found: list[Checked] = []
+    monkeypatch.setattr(checking, "against_cells", lambda *_, **__: found)
+    shown = run("cluster", "show", cwd=tmp_path)
+    assert shown.code == 0, shown.err
+    line = shown.out.splitlines()[-2]
+    assert " serve some/model " in line
+    assert "--max-model-len 1000 --max-model-len 2000 --distributed-executor-backend mp" in line
+    assert "ray" not in line
+    assert "--env SOME=own" in shown.out
+    assert "--env OTHER=recipe" in shown.out
+
+    problem = Problem(code="recipe-dead-option", what="--x is dead")
+    found.append(Checked(recipe="two", target=cell.name, nodes=2, problems=(problem,)))
+    assert "recipe-dead-option" in run("cluster", "show", cwd=tmp_path).err
+    file.write_text(text[: text.index("  - {host: b")])
+    alone = run("cluster", "show", cwd=tmp_path)
+    assert (alone.code, "is for 2 nodes" in alone.err) == (2, True)

@@ -11,11 +11,13 @@ import pytest
 from support import ROOT
 
 PACKAGE = ROOT / "imagefactory" / "system" / "engine"
-#: Tests of that package, the docker that they call, and tests of how command lines are shown.
+#: Tests of that package, the docker that they call, and tests of how command lines are shown; and
+#: one that runs an image as a person would, with options that the package has no use for.
 ITS_TESTS = (
     ROOT / "tests" / "unit" / "system" / "engine",
     ROOT / "tests" / "unit" / "system" / "test_commandline.py",
     ROOT / "tests" / "support" / "docker.py",
+    ROOT / "tests" / "e2e" / "test_served.py",
     Path(__file__),
 )
 PROGRAMS = ("docker", "buildx", "docker-buildx")

@@ -1,0 +1,281 @@
+"""Starts the containers of a cluster on its nodes, watches them, and stops them.
+
+What runs is known from the labels of containers alone: nothing is remembered on this machine, so
+any machine that reaches the nodes can go on where another was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from imagefactory.cluster import judging
+from imagefactory.cluster.cluster import LABEL, Member
+from imagefactory.cluster.looking import Answer, EngineOf, everywhere
+from imagefactory.errors import CheckFailedError, FactoryError, Problem, SetupError
+from imagefactory.launching import docker
+from imagefactory.system import ui
+from imagefactory.system.engine import Engine, ImageInfo, Service
+
+#: The label with the digest of what a container was started with.
+LAUNCH_LABEL = f"{LABEL}.launch"
+#: Seconds between looks at containers that start, and between lines about it.
+POLL, REPORT = 2.0, 15.0
+#: Looks in a row that a node may miss.
+MISSES = 5
+#: Lines of a container's log that say why it ended.
+LAST_LINES = 20
+#: Seconds that a container has to end; vLLM finishes its requests meanwhile.
+GRACE = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A node and its container; None if there is none. ``error`` is why it is unknown."""
+
+    member: Member
+    service: Service | None = None
+    error: FactoryError | None = None
+
+    @property
+    def state(self) -> str:
+        """One word for it."""
+        if self.error:
+            return "unreachable"
+        return self.service.state if self.service else "absent"
+
+    @property
+    def good(self) -> bool:
+        """Whether it does what it should; only the head serves."""
+        found = self.service
+        if found is None or not found.running:
+            return False
+        return bool(self.member.rank) or found.health in ("healthy", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A node, its engine, and what is there: the image, and containers of the cluster."""
+
+    member: Member
+    engine: Engine
+    image: ImageInfo | None
+    ours: tuple[Service, ...]
+
+
+def up(members: Sequence[Member], engine_of: EngineOf, *, timeout: float) -> list[Seen]:
+    """Start what is not running as it is declared, and wait until the head serves.
+
+    If one container has to be started, all are: a server cannot take a rank back. Raises SetupError
+    if a node cannot be reached, and CheckFailedError if the nodes do not have one image, a
+    container ends (the others are stopped then) or the head does not serve in time.
+    """
+    places = _ask(members, lambda member: _place(member, engine_of(member.node.host)))
+    _check_images(places)
+    launches = [_labelled(place) for place in places]
+    if all(_runs(one, place) for one, place in zip(launches, places, strict=True)):
+        ui.say("all containers run as they are declared")
+    else:
+        _ask(members, lambda member: _remove(places[member.rank], grace=0))
+        ui.say(f"starting {', '.join(f'{m.launch.name} on {m.node.host}' for m in members)}")
+        try:
+            _ask(launches, lambda member: _start(places[member.rank], member))
+        except FactoryError:
+            _stop(places)
+            raise
+    return _wait(places, timeout)
+
+
+def status(members: Sequence[Member], engine_of: EngineOf) -> list[Seen]:
+    """What runs on each node, also if some cannot be reached."""
+    answers = everywhere(members, lambda member: _present(member, engine_of(member.node.host)))
+    return [
+        Seen(member=member, error=found)
+        if isinstance(found, FactoryError)
+        else Seen(member=member, service=found)
+        for member, found in zip(members, answers, strict=True)
+    ]
+
+
+def logs(members: Sequence[Member], engine_of: EngineOf, *, last: int) -> list[str | FactoryError]:
+    """The last lines of each node's container; empty if there is none."""
+    return everywhere(
+        members, lambda m: engine_of(m.node.host).service_log(m.launch.name, last=last)
+    )
+
+
+def down(members: Sequence[Member], engine_of: EngineOf) -> list[int | FactoryError]:
+    """Stop and remove the cluster's containers; returns how many there were on each node.
+
+    Volumes stay. A node that cannot be reached does not keep the others from being cleared.
+    """
+
+    def one(member: Member) -> int:
+        engine = engine_of(member.node.host)
+        place = _Place(member=member, engine=engine, image=None, ours=_ours(member, engine))
+        return _remove(place, grace=GRACE)
+
+    return everywhere(members, one)
+
+
+def raise_errors(answers: Sequence[object]) -> None:
+    """Raise the errors among the answers of nodes as one, if there are any."""
+    errors = [one for one in answers if isinstance(one, FactoryError)]
+    if errors:
+        kind = SetupError if any(isinstance(e, SetupError) for e in errors) else CheckFailedError
+        raise kind(problem for error in errors for problem in error.problems)
+
+
+def _ask(members: Sequence[Member], ask: Callable[[Member], Answer]) -> list[Answer]:
+    """The answers of all nodes. Raises all their errors as one."""
+    answers = everywhere(members, ask)
+    raise_errors(answers)
+    return [one for one in answers if not isinstance(one, FactoryError)]
+
+
+def _place(member: Member, engine: Engine) -> _Place:
+    ref = member.launch.image
+    image = engine.find_images([ref]).get(ref)
+    return _Place(member=member, engine=engine, image=image, ours=_ours(member, engine))
+
+
+def _ours(member: Member, engine: Engine) -> tuple[Service, ...]:
+    """The cluster's containers on a node, those of former ranks too."""
+    name = member.launch.labels[LABEL]
+    found = engine.services(f"{LABEL}={name}")
+    # an image can set labels of its containers, but not their names
+    return tuple(one for one in found if one.name.startswith(f"{name}-"))
+
+
+def _check_images(places: Sequence[_Place]) -> None:
+    first = next((place.image for place in places if place.image), None)
+    problems = []
+    for place in places:
+        host, ref = place.member.node.host, place.member.launch.image
+        if place.image is None:
+            what = f"{host}: the engine has no image {ref}"
+        elif first and judging.content(place.image) != judging.content(first):
+            what = f"{host}: {ref} has another content than on {places[0].member.node.host}"
+        else:
+            continue
+        fix = "imagefactory cluster check compares the nodes"
+        problems.append(Problem(code="cluster-image", what=what, fix=fix))
+    if problems:
+        raise CheckFailedError(problems)
+
+
+def _labelled(place: _Place) -> Member:
+    """The member with a label that changes with anything that its container is started with."""
+    image = place.image.digest if place.image else ""
+    text = json.dumps([docker.arguments(place.member.launch), image])
+    labels = {LAUNCH_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]}
+    launch = place.member.launch
+    return replace(place.member, launch=replace(launch, labels={**launch.labels, **labels}))
+
+
+def _runs(launched: Member, place: _Place) -> bool:
+    """Whether the node runs this container, and no other of the cluster."""
+    wanted = launched.launch.labels[LAUNCH_LABEL]
+    return [one.labels.get(LAUNCH_LABEL) for one in place.ours if one.running] == [wanted]
+
+
+def _present(member: Member, engine: Engine) -> Service | None:
+    """The node's container, unless another one has its name."""
+    found = engine.service(member.launch.name)
+    ours = found and found.labels.get(LABEL) == member.launch.labels[LABEL]
+    return found if ours else None
+
+
+def _start(place: _Place, member: Member) -> None:
+    try:
+        place.engine.start_service(docker.arguments(member.launch))
+    except CheckFailedError as error:
+        what = f"{member.node.host}: {error.problems[0].what}"
+        raise CheckFailedError(replace(error.problems[0], what=what)) from None
+
+
+def _remove(place: _Place, *, grace: int) -> int:
+    for one in place.ours:
+        if one.running and grace:
+            place.engine.stop_service(one.id, grace)
+        place.engine.remove_service(one.id)
+    return len(place.ours)
+
+
+def _stop(places: Sequence[_Place]) -> None:
+    """Stop what still runs, as far as possible; containers are kept for their logs."""
+
+    def one(member: Member) -> None:
+        engine = places[member.rank].engine
+        found = _present(member, engine)
+        if found and found.state in ("running", "restarting"):
+            engine.stop_service(found.id, GRACE)
+
+    everywhere([place.member for place in places], one)
+
+
+def _wait(places: Sequence[_Place], timeout: float) -> list[Seen]:
+    """Wait until the head is healthy."""
+    members = [place.member for place in places]
+    head, began, reported = places[0], time.monotonic(), time.monotonic()
+    missed = 0
+    while True:
+        answers = everywhere(members, lambda m: _present(m, places[m.rank].engine))
+        errors = [one for one in answers if isinstance(one, FactoryError)]
+        missed = missed + 1 if errors else 0
+        if missed > MISSES:
+            raise errors[0]
+        pairs = zip(members, answers, strict=True)
+        seen = [Seen(member=m, service=a) for m, a in pairs if not isinstance(a, FactoryError)]
+        ended = [one for one in seen if not (one.service and one.service.running)]
+        if ended:
+            raise _ended(places, ended)
+        if not errors and all(one.good for one in seen):
+            if seen[0].service and not seen[0].service.health:
+                ui.warn(
+                    f"{head.member.launch.image} has no health check: whether it serves is open"
+                )
+            return seen
+        now = time.monotonic()
+        if now - began > timeout:
+            raise _late(head, timeout)
+        if now - reported > REPORT:
+            reported = now
+            last = head.engine.service_log(head.member.launch.name, last=1).strip()
+            ui.say(f"{now - began:.0f} s, {head.member.node.host}: {last}")
+        time.sleep(POLL)
+
+
+def _ended(places: Sequence[_Place], ended: Sequence[Seen]) -> FactoryError:
+    """The error for containers that ended, the first one first; the others are stopped."""
+    problems = []
+    for one in sorted(ended, key=lambda one: one.service.since if one.service else ""):
+        place, found = places[one.member.rank], one.service
+        where = f"{one.member.node.host}: {one.member.launch.name} ({one.member.role})"
+        if found is None:
+            what, detail = f"{where} was removed", ""
+        else:
+            memory = ", out of memory" if found.out_of_memory else ""
+            what = f"{where} ended with exit code {found.code}{memory}"
+            detail = _last_lines(place)
+        fix = "the others were stopped; imagefactory cluster logs shows more"
+        problems.append(Problem(code="cluster-node-ended", what=what, fix=fix, detail=detail))
+    _stop(places)
+    return CheckFailedError(problems)
+
+
+def _late(head: _Place, timeout: float) -> FactoryError:
+    what = f"{head.member.node.host} does not serve after {timeout:.0f} s; all containers run on"
+    fix = "wait longer: imagefactory cluster up --timeout; or imagefactory cluster down"
+    code, detail = "cluster-timeout", _last_lines(head)
+    return CheckFailedError(Problem(code=code, what=what, fix=fix, detail=detail))
+
+
+def _last_lines(place: _Place) -> str:
+    try:
+        return place.engine.service_log(place.member.launch.name, last=LAST_LINES).rstrip()
+    except SetupError as error:
+        return f"its log cannot be read: {error.problems[0].what}"

@@ -1,0 +1,1 @@
+"""Moves verified images to other machines: in files, or to their engines over ssh."""

@@ -1,0 +1,93 @@
+"""Containers that serve, as Docker's client reports them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.docker import FakeDocker
+
+from imagefactory.errors import CheckFailedError, SetupError
+from imagefactory.system.engine import Engine
+
+pytestmark = pytest.mark.programs
+
+ROW = {
+    "Id": "abc",
+    "Name": "/vllm-1",
+    "Image": "sha256:1",
+    "Config": {"Labels": {"a": "b"}},
+    "State": {
+        "Status": "exited",
+        "ExitCode": 137,
+        "OOMKilled": True,
+        "StartedAt": "2026-11-22T10:00:00Z",
+        "FinishedAt": "2026-11-22T11:00:00Z",
+    },
+}
+GONE = "Error response from daemon: No such container: vllm-1\n"
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> FakeDocker:
+    return FakeDocker(tmp_path)
+
+
+@pytest.fixture
+def engine(docker: FakeDocker) -> Engine:
+    return Engine(binary=str(docker.program))
+
+
+def test_a_container_has_its_state_its_end_and_its_labels(
+    docker: FakeDocker, engine: Engine
+) -> None:
+    docker.answer("ps --all --quiet --no-trunc --filter label=a=b", out="abc\n")
+    docker.answer("container inspect abc", out=json.dumps([ROW]))
+    (found,) = engine.services("a=b")
+    assert (found.name, found.labels, found.image) == ("vllm-1", {"a": "b"}, "sha256:1")
+    assert (found.running, found.code, found.out_of_memory) == (False, 137, True)
+    assert (found.health, found.since) == ("", "2026-11-22T11:00:00Z")
+
+
+def test_the_health_and_the_start_of_a_container_that_runs(
+    docker: FakeDocker, engine: Engine
+) -> None:
+    state = {**ROW["State"], "Status": "running", "Health": {"Status": "healthy"}}  # type: ignore[dict-item]
+    docker.answer("container inspect vllm-1", out=json.dumps([{**ROW, "State": state}]))
+    found = engine.service("vllm-1")
+    assert found is not None
+    assert (found.running, found.health, found.since[11:13]) == (True, "healthy", "10")
+
+
+def test_what_does_not_exist_is_no_failure_and_an_engine_that_is_away_is_one(
+    docker: FakeDocker, engine: Engine
+) -> None:
+    calls = ("container inspect", "logs", "rm")
+    for words in calls:
+        docker.answer(words, out="[]" if "inspect" in words else "", err=GONE, code=1, times=1)
+        docker.answer(words, err="Cannot connect to the Docker daemon\n", code=1)
+    assert engine.service("vllm-1") is None
+    assert engine.service_log("vllm-1", last=5) == ""
+    engine.remove_service("vllm-1")
+    with pytest.raises(SetupError, match="Cannot connect"):
+        engine.service("vllm-1")
+    with pytest.raises(SetupError, match="Cannot connect"):
+        engine.service_log("vllm-1", last=5)
+    with pytest.raises(SetupError, match="Cannot connect"):
+        engine.remove_service("vllm-1")
+
+
+def test_a_container_that_cannot_be_started_says_why(docker: FakeDocker, engine: Engine) -> None:
+    docker.answer("run --pull never --name x", err="docker: bad device\nSee --help\n", code=125)
+    with pytest.raises(CheckFailedError, match="docker: bad device") as caught:
+        engine.start_service(["--name", "x", "image"])
+    assert "docker run --name x image" in caught.value.problems[0].fix
+
+
+def test_ssh_asks_nobody_for_a_password(docker: FakeDocker, tmp_path: Path) -> None:
+    engine = Engine.of_machine("spark1:2222", {"PATH": str(tmp_path)}, tmp_path)
+    assert engine.environment["DOCKER_HOST"] == "ssh://spark1:2222"
+    assert engine.environment["SSH_ASKPASS_REQUIRE"] == "force"
+    docker.answer("--host ssh://spark1:2222 version", out="28.5.2\n")
+    assert engine.answers() == "28.5.2"
