@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import socket
 import subprocess
 import time
@@ -15,7 +14,7 @@ import requests
 from support import ROOT
 from support.e2e import factory
 
-from imagefactory.launching.docker import arguments
+from imagefactory.launching import docker
 from imagefactory.launching.launching import Launch, Mount, Port
 from imagefactory.system.engine import Engine
 from imagefactory.verifying import server
@@ -41,21 +40,20 @@ def served(
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     launch = Launch(
-        name=f"imagefactory-test-{secrets.token_hex(4)}",
+        name=f"imagefactory-test-bench-{port}",
         image=cpu_image,
-        command=server.ARGUMENTS,
+        command=tuple(server.ARGUMENTS),
         environment=ENVIRONMENT,
         mounts=(Mount(source=str(folder), target=server.MODEL_FOLDER, read_only=True),),
         ports=(Port(host=port, container=server.PORT),),
         gpus=False,
         shm_bytes=1 << 30,
-        memory_bytes=server.MEMORY,
     )
-    container = engine.launch(arguments(launch))
+    container = engine.launch(docker.arguments(launch))
     try:
         end = time.monotonic() + 300
         while not _healthy(url):
-            assert time.monotonic() < end, "not healthy after 300 s"
+            assert time.monotonic() < end, f"docker logs {container}"
             time.sleep(1)
         yield url
     finally:
