@@ -107,11 +107,11 @@ def test_init_writes_an_example_that_show_accepts_and_overwrites_nothing(
 
 
 @pytest.mark.parametrize(
-    ("form", "file", "text"),
+    ("file", "form", "text"),
     [
-        ("docker", "spark-1.sh", "docker run"),
-        ("compose", "spark-1.compose.yaml", "services:"),
-        ("quadlet", "spark-1.container", "[Container]"),
+        ("spark-1.sh", "docker", "docker run"),
+        ("spark-1.compose.yaml", "compose", "services:"),
+        ("spark-1.container", "quadlet", "[Container]"),
     ],
 )
 def test_show_writes_a_file_for_each_node(
