@@ -97,6 +97,10 @@ class Machine:
         words = ["ssh", "-F", str(self.config), self.name, *argv]
         return subprocess.run(words, check=check, capture_output=True, text=True)
 
+    def docker(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Call its Docker's client there, over ssh."""
+        return self.run("docker", *words)
+
     def unplug(self) -> None:
         """Pull its cable: connections hang, as they do when a machine is off."""
         _ip("link", "set", self.link, "down")
