@@ -80,13 +80,14 @@ def _answer(case: dict[str, Any]) -> dict[str, Any]:
             text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype") or "auto"
         )
         stack.enter_context(set_current_vllm_config(config))
-        _initialize()
+        _initialize(case.get("nodes", 1))
         with set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
             model = initialize_model(vllm_config=config)
             drafts = config.speculative_config
             if drafts:
                 initialize_model(vllm_config=config, model_config=drafts.draft_model_config)
-        size = None if "E" in pattern else sum(one.numel() for one in model.parameters())
+        whole = "E" not in pattern and case.get("nodes", 1) == 1
+        size = sum(one.numel() for one in model.parameters()) if whole else None
         return {**_planned(config, case["memory"]), "parameters": size}
 
 
@@ -99,6 +100,7 @@ def _config(case: dict[str, Any], folder: str, block: int) -> VllmConfig:
         enforce_eager=True,
         dtype="bfloat16",
         block_size=block,
+        tensor_parallel_size=case.get("nodes", 1),
         max_num_seqs=4,
         max_model_len=case["context"],
         max_num_batched_tokens=8192,
@@ -109,8 +111,11 @@ def _config(case: dict[str, Any], folder: str, block: int) -> VllmConfig:
     ).create_engine_config()
 
 
-def _initialize() -> None:
-    """Groups of one process; which of them there are depends on the model."""
+def _initialize(nodes: int) -> None:
+    """Groups of one process, which believes to be the first of ``nodes``.
+
+    Which groups there are depends on the model.
+    """
     if not torch.distributed.is_initialized():
         parallel_state.init_distributed_environment(
             world_size=1,
@@ -121,6 +126,7 @@ def _initialize() -> None:
         )
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(1, 1)
+    parallel_state.get_tp_group().world_size = nodes
 
 
 def _planned(config: VllmConfig, memory: int) -> dict[str, Any]:

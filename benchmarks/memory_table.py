@@ -58,6 +58,7 @@ def planned(case: Mapping[str, Any], **changes: Any) -> Pool:
     options = Options(
         context=case["context"],
         dtype=case.get("kv_cache_dtype", found.dtype),
+        tensor=case.get("nodes", 1),
         in_flight=case["in_flight"],
         speculative=speculative,
         prefix_caching=case.get("prefix_caching", True),
@@ -98,6 +99,7 @@ def page(record: Mapping[str, Any]) -> str:
         settings = {
             "fp8": case.get("kv_cache_dtype"),
             f"{case.get('speculative')} drafts": case.get("speculative"),
+            f"{case.get('nodes')} nodes": case.get("nodes"),
             "without prefix caching": case.get("prefix_caching") is False,
             f"blocks of {case.get('kernel_block')}": case.get("kernel_block"),
         }

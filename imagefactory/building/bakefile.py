@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from imagefactory.building import bases, builders, layouts
 from imagefactory.building.contexts import Contexts
+from imagefactory.building.loopback import Loopback
 from imagefactory.building.stack.stack import Stack
 from imagefactory.errors import InputError, fail
 from imagefactory.matrix.cell import Cell
@@ -37,6 +38,7 @@ class BakeOptions:
         load: whether finished images are loaded into the engine, because the builder has an image
             store of its own.
         output: folder for OCI layouts of the images; None for the engine's store.
+        loopback: takes the images for ``output``, where the builder reaches it.
         layers: folder to make all layers of wheels in, anew; None for the cache folder.
     """
 
@@ -44,6 +46,7 @@ class BakeOptions:
     cache: str | None = None
     load: bool = False
     output: Path | None = None
+    loopback: Loopback | None = None
     layers: Path | None = None
 
 
@@ -85,6 +88,9 @@ def write_cells(
         stack = stacks[plan.cell.name]
         entry = _cell_entry(contexts.write_cell(plan, stack), plan, first, stack)
         targets[plan.cell.name] = {**entry, "output": [_output(plan.cell, options)]}
+        if options.loopback:
+            entry["contexts"]["packages"] = options.loopback.packages(plan.cell, stack.image)
+            targets[plan.cell.name]["tags"] = [options.loopback.name(plan.cell)]
     cells = [plan.cell.name for plan in plans]
     for target in {"none": [], "cells": cells, "all": list(targets)}[options.uncached]:
         targets[target]["no-cache"] = True
@@ -123,6 +129,10 @@ def _write(path: Path, targets: dict[str, Any], *, default: Iterable[str] = ()) 
 
 def _output(cell: Cell, options: BakeOptions) -> str:
     """Where the image of ``cell`` goes; that of a builder with its own store is loaded."""
+    if options.loopback:
+        # an empty `push` is true for BuildKit; Buildx itself pushes an image of the engine if it
+        # says so, and the engine gets none
+        return f"type=image,push=,store=false,unpack=false,{COMPRESSION}"
     if options.output:
         folder = layouts.folder_of(options.output, cell)
         return f"type=oci,tar=false,dest={folder},{COMPRESSION}"

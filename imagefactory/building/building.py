@@ -6,12 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from imagefactory.building import bakefile, disk, fleet, homes, layouts, records
+from imagefactory.building import bakefile, disk, fleet, homes, layouts, loopback, records
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
@@ -80,16 +80,35 @@ def build(
     ready = [plan for plan in plans if plan.cell.name in stacks]
     results: list[BuildResult] = []
     if ready:
-        files = _files(contexts, ready, bases, stacks, options, site)
-        (first, file), *others = files.items()
-        if others:
-            results = _spread(site, ready, files, logs)
-        else:
-            results = bake(site.engine, ready, file, logs, builder=first)
+        with _receiving(site, options) as where:
+            files = _files(contexts, ready, bases, stacks, where, site)
+            (first, file), *others = files.items()
+            if others:
+                results = _spread(site, ready, files, logs)
+            else:
+                results = bake(site.engine, ready, file, logs, builder=first)
+        if where.loopback and not all(result.ok for result in results):
+            # also for what reproduces a failure, when that registry has ended
+            file = _files(contexts, ready, bases, stacks, options, site)[None]
+            if any(where.loopback.is_lost(result.error) for result in results):
+                results = bake(site.engine, ready, file, logs)
     for plan, result in zip(ready, results, strict=True):
         if options.output and result.ok:
             layouts.finish(layouts.folder_of(options.output, plan.cell), plan.cell.tags)
     return sorted([*results, *failed], key=lambda one: [p.cell.name for p in plans].index(one.cell))
+
+
+@contextmanager
+def _receiving(site: Site, options: BakeOptions) -> Iterator[BakeOptions]:
+    """``options`` with a registry that takes the images, if they are for a folder.
+
+    Only the engine's own builder is known to be on this machine.
+    """
+    if options.output and not site.builders and site.engine.shares_loopback:
+        with loopback.serving(options.output) as registry:
+            yield replace(options, loopback=registry)
+    else:
+        yield options
 
 
 def _files(

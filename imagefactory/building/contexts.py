@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import filecmp
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,11 +63,3 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-
-
-def link(source: Path, target: Path) -> None:
-    """Put a file into a build context, without a copy where the file system can."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

@@ -13,6 +13,7 @@ from typing import Any
 
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.matrix.cell import Cell
+from imagefactory.system import files
 from imagefactory.system.engine import Engine, ImageInfo
 
 #: How containerd and Docker name an image in a layout, and how OCI does.
@@ -53,6 +54,15 @@ def _read(layout: Path, ref: str) -> ImageInfo:
         env={name: value for name, _, value in pairs},
         size=sum(int(part["size"]) for part in parts),
     )
+
+
+def write_index(layout: Path, digest: str, size: int, media_type: str) -> None:
+    """Make the manifest ``digest``, a blob of ``layout``, what the layout has."""
+    row = {"mediaType": media_type, "digest": digest, "size": size}
+    files.write_text(
+        layout / "index.json", json.dumps({"schemaVersion": 2, "manifests": [row]}) + "\n"
+    )
+    (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', encoding="utf-8")
 
 
 def finish(layout: Path, tags: Iterable[str]) -> None:

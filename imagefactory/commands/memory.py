@@ -47,7 +47,12 @@ def memory_command(
         int | None,
         typer.Option("--seqs", min=1, max=1 << 16, help="Sequences at the same time; else 4."),
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Number of Sparks.")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", min=1, max=64, help="Number of Sparks; else the fewest of a recipe, or 1."
+        ),
+    ] = None,
     cache_dtype: Annotated[
         str | None,
         typer.Option("--kv-cache-dtype", metavar="TYPE", help="As for vLLM, such as fp8."),
@@ -110,7 +115,10 @@ def memory_command(
         "batched": batched,
         "eager": eager,
     }
-    request = serving.asked(options, Request(nodes=nodes, total=round(total * GIB), vllm=vllm))
+    request = Request(
+        nodes=setup.nodes if setup else nodes or 1, total=round(total * GIB), vllm=vllm
+    )
+    request = serving.asked(options, request)
     request = replace(request, **{name: one for name, one in given.items() if one is not None})
     plan = memory.plan(read, request, size)
     if json:
@@ -122,13 +130,14 @@ def memory_command(
         raise _too_much(plan, memory.fewest_nodes(plan, size))
 
 
-def _setup(text: str, file: Path, release: str, nodes: int) -> Setup | None:
+def _setup(text: str, file: Path, release: str, nodes: int | None) -> Setup | None:
     """The settings of the recipe that ``text`` names; None if it names none."""
     folders = workspace_of(file).recipes
     is_file = text.endswith(recipes.SUFFIX)
     if not is_file and not any((one / f"{text}{recipes.SUFFIX}").is_file() for one in folders):
         return None
-    return recipes.find(text, folders, stock.ROOT / "recipes").on(release, nodes)
+    recipe = recipes.find(text, folders, stock.ROOT / "recipes")
+    return recipe.on(release, nodes or min(recipe.nodes))
 
 
 def _of_recipe(plan: Plan, options: Mapping[str, Any]) -> None:

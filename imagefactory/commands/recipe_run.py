@@ -146,8 +146,8 @@ def run_command(
             raise fail(InputError, "recipe-image", what, fix=fix)
         started = opening.connect(workspace).launch(docker.arguments(launch))
     if json:
-        words = ["docker", "run", *docker.arguments(launch)]
-        ui.emit_json({"name": launch.name, "command": words, "started": started})
+        shown = {"name": launch.name, "command": docker.words(launch), "started": started}
+        ui.emit_json(shown)
     elif started:
         ui.line(launch.name)
         ui.say(f"it will answer at http://{address}:{port}/v1; docker logs -f {launch.name}")

@@ -9,7 +9,7 @@ from typing import Any
 from imagefactory.planning.layers import MADE_BY
 
 #: The purpose of a layer, by a word in the step that made it.
-STEPS = {"apt-get": "distribution packages", "venv": "Python environment", "WORKDIR": "folder"}
+STEPS = {"apt-get": "distribution packages", "venv": "Python environment"}
 #: The purposes of layers of wheels by their names; that of a large wheel has the wheel's name.
 GROUPS = {
     "cuda-torch": "small wheels of CUDA and torch",

@@ -29,6 +29,7 @@ def _service(launch: Launch) -> dict[str, Any]:
         "restart": "unless-stopped" if launch.restart else "no",
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
+        "stop_grace_period": f"{launch.stop_seconds}s",
         "logging": {"driver": "local"},
         "shm_size": launch.shm_bytes,
     }

@@ -16,6 +16,11 @@ def arguments(launch: Launch) -> list[str]:
     return [*options, launch.image, *launch.command]
 
 
+def words(launch: Launch) -> list[str]:
+    """The whole command, for a program that starts the container itself."""
+    return ["docker", "run", *arguments(launch)]
+
+
 def text(launch: Launch) -> str:
     """The command as lines for a shell; values that are passed on are the shell's own."""
     lines = ["docker run", *map(shlex.join, _options(launch))]
@@ -27,6 +32,7 @@ def _options(launch: Launch) -> Iterator[Option]:
     if launch.restart:
         yield "--restart", "unless-stopped"
     yield "--cap-drop", "ALL", "--security-opt", "no-new-privileges"
+    yield "--stop-timeout", str(launch.stop_seconds)
     yield "--log-driver", "local"  # of bounded size
     yield from _resources(launch)
     for mount in launch.mounts:

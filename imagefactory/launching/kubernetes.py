@@ -56,7 +56,11 @@ def _remarks(launch: Launch, name: str) -> Iterator[str]:
 
 def _pod(launch: Launch, name: str) -> dict[str, Any]:
     # a Service called vllm would set VLLM_PORT, which vLLM takes for its own variable
-    found: dict[str, Any] = {"enableServiceLinks": False, "automountServiceAccountToken": False}
+    found: dict[str, Any] = {
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": launch.stop_seconds,
+    }
     if launch.host_network:
         found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(launch.shm_bytes)}}

@@ -61,6 +61,8 @@ class Launch:
         unlimited_memlock: whether it may pin any amount of memory, as RDMA does.
         memory_bytes: the most memory that it may use; None is no limit.
         restart: whether the engine starts it again when it ends or the host boots.
+        stop_seconds: how long it may finish requests when it is stopped, before it is killed; the
+            entrypoint takes 30 s for them, and vLLM a few more to end.
         labels: its labels, by which it is found again.
     """
 
@@ -78,4 +80,5 @@ class Launch:
     unlimited_memlock: bool = False
     memory_bytes: int | None = None
     restart: bool = False
+    stop_seconds: int = 40
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -49,6 +49,7 @@ def _container(launch: Launch) -> Iterator[Line]:
         yield "Exec", " ".join(map(_word, launch.command))
     yield "DropCapability", "all"
     yield "NoNewPrivileges", "true"
+    yield "PodmanArgs", f"--stop-timeout={launch.stop_seconds}"  # StopTimeout= is new in Podman 5
     yield from _resources(launch)
     for mount in launch.mounts:
         yield "Volume", _volume(mount)

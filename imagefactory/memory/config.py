@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagefactory.memory import layers
-from imagefactory.memory.fields import Fields
+from imagefactory.memory.fields import MOST, Fields
 from imagefactory.memory.model import DTYPES, Cache, Model, Part
 
 #: What transformers takes for keys that are not there.
@@ -77,6 +77,8 @@ def _model(fields: Fields, name: str, vision: object) -> Model:
         parts += _matrices(mixers[kind], at) + _feed_forward(fields, at, hidden)
         norm = Part(module=f"layers.{at}.norm", elements=2 * hidden, layer=at, linear=False)
         parts.append(norm)
+    if not caches:
+        fields.wrong("no layer keeps a KV cache or a state")
     drafts = _draft_layers(fields)
     full = mixers.get("full") or mixers.get("window") or layers.Mixer()
     for at in range(number, number + drafts):
@@ -205,8 +207,11 @@ def _vision(vision: object) -> list[Part]:
         return []
     keys = ("depth", "num_hidden_layers"), ("hidden_size",), ("intermediate_size",)
     depth, hidden, inner = (
-        next((vision[key] for key in names if isinstance(vision.get(key), int)), 0)
-        for names in keys
+        next((vision[key] for key in names if _is_size(vision.get(key))), 0) for names in keys
     )
     size = depth * (4 * hidden**2 + 2 * hidden * inner)
     return [Part(module="visual", elements=size, layer=-1, linear=False)] if size else []
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and 0 < value < MOST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Found:
 
 def find(text: str, environ: Mapping[str, str]) -> Found:
     """The model that ``text`` names. Raises InputError if there is none."""
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - leaves an unknown user as it is
     if path.is_dir():
         name, file = path.resolve().name, path / "config.json"
     elif path.exists() or text.endswith(".json"):

@@ -15,6 +15,8 @@ LABEL = "io.imagefactory"
 CUDA_HOME = "/opt/cuda"
 #: The folder that holds everything that is compiled or fetched at run time.
 CACHE = "/root/.cache"
+#: Where the entrypoint starts.
+WORKING_FOLDER = "/root"
 _VENV = "/opt/venv"
 #: Debian's own PATH.
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -33,15 +35,15 @@ def environment(
         "VIRTUAL_ENV": _VENV,
         "IMAGEFACTORY_CHANNEL": cell.channel,
         "IMAGEFACTORY_SERVE_ARGS": json.dumps(list(cell.flavor.serve_args)),
+        # what is compiled at run time is worth keeping: below the one folder that users mount
+        "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
     }
     if cell.channel != "cpu":
         env |= {
             # the NVIDIA container runtime gives containers with these access to the GPU
             "NVIDIA_VISIBLE_DEVICES": "all",
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-            # what is compiled at run time is worth keeping: below the one folder that users mount
             "TRITON_CACHE_DIR": f"{CACHE}/triton",
-            "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
         }
     if home:
         env |= {

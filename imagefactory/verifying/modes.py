@@ -1,14 +1,19 @@
-"""Runs the image's entrypoint in each of its modes, without a model and without a network."""
+"""Runs the image's entrypoint in each of its modes, without a model.
+
+Only the nodes of a Ray cluster have a network, which reaches nothing else.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from imagefactory.errors import SetupError
-from imagefactory.system.engine import Engine, ImageInfo
+from imagefactory.system.engine import Engine, ImageInfo, RunningContainer
 from imagefactory.verifying.subject import Ran
 
 #: A value that does not survive careless quoting.
@@ -27,6 +32,16 @@ class Run:
 MOST_BYTES = 1 << 20
 #: Runs at a time.
 AT_ONCE = 2
+#: What `ray_cluster` ran, among the runs; and how many nodes there are.
+RAY_CLUSTER, RAY_NODES = "ray-cluster", 2
+#: Where the worker finds the head.
+RAY_HEAD = "head"
+#: Seconds between two looks at the cluster.
+POLL = 2.0
+#: Ray keeps objects there, 80 MB in this cluster.
+RAY_SHM = "256m"
+#: Seconds for one look at it.
+MODE_SECONDS = 60.0
 #: The exit code of a run that was ended, as of timeout(1).
 TIMED_OUT = 124
 _DRY = {"IMAGEFACTORY_DRY_RUN": "1"}
@@ -82,3 +97,52 @@ def _ran(engine: Engine, image: ImageInfo, run: Run, timeout: float, began: floa
         return Ran(code=TIMED_OUT, out="", err=late, seconds=time.monotonic() - began)
     err = f"it wrote more than {MOST_BYTES} bytes" if done.cut else done.err
     return Ran(code=done.code, out=done.out, err=err, seconds=time.monotonic() - began)
+
+
+def ray_cluster(engine: Engine, image: ImageInfo, *, timeout: float) -> Ran:
+    """Let a head and a worker become a cluster; it prints how many nodes the head sees.
+
+    Raises SetupError if the engine fails.
+    """
+    began = time.monotonic()
+    with engine.network() as network, ExitStack() as ending:
+
+        def node(mode: str, env: Mapping[str, str]) -> RunningContainer:
+            alias = RAY_HEAD if mode == "ray-head" else None
+            container = engine.start(
+                image.digest,
+                (mode, "--num-cpus=1", "--object-store-memory=80000000"),
+                platform=image.platform,
+                env=env,
+                shm_size=RAY_SHM,
+                network=network,
+                alias=alias,
+            )
+            ending.callback(container.remove)
+            return container
+
+        nodes = [node("ray-head", {})]
+        while True:
+            seen = _ray_nodes(nodes[0])
+            seconds = time.monotonic() - began
+            if seen >= RAY_NODES:
+                return Ran(code=0, out=f"{seen}\n", err="", seconds=seconds)
+            ended = [one for one in nodes if not one.alive()]
+            if ended or seconds > timeout:
+                log = (ended or nodes)[-1].logs(last=5, most=MOST_BYTES)
+                what = f"{log.strip()} ({seen} of {RAY_NODES} nodes after {seconds:.0f} s)"
+                return Ran(code=1 if ended else TIMED_OUT, out="", err=what, seconds=seconds)
+            if seen == len(nodes):
+                nodes.append(node("ray-worker", {"RAY_HEAD_ADDRESS": RAY_HEAD}))
+            time.sleep(POLL)
+
+
+def _ray_nodes(head: RunningContainer) -> int:
+    """How many nodes are active, as ``ray status`` says; none before the head is up."""
+    said = b""
+    with head.attach(["ray", "status"]) as connection:
+        connection.settimeout(MODE_SECONDS)
+        while len(said) < MOST_BYTES and (more := connection.recv(65536)):
+            said += more
+    active = said.decode(errors="replace").partition("Active:")[2].partition("Pending:")[0]
+    return len(re.findall(r"^ *1 node_\w+", active, re.MULTILINE))

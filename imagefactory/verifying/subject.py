@@ -74,6 +74,11 @@ class Probed:
     error: str = ""
     seconds: float = 0.0
 
+    def facts(self, theme: str) -> Mapping[str, Any]:
+        """What the theme's probe reported; nothing if it did not."""
+        found = (self.report or {}).get("facts", {}).get(theme)
+        return found if isinstance(found, dict) else {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:

@@ -158,6 +158,9 @@ def observe(
         probed = look_inside(inside) if brief else inside.probe()
     with ui.step(f"{image.ref}: entrypoint modes"):
         runs = modes_run.result()
+    if not inside.emulated and probed.facts("entrypoint").get("ray"):
+        with ui.step(f"{image.ref}: a Ray cluster"):
+            runs[modes.RAY_CLUSTER] = modes.ray_cluster(engine, image, timeout=timeout)
     gpu = None
     if inside.level is Level.GPU:
         with ui.step(f"{image.ref}: computing on the GPU"):

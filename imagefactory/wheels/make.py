@@ -12,7 +12,7 @@ from typing import Any
 
 from imagefactory.building import bakefile
 from imagefactory.building.bakefile import BakeOptions, WheelBake
-from imagefactory.building.contexts import Contexts, link, write_files
+from imagefactory.building.contexts import Contexts, write_files
 from imagefactory.building.live_view import View
 from imagefactory.building.progress import Progress
 from imagefactory.building.resend import Resend
@@ -26,6 +26,7 @@ from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
 from imagefactory.system import archive, ui
+from imagefactory.system.files import link
 from imagefactory.wheels import required
 
 #: Lines of a build's output that say why it failed.

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -121,8 +122,18 @@ def remote(engine: Engine, tmp_path: Path) -> Iterator[str]:
 
     Its BuildKit is the engine's, reached as from another machine: by a socket.
     """
+    with builder_of(engine, engine, tmp_path / "buildkit.sock") as name:
+        yield name
+
+
+@contextmanager
+def builder_of(engine: Engine, other: Engine, path: Path) -> Iterator[str]:
+    """A builder of ``engine`` whose BuildKit is that of ``other``, reached by a socket at ``path``.
+
+    It ends when the other engine does.
+    """
     server = socket.socket(socket.AF_UNIX)
-    server.bind(str(tmp_path / "buildkit.sock"))
+    server.bind(str(path))
     server.listen()
     running: list[subprocess.Popen[bytes]] = []
 
@@ -132,12 +143,12 @@ def remote(engine: Engine, tmp_path: Path) -> Iterator[str]:
                 connection, _ = server.accept()
             except OSError:
                 return
-            running.append(engine.dial_buildkit(connection.fileno()))
+            running.append(other.dial_buildkit(connection.fileno()))
             connection.close()
 
     threading.Thread(target=relay, daemon=True).start()
     name = f"imagefactory-test-{secrets.token_hex(4)}"
-    engine.create_builder(name, driver="remote", endpoint=f"unix://{tmp_path}/buildkit.sock")
+    engine.create_builder(name, driver="remote", endpoint=f"unix://{path}")
     try:
         yield name
     finally:

@@ -248,7 +248,12 @@ def _boot(name: str, address: str, bridge: str, parent: Path, config: Path) -> M
     variables = {"HERE": str(folder), "SSHD": str(sshd), "SSHD_ROOT": str(root)}
     process = subprocess.Popen(
         [*NEW_SPACES, "sh", "-c", BOOT],
-        env={"PATH": _path(), "HOME": str(folder / "home"), "LIBRARIES": libraries, **variables},
+        env={
+            "PATH": program_path(),
+            "HOME": str(folder / "home"),
+            "LIBRARIES": libraries,
+            **variables,
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -280,7 +285,7 @@ def _write_files(folder: Path, key: Path) -> None:
     (folder / "sshd_config").write_text(
         f"HostKey {host_key}\nAuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\nUsePAM no\n"
-        f"PermitRootLogin prohibit-password\nPidFile none\nSetEnv PATH={_path()}\n"
+        f"PermitRootLogin prohibit-password\nPidFile none\nSetEnv PATH={program_path()}\n"
         # Docker's client opens many connections at once
         "MaxStartups 100\nMaxSessions 100\n"
     )
@@ -295,7 +300,7 @@ def _sshd() -> tuple[Path, Path]:
     raise AssertionError("the tests need sshd: make sshd")
 
 
-def _path() -> str:
+def program_path() -> str:
     """Where a machine finds its programs: those of the private engine, if there is one."""
     state = from_environment(os.environ).state
     folder = Path(os.environ.get("IMAGEFACTORY_ENGINE_DIR") or state / "engine")

@@ -14,6 +14,8 @@ import requests
 from support import ROOT
 from support.e2e import factory
 
+from imagefactory.launching import docker
+from imagefactory.launching.launching import Launch, Mount, Port
 from imagefactory.system.engine import Engine
 from imagefactory.verifying import server
 
@@ -37,24 +39,25 @@ def served(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    with engine._docker.whales("serving") as client:
-        container = client.container.run(
-            cpu_image,
-            list(server.ARGUMENTS),
-            detach=True,
-            envs=ENVIRONMENT,
-            publish=[(f"127.0.0.1:{port}", server.PORT)],
-            shm_size=server.SHM_SIZE,
-            volumes=[(folder, server.MODEL_FOLDER, "ro")],
-        )
+    launch = Launch(
+        name=f"imagefactory-test-bench-{port}",
+        image=cpu_image,
+        command=tuple(server.ARGUMENTS),
+        environment=ENVIRONMENT,
+        mounts=(Mount(source=str(folder), target=server.MODEL_FOLDER, read_only=True),),
+        ports=(Port(host=port, container=server.PORT),),
+        gpus=False,
+        shm_bytes=1 << 30,
+    )
+    container = engine.launch(docker.arguments(launch))
     try:
         end = time.monotonic() + 300
         while not _healthy(url):
-            assert time.monotonic() < end, container.logs()
+            assert time.monotonic() < end, f"docker logs {container}"
             time.sleep(1)
         yield url
     finally:
-        container.remove(force=True, volumes=True)
+        engine.remove_container(container)
 
 
 def _healthy(url: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory.building.blob import Blob
+from imagefactory.system.files import link
 
 _TYPE = "application/vnd.oci.image"
 
@@ -62,20 +62,13 @@ def _fill(
     for layer in layers:
         target = blobs / layer.digest.removeprefix("sha256:")
         if not target.exists():
-            _link(layer.path, target)
+            link(layer.path, target)
     for data in documents:
         (blobs / hashlib.sha256(data).hexdigest()).write_bytes(data)
     entry = {"mediaType": f"{_TYPE}.manifest.v1+json", **manifest}
     index = {"schemaVersion": 2, "mediaType": f"{_TYPE}.index.v1+json", "manifests": [entry]}
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', encoding="utf-8")
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _json(value: object) -> bytes:

@@ -24,6 +24,7 @@ from imagefactory.building.stack.making import Keys, Maker
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.image_config import WORKING_FOLDER
 from imagefactory.planning.layers import MADE_BY
 from imagefactory.settings import Settings
 from imagefactory.system.archive import EPOCH
@@ -63,7 +64,13 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
         except zipfile.BadZipFile as error:
             what, fix = f"a locked wheel cannot be unpacked: {error}", "lock another version"
             raise fail(SetupError, "wheel-broken", what, where=plan.cell.name, fix=fix) from None
-    config = _with_history(below.config, [purpose for purpose, _ in above.layers])
+    purposes = [purpose for purpose, _ in above.layers]
+    config = {
+        **_with_history(below.config, purposes),
+        "created": _date(plan.epoch),
+        # the instruction WORKDIR would make BuildKit unpack all layers, to add an empty one
+        "config": {**below.config.get("config", {}), "WorkingDir": WORKING_FOLDER},
+    }
     layers = [*below.layers, *(one for _, one in above.layers)]
     image, sources = layouts / plan.cell.name, layouts / f"{plan.cell.name}-sources"
     platform = {name: config[name] for name in ("os", "architecture")}
@@ -80,6 +87,11 @@ def folders_of(plan: CellPlan) -> set[str]:
 
 
 def _with_history(config: Mapping[str, Any], purposes: Sequence[str]) -> dict[str, Any]:
-    created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = _date(EPOCH)
     added = [{"created": created, "created_by": f"{MADE_BY}{purpose}"} for purpose in purposes]
-    return {**config, "created": created, "history": [*config.get("history", ()), *added]}
+    return {**config, "history": [*config.get("history", ()), *added]}
+
+
+def _date(epoch: int) -> str:
+    """A date as images have it; BuildKit keeps that of an image that it adds layers to."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -177,10 +177,13 @@ class Containers(Part):
         shm_size: str | None = None,
         limits: Limits = Limits(),
         gpus: bool = False,
+        network: str = "none",
+        alias: str | None = None,
     ) -> RunningContainer:
         """Start a container of ``image`` in the background, with a loopback network alone.
 
-        ``mounts`` and ``gpus`` are as for ``run``.
+        ``mounts`` and ``gpus`` are as for ``run``. ``network`` is one of ``Engine.network``, where
+        other containers find it as ``alias``, too.
 
         Raises CheckFailedError ``container-start`` if the image cannot be started, SetupError
         ``engine-failed`` if the engine fails to start it.
@@ -191,7 +194,8 @@ class Containers(Part):
             "--no-healthcheck",  # it is asked anyway, and every start of a program takes time
             # a log of bounded size, which can be read
             *("--log-driver", "local", "--log-opt", f"max-size={MOST_OUTPUT // 2}"),
-            *("--log-opt", "max-file=2", "--network", "none"),
+            *("--log-opt", "max-file=2", "--network", network),
+            *(("--network-alias", alias) if alias else ()),
             *_confined(limits),
             *(("--shm-size", shm_size) if shm_size else ()),
             *(("--gpus", "all") if gpus else ()),

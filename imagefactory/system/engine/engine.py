@@ -17,6 +17,7 @@ from imagefactory.system.engine.builds import Builds
 from imagefactory.system.engine.containers import Containers
 from imagefactory.system.engine.docker import Docker
 from imagefactory.system.engine.images import Images
+from imagefactory.system.engine.networks import Networks
 from imagefactory.system.engine.services import Services
 from imagefactory.system.platforms import Platform
 
@@ -29,7 +30,7 @@ ANSWER_SECONDS = 20
 REMOTE_SECONDS = 120
 
 
-class Engine(Images, Containers, Services, Builds):
+class Engine(Images, Containers, Networks, Services, Builds):
     """Docker with Buildx: the machine's own engine, the project's private one, or another's.
 
     ``binary`` is Docker's client, ``host`` the engine's address and ``config`` the folder of the
@@ -141,6 +142,15 @@ class Engine(Images, Containers, Services, Builds):
     def data_root(self) -> str:
         """Folder on the engine's machine that holds its images."""
         return self._docker.call("info", "--format", "{{.DockerRootDir}}").out.strip() or "/"
+
+    @cached_property
+    def shares_loopback(self) -> bool:
+        """Whether the engine reaches servers on this machine's loopback address.
+
+        One on another machine, in a virtual machine or without root has another such address.
+        """
+        rootless = "rootless" in self._docker.call("info", "--format", "{{.SecurityOptions}}").out
+        return Path(self.data_root).is_dir() and not rootless
 
     def blob_folder(self, digest: str) -> Path | None:
         """The folder of this machine with the engine's blobs, named by their SHA-256.

@@ -21,6 +21,7 @@ ORDER = (
     "compilers",
     "patches",
     "entrypoint",
+    "cluster",
     "labels",
     "image",
     "server",

@@ -10,11 +10,11 @@ from imagefactory.planning.cell_plan import CellPlan
 
 #: Times are in nanoseconds.
 _SECOND = 10**9
-#: What a Dockerfile of the factory sets; docs/images.md has it too.
+#: What every image of the factory has; docs/images.md has it too.
 FIXED: Mapping[str, Any] = {
     "Entrypoint": ["/opt/imagefactory/entrypoint"],
     "Cmd": ["serve"],
-    "WorkingDir": "/root",
+    "WorkingDir": image_config.WORKING_FOLDER,
     "ExposedPorts": {"8888/tcp": {}},
     "Healthcheck": {
         "Test": ["CMD", "/opt/imagefactory/entrypoint", "healthcheck"],

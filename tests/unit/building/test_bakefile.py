@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ROOT
@@ -17,6 +18,7 @@ from support.plans import STACK, base_image, planned
 from imagefactory.building import bakefile, bases
 from imagefactory.building.bakefile import BakeOptions, WheelBake
 from imagefactory.building.contexts import Contexts
+from imagefactory.building.loopback import Loopback
 from imagefactory.errors import InputError, SetupError
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.lock import Unpacker, Wheel
@@ -150,6 +152,18 @@ def test_an_image_goes_into_the_engine_or_into_a_folder(
     assert write(tmp_path, options)[cell]["output"] == [
         f"{output.replace('CELL', cell)},{bakefile.COMPRESSION}"
     ]
+
+
+def test_an_image_for_a_folder_is_pushed_to_a_registry_that_has_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = planned().cell.name
+    monkeypatch.setattr(Loopback, "packages", lambda *_: "docker-image://the-packages")
+    made: Any = write(tmp_path, BakeOptions(loopback=Loopback(Path("/out"), "127.0.0.1:1/s")))
+    assert made[cell]["contexts"]["packages"] == "docker-image://the-packages"
+    assert made[cell]["tags"] == [f"127.0.0.1:1/s/{cell}:built"]
+    to_registry = f"type=image,push=,store=false,unpack=false,{bakefile.COMPRESSION}"
+    assert made[cell]["output"] == [to_registry]
 
 
 def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: Path) -> None:

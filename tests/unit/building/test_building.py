@@ -17,6 +17,7 @@ from support.plans import STACK, planned
 from imagefactory.building import bakefile, building, disk, homes, layouts
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
+from imagefactory.building.loopback import Loopback
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
 from imagefactory.building.stack.stack import Stack
@@ -182,6 +183,31 @@ def test_a_build_into_a_folder_finishes_the_layouts_of_images_that_were_built(
     words = rows(tmp_path / "before")
     assert len(words) == 2
     assert all(("--builder" in one) == named for one in words)
+
+
+@pytest.mark.parametrize(("shares", "named"), [(True, False), (True, True), (False, False)])
+def test_only_an_engine_on_this_machine_pushes_to_a_registry_on_it(
+    shares: bool, named: bool, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.shares_loopback = shares
+    far = Builder(name="far", driver="remote", platforms=(Platform.ARM64,))
+    site = Site(engine=engine, builders=(far,) if named else ())
+    for output in (None, tmp_path / "out"):
+        with building._receiving(site, BakeOptions(output=output)) as found:
+            assert (found.loopback is not None) == (output is not None and shares and not named)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_engine_that_cannot_reach_the_registry_writes_the_folder_itself(
+    lost: bool, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.shares_loopback = True
+    monkeypatch.setattr(Loopback, "is_lost", lambda *_: lost)
+    monkeypatch.setattr(layouts, "finish", lambda *_: None)
+    options = BakeOptions(output=tmp_path / "out")
+    a, b, _ = built(tmp_path, Site(engine=engine), monkeypatch, options)
+    assert (a.ok, b.ok) == (True, False)
+    assert rows(tmp_path / "calls") == [["a", "b"], ["a"]] * (2 if lost else 1)
 
 
 @pytest.mark.parametrize("answer", [True, False])

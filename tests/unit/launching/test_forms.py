@@ -211,6 +211,14 @@ def test_a_launch_starts_again_only_if_it_says_so() -> None:
     assert "WantedBy" not in unit(LEAST)
 
 
+def test_requests_may_be_finished_in_every_form() -> None:
+    patient = replace(FULL, stop_seconds=90)
+    assert "--stop-timeout 90" in " ".join(docker.arguments(patient))
+    assert service(patient)["stop_grace_period"] == "90s"
+    assert "--stop-timeout=90" in unit(patient)["PodmanArgs"]
+    assert pod(patient)["terminationGracePeriodSeconds"] == 90
+
+
 def test_labels_are_found_again_in_every_form() -> None:
     label = "io.imagefactory.cluster"
     assert f"{label}=two words" in docker.arguments(FULL)

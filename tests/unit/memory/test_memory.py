@@ -168,6 +168,7 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"layer_types": ["full_attention"]}, "layer_types is not a list with an entry for each"),
     ({"layer_types": ["rwkv"] * 28}, "layer_types has 'rwkv'"),
     ({"hybrid_override_pattern": "M?"}, "has not one of M*E- for each layer"),
+    ({"hybrid_override_pattern": "E" * 28}, "no layer keeps a KV cache"),
     ({"is_encoder_decoder": True}, "an encoder and a decoder"),
     ({"linear_attn_config": {}}, "linear_attn_config: this version cannot plan"),
     ({"num_attention_heads": None}, "num_attention_heads is missing"),

@@ -148,7 +148,8 @@ def test_broken_files_are_wrong_input(
     assert "Traceback" not in done.err
 
 
-def test_what_is_neither_a_path_nor_a_name_is_wrong_input(run: Run) -> None:
-    done = run("no-such-model")
+@pytest.mark.parametrize("name", ["no-such-model", "~nobody-here"])
+def test_what_names_no_model_is_wrong_input(run: Run, name: str) -> None:
+    done = run(name)
     assert done.code == 2
-    assert "'no-such-model' is no config.json, no folder with one" in done.err
+    assert f"{name!r} is no config.json, no folder with one, no recipe" in done.err

@@ -82,7 +82,7 @@ def test_nothing_runs_on_the_target(plan: CellPlan) -> None:
     assert "apt-get" not in builder
     *_, last = plan.dockerfile.split("\nFROM ")
     assert last.startswith("packages AS image\n")
-    kinds = {"packages", "COPY", "ENV", "LABEL", "WORKDIR", "EXPOSE", "ENTRYPOINT", "CMD"}
+    kinds = {"packages", "COPY", "ENV", "LABEL", "EXPOSE", "ENTRYPOINT", "CMD"}
     assert set(instructions(last)) == {*kinds, "HEALTHCHECK"}
 
 

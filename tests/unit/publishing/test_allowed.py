@@ -141,7 +141,7 @@ def test_what_the_real_checks_require_depends_on_the_channel() -> None:
     assert all(cuda[name].excusable and not cpu[name].excusable for name in server)
     excusable = {name for name in cpu if cpu[name].excusable}
     gpu = {name for name in excusable if name.startswith("gpu-")}
-    assert excusable - gpu == {"image-origin", "patches-effective"}
+    assert excusable - gpu == {"cluster-ray", "image-origin", "patches-effective"}
 
 
 @pytest.mark.parametrize(

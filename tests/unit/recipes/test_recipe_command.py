@@ -65,14 +65,15 @@ def test_a_recipe_is_shown_with_what_it_gives_to_a_release(run: Run, mine: Path)
 def test_a_good_recipe_passes_on_the_cells_and_releases_that_it_is_for(
     run: Run, mine: Path
 ) -> None:
+    newest = "vllm0-33-0-torch2-14-0"
     for more, targets in (
-        ((), {"gb10-vllm0-22-1-torch2-11-0", "gb10-vllm0-33-0-torch2-14-0"}),
+        ((), {"gb10-vllm0-22-1-torch2-11-0", f"gb10-{newest}", f"gb10-ray-{newest}"}),
         (("--vllm", ">=0.1"), {"vLLM 0.22.1", "vLLM 0.33.0"}),
     ):
         done = run("recipe", "check", str(mine), *more, "--json")
         assert done.code == 0, done.err
         assert {one["target"].partition("-cu")[0] for one in json.loads(done.out)} == targets
-    assert "2 cells" in run("recipe", "check", str(mine)).out
+    assert "3 cells" in run("recipe", "check", str(mine)).out
     assert run("recipe", "check", "--vllm", "zero").code == 2
 
 

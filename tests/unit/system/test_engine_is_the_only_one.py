@@ -11,13 +11,17 @@ import pytest
 from support import ROOT
 
 PACKAGE = ROOT / "imagefactory" / "system" / "engine"
-#: Tests of that package, the docker that they call, the docker of the machines that tests start, and
-#: tests of how command lines are shown.
-ITS_TESTS = (
+#: The commands that are shown to people; tests of that package, the docker that they call, and
+#: tests of how command lines are shown; tests that call docker on other machines, over ssh; and one
+#: that runs an image as a person would, with options that the package has no use for.
+OTHERS = (
+    ROOT / "imagefactory" / "launching" / "docker.py",
     ROOT / "tests" / "unit" / "system" / "engine",
     ROOT / "tests" / "unit" / "system" / "test_commandline.py",
     ROOT / "tests" / "support" / "docker.py",
     ROOT / "tests" / "e2e" / "machines.py",
+    ROOT / "tests" / "e2e" / "test_cluster.py",
+    ROOT / "tests" / "e2e" / "test_served.py",
     Path(__file__),
 )
 PROGRAMS = ("docker", "buildx", "docker-buildx")
@@ -102,7 +106,7 @@ def sources() -> list[Path]:
         for folder in ("imagefactory", "benchmarks", "tests", "scripts")
         for file in sorted((ROOT / folder).rglob("*.py"))
     ]
-    mine = (PACKAGE, *ITS_TESTS)
+    mine = (PACKAGE, *OTHERS)
     return [file for file in files if not any(file.is_relative_to(one) for one in mine)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,3 +183,20 @@ def test_an_extension_for_another_python_is_not_loaded(tmp_path: Path) -> None:
     own = f"vllm/_C.cpython-{sys.version_info.major}{sys.version_info.minor}-x86_64-linux-gnu.so"
     image.library(own, "int f(void) { return 0; }")
     assert image.facts("extensions")["loaded"] == [{"path": own, "error": None}]
+
+
+def test_what_a_record_names_below_vllm_is_an_extension_whether_it_is_there_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    for name in ("_here.so", "_none.txt", f"_D.cpython-{sys.version_info.major}99-x.so"):
+        (tmp_path / "vllm" / name).touch()
+    named = ["vllm/_C.so", "vllm/__init__.py", "vllm_more/_E.so", "torch/_F.so", "a/vllm/_G.so"]
+    records = {"vllm": named, "torch": ["torch/lib/c10.so"], "none": None}
+    found = [
+        SimpleNamespace(name=name, read_text=lambda _, rows=rows: rows and "\n".join(rows))
+        for name, rows in records.items()
+    ]
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: found)
+    context: Any = SimpleNamespace(site=tmp_path, recorded=lambda one: records[one.name] or ())
+    assert probe.shared_objects(context) == ["vllm/_C.so", "vllm/_here.so"]

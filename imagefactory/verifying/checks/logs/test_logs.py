@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from support.verify_fakes import CPU, server_run
 from support.verify_faults import Fault, red
+
+from imagefactory.verifying import log_rules
+from imagefactory.verifying.checks.logs import check
+from imagefactory.verifying.gpu.running import GpuRun
+from imagefactory.verifying.receipt import Outcome
 
 UNKNOWN = "WARNING [envs.py:2057] Unknown vLLM environment variable detected: VLLM_MXFP4_BACKEND"
 FAULTS = (
@@ -19,3 +28,38 @@ FAULTS = (
 
 def test_the_check_goes_red_for_a_line_that_must_not_be_there() -> None:
     assert FAULTS[0].says in red(FAULTS[0])
+
+
+@pytest.mark.parametrize(
+    ("run", "capability"),
+    [
+        (None, ""),
+        (GpuRun(report=None, error="no report"), ""),
+        (GpuRun(report={"probes": {}}), ""),
+        (GpuRun(report={"probes": {"identity": {}}}), ""),
+        (GpuRun(report={"probes": {"identity": {"facts": {}}}}), ""),
+        (GpuRun(report={"probes": {"identity": {"facts": {"capability": [12, 1]}}}}), "12.1"),
+    ],
+)
+def test_the_rules_are_those_of_the_release_the_model_and_the_device_that_probes_saw(
+    monkeypatch: pytest.MonkeyPatch, run: GpuRun | None, capability: str
+) -> None:
+    asked = dict[str, str]()
+
+    def broken(log: str, **how: str) -> tuple[list[str], list[str]]:
+        asked.update(how, log=log)
+        return ["rule"], []
+
+    monkeypatch.setattr(log_rules, "broken", broken)
+    for channel, device, label in (("cpu", "cpu", "0.33.0"), ("cu130", "cuda", "")):
+        subject: Any = SimpleNamespace(
+            gpu=run, server=server_run(log="said"), channel=channel, label=lambda _, own=label: own
+        )
+        assert check.says.function(subject).outcome is Outcome.PASS
+        assert asked == {
+            "log": "said",
+            "vllm": label or "0",
+            "model": "dialog",
+            "device": device,
+            "capability": capability,
+        }

@@ -214,6 +214,21 @@ def test_a_first_answer_for_which_code_was_compiled_is_explained() -> None:
     assert "compiles" not in image.results()["server-completions"].detail
 
 
+def test_right_answers_are_shown_once_and_counted_with_all_that_were_asked_again() -> None:
+    image = Good(torch=CPU)
+    first = server_run().answers
+    again = tuple(replace(one, when="asked again") for one in first)
+    runs(image, answers=(*first, *again, *again))
+    asked = [one for one in first if one.kind == "completion"]
+    said = "; ".join(dict.fromkeys(map(str, asked)))
+    more = f"{2 * len(asked)} more times"
+    result = image.results()["server-completions"]
+    assert result.detail == f"{said}; right {more}"
+    assert result.seconds == pytest.approx(0.1 * 3 * len(asked))
+    runs(image, answers=first)
+    assert image.results()["server-completions"].detail == f"{said}; right 0 more times"
+
+
 def test_checks_of_a_server_that_did_not_start_are_skips_that_hold_the_image_back() -> None:
     image = Good(torch=CPU)
     runs(image, fault="not healthy after 600 s", answers=())

@@ -21,7 +21,7 @@ COPY --link --from=builder /venv/ /
 COPY --link --from=patched /out/root/ /
 COPY --link --from=metadata /out/root/ /
 ENV A=b IMAGEFACTORY_CHANNEL=cpu IMAGEFACTORY_SERVE_ARGS="[\"--dtype\", \"bfloat16\"]" VIRTUAL_ENV=/opt/venv \
-    PATH=/opt/venv/bin:/usr/bin:/bin
+    PATH=/opt/venv/bin:/usr/bin:/bin TORCHINDUCTOR_CACHE_DIR=/root/.cache/torchinductor
 LABEL io.imagefactory.build-key=0000000000000000000000000000000000000000000000000000000000000000 \
     io.imagefactory.cell=cpu io.imagefactory.channel=cpu io.imagefactory.flavor=cpu io.imagefactory.pin.python=3.13 \
     io.imagefactory.lock-digest=sha256:b34b171986e2ead648d6a2daeb391aff7fc00ab18f2ba8668b947ef418fdf0a6 \
@@ -30,7 +30,6 @@ LABEL io.imagefactory.build-key=000000000000000000000000000000000000000000000000
     org.opencontainers.image.base.name=ghcr.io/a/base:1 org.opencontainers.image.created=2026-11-20T00:00:00Z \
     org.opencontainers.image.description="a \$HOME of \"quotes\"" org.opencontainers.image.title="vLLM 0.22.1 (cpu)" \
     org.opencontainers.image.version=0.22.1
-WORKDIR /root
 EXPOSE 8888
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30m --start-interval=15s --retries=3 \
   CMD ["/opt/imagefactory/entrypoint", "healthcheck"]

@@ -36,7 +36,6 @@ LABEL io.imagefactory.base-digest=0000000000000000000000000000000000000000000000
     io.imagefactory.pin.torch=2.11.0 io.imagefactory.pin.vllm=0.22.1 io.imagefactory.torch=2.11.0+cu130 \
     org.opencontainers.image.created=2026-11-20T00:00:00Z org.opencontainers.image.description="DGX Spark" \
     org.opencontainers.image.title="vLLM 0.22.1 (gb10)" org.opencontainers.image.version=0.22.1
-WORKDIR /root
 EXPOSE 8888
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30m --start-interval=15s --retries=3 \
   CMD ["/opt/imagefactory/entrypoint", "healthcheck"]

@@ -276,7 +276,10 @@ def test_the_layers_of_a_registrys_image_are_taken_as_they_are(
         assert (blobs / first["digest"].removeprefix("sha256:")).read_bytes() == layer
         assert first["mediaType"] == "application/vnd.oci.image.layer.v1.tar"
         name = manifest["config"]["digest"].removeprefix("sha256:")
-        assert json.loads((blobs / name).read_text())["config"] == {"Env": ["A=b"]}
+        assert json.loads((blobs / name).read_text())["config"] == {
+            "Env": ["A=b"],
+            "WorkingDir": "/root",
+        }
         asked = len([path for path in server.asked if "/blobs/" in path])
         stack.make(replace(plan, base=image), tmp_path / "layouts", using)
         assert len([path for path in server.asked if "/blobs/" in path]) == asked + 1  # its config

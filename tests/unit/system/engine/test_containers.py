@@ -131,6 +131,29 @@ def test_a_container_in_the_background_has_no_network_and_a_log_of_bounded_size(
         assert part in call
 
 
+def test_containers_on_a_network_find_each_other_by_their_names(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("run", out="c0ffee\n")
+    engine.start("made:1", (), platform="linux/arm64", network="ours", alias="head")
+    assert "--network ours --network-alias head" in docker.calls[0]
+
+
+def test_a_network_reaches_nothing_else_and_is_removed_as_are_those_that_are_left(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    machine, pid, started, since = owner.mine().rsplit("-", 3)
+    dead = "-".join((machine, pid, str(int(started) - 1), since))
+    docker.answer("network ls", out=listed(("left", dead), ("used", owner.mine()), ("odd", "x")))
+    docker.answer("network")
+    with engine.network() as name:
+        *_, removed, created = docker.calls
+        assert removed == "network rm left"
+        assert created == f"network create --internal --label {owner.LABEL}={owner.mine()} {name}"
+    assert docker.calls[-1] == f"network rm {name}"
+    assert not [call for call in docker.calls if call.endswith((" used", " odd"))]
+
+
 def test_a_container_that_does_not_start_is_removed_and_says_why(
     engine: Engine, docker: FakeDocker
 ) -> None:
@@ -208,7 +231,7 @@ def test_a_container_that_writes_too_much_is_ended_and_removed(
     assert docker.calls[1].startswith("container rm")
 
 
-def listed(*rows: tuple[str, str, str]) -> str:
+def listed(*rows: tuple[str, ...]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 

@@ -1,0 +1,226 @@
+"""A registry on the loopback address that takes images from the engine's builder.
+
+The builder reads layers from it lazily: it is given the manifest of a cell's packages, finds that
+the registry, which it pushes the image to, has their layers already, and transfers only its own.
+With an OCI layout as context and as output, each layer would be copied twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO
+
+from imagefactory.building import layouts
+from imagefactory.building.bases import LAYOUT
+from imagefactory.matrix.cell import Cell
+from imagefactory.system.files import link
+
+#: The tag that a builder gives an image here; its names come when it is finished.
+TAG = "built"
+_BLOB = re.compile(r"/v2/([^?]+)/blobs/(sha256:[0-9a-f]{64})")
+_MANIFEST = re.compile(r"/v2/([^?]+)/manifests/(sha256:[0-9a-f]{64}|built)")
+_UPLOADS = re.compile(r"/v2/([^?]+)/blobs/uploads/(?:\?.*)?")
+_UPLOAD = re.compile(r"/v2/([^?]+)/blobs/uploads/x\?digest=(sha256(?::|%3A)[0-9a-f]{64})")
+_PIECE = 1 << 20
+#: The first byte of a connection that is to be encrypted.
+_TLS = b"\x16"
+#: A manifest's size, by the specification.
+_LARGEST = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Loopback:
+    """A registry that runs.
+
+    Attributes:
+        output: the folder that has an OCI layout for each cell.
+        prefix: its address, and a name that cannot be guessed, as other users of this machine
+            reach it, too.
+    """
+
+    output: Path
+    prefix: str
+
+    def packages(self, cell: Cell, image: str) -> str:
+        """The build context with the packages of ``cell``, which ``image`` is as an OCI layout.
+
+        Its blobs become part of the layout of ``cell``.
+        """
+        folder, _, digest = image.removeprefix(LAYOUT).rpartition("@")
+        blobs = _blobs(layouts.folder_of(self.output, cell))
+        blobs.mkdir(parents=True, exist_ok=True)
+        for path in _blobs(Path(folder)).iterdir():
+            if not (blobs / path.name).exists():
+                link(path, blobs / path.name)
+        return f"docker-image://{self.prefix}/{cell.name}@{digest}"
+
+    def is_lost(self, error: str) -> bool:
+        """Whether a bake ended with ``error`` because the builder cannot connect to the registry.
+
+        An engine in a virtual machine, say, has another loopback address.
+        """
+        return f"dial tcp {self.prefix.partition('/')[0]}" in error
+
+    def name(self, cell: Cell) -> str:
+        """Where the image of ``cell`` is pushed to."""
+        return f"{self.prefix}/{cell.name}:{TAG}"
+
+
+@contextmanager
+def serving(output: Path) -> Iterator[Loopback]:
+    """Run a registry that writes to OCI layouts below ``output``."""
+    with _Server(output) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield Loopback(output, f"127.0.0.1:{server.server_address[1]}/{server.secret}")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, output: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.output, self.secret = output, secrets.token_hex(8)
+
+    def layout(self, repository: str) -> Path | None:
+        """The layout of a repository; None for one that there is not."""
+        secret, _, cell = repository.partition("/")
+        folder = self.output / cell
+        known = secret == self.secret and "/" not in cell and _blobs(folder).is_dir()
+        return folder if known else None
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Do nothing: the builder says what is wrong."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    request_version = protocol_version
+    requestline = ""
+
+    def handle(self) -> None:
+        """Engines try TLS first, and go on without it only after an answer that is HTTP's."""
+        with suppress(OSError):
+            if self.rfile.peek(1)[:1] == _TLS:  # type: ignore[attr-defined]
+                self._answer(HTTPStatus.BAD_REQUEST)
+                return
+        super().handle()
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        if self.path == "/v2/":
+            self._answer(HTTPStatus.OK)
+            return
+        found = _BLOB.fullmatch(self.path) or _MANIFEST.fullmatch(self.path)
+        layout = self.server.layout(found[1]) if found else None
+        if not found or not layout or found[2] == TAG:
+            self._answer(HTTPStatus.NOT_FOUND)
+            return
+        path = _blobs(layout) / found[2].removeprefix("sha256:")
+        try:
+            with path.open("rb") as file:
+                self._send(file, found[2], path.stat().st_size)
+        except FileNotFoundError:
+            self._answer(HTTPStatus.NOT_FOUND)
+
+    def _send(self, file: IO[bytes], digest: str, size: int) -> None:
+        is_manifest = "/manifests/" in self.path
+        kind = _media_type(file) if is_manifest else "application/octet-stream"
+        headers = {"Content-Type": kind, "Docker-Content-Digest": digest}
+        self._answer(HTTPStatus.OK, size, headers)
+        if self.command == "GET":
+            shutil.copyfileobj(file, self.wfile, _PIECE)
+
+    def do_POST(self) -> None:
+        """Begin an upload; blobs of other repositories are not mounted."""
+        found = _UPLOADS.fullmatch(self.path)
+        if not found or not self.server.layout(found[1]):
+            self._answer(HTTPStatus.NOT_FOUND)
+            return
+        self._answer(HTTPStatus.ACCEPTED, 0, {"Location": f"/v2/{found[1]}/blobs/uploads/x"})
+
+    def do_PUT(self) -> None:
+        if found := _UPLOAD.fullmatch(self.path):
+            layout, wanted = self.server.layout(found[1]), found[2].replace("%3A", ":")
+            self._take(layout, wanted)
+        elif found := _MANIFEST.fullmatch(self.path):
+            self._take(self.server.layout(found[1]), found[2], _LARGEST)
+        else:
+            self._answer(HTTPStatus.NOT_FOUND)
+
+    def _take(self, layout: Path | None, wanted: str, most: int | None = None) -> None:
+        """Store what is sent; a manifest (of ``most`` bytes) is what the layout has from then."""
+        size = int(self.headers.get("Content-Length", -1))
+        if not layout or not 0 <= size <= (most or size):
+            self.close_connection = True  # what is sent is not read
+            self._answer(HTTPStatus.BAD_REQUEST)
+            return
+        with tempfile.NamedTemporaryFile(dir=layout, prefix=".receiving.", delete=False) as file:
+            digest = self._receive(file, size)
+        path = Path(file.name)
+        if not digest or wanted not in (digest, TAG):
+            path.unlink()
+            self._answer(HTTPStatus.BAD_REQUEST)
+            return
+        path.chmod(0o644)
+        path.replace(_blobs(layout) / digest.removeprefix("sha256:"))
+        if most:
+            layouts.write_index(layout, digest, size, self.headers.get("Content-Type", ""))
+        self._answer(
+            HTTPStatus.CREATED, 0, {"Location": self.path, "Docker-Content-Digest": digest}
+        )
+
+    def _receive(self, file: IO[bytes], size: int) -> str:
+        """Write the body to ``file``; its digest, empty if the connection ended before it did."""
+        digest = hashlib.sha256()
+        while size:
+            piece = self.rfile.read(min(size, _PIECE))
+            if not piece:
+                return ""
+            digest.update(piece)
+            file.write(piece)
+            size -= len(piece)
+        return f"sha256:{digest.hexdigest()}"
+
+    def _answer(
+        self, status: HTTPStatus, size: int = 0, headers: dict[str, str] | None = None
+    ) -> None:
+        with suppress(OSError):
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Log nothing: the bake's own output says what is pushed."""
+
+
+def _blobs(layout: Path) -> Path:
+    return layout / "blobs" / "sha256"
+
+
+def _media_type(file: IO[bytes]) -> str:
+    found = str(json.load(file)["mediaType"])
+    file.seek(0)
+    return found

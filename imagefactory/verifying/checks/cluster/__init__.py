@@ -1,0 +1,1 @@
+"""Can several machines serve one model with this image?"""
