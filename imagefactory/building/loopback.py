@@ -13,18 +13,17 @@ import re
 import secrets
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO
 
 from imagefactory.building import layouts
 from imagefactory.building.bases import LAYOUT
 from imagefactory.matrix.cell import Cell
+from imagefactory.system import loopback_http
 from imagefactory.system.files import link
 
 #: The tag that a builder gives an image here; its names come when it is finished.
@@ -34,8 +33,6 @@ _MANIFEST = re.compile(r"/v2/([^?]+)/manifests/(sha256:[0-9a-f]{64}|built)")
 _UPLOADS = re.compile(r"/v2/([^?]+)/blobs/uploads/(?:\?.*)?")
 _UPLOAD = re.compile(r"/v2/([^?]+)/blobs/uploads/x\?digest=(sha256(?::|%3A)[0-9a-f]{64})")
 _PIECE = 1 << 20
-#: The first byte of a connection that is to be encrypted.
-_TLS = b"\x16"
 #: A manifest's size, by the specification.
 _LARGEST = 4 << 20
 
@@ -81,22 +78,14 @@ class Loopback:
 @contextmanager
 def serving(output: Path) -> Iterator[Loopback]:
     """Run a registry that writes to OCI layouts below ``output``."""
-    with _Server(output) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield Loopback(output, f"127.0.0.1:{server.server_address[1]}/{server.secret}")
-        finally:
-            server.shutdown()
-            thread.join()
+    server = _Server(output)
+    with server.running():
+        yield Loopback(output, f"127.0.0.1:{server.port}/{server.secret}")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
+class _Server(loopback_http.Server):
     def __init__(self, output: Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.output, self.secret = output, secrets.token_hex(8)
 
     def layout(self, repository: str) -> Path | None:
@@ -106,48 +95,34 @@ class _Server(ThreadingHTTPServer):
         known = secret == self.secret and "/" not in cell and _blobs(folder).is_dir()
         return folder if known else None
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Do nothing: the builder says what is wrong."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(loopback_http.Handler):
     server: _Server
-    request_version = protocol_version
-    requestline = ""
-
-    def handle(self) -> None:
-        """Engines try TLS first, and go on without it only after an answer that is HTTP's."""
-        with suppress(OSError):
-            if self.rfile.peek(1)[:1] == _TLS:  # type: ignore[attr-defined]
-                self._answer(HTTPStatus.BAD_REQUEST)
-                return
-        super().handle()
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
         if self.path == "/v2/":
-            self._answer(HTTPStatus.OK)
+            self.answer(HTTPStatus.OK)
             return
         found = _BLOB.fullmatch(self.path) or _MANIFEST.fullmatch(self.path)
         layout = self.server.layout(found[1]) if found else None
         if not found or not layout or found[2] == TAG:
-            self._answer(HTTPStatus.NOT_FOUND)
+            self.answer(HTTPStatus.NOT_FOUND)
             return
         path = _blobs(layout) / found[2].removeprefix("sha256:")
         try:
             with path.open("rb") as file:
                 self._send(file, found[2], path.stat().st_size)
         except FileNotFoundError:
-            self._answer(HTTPStatus.NOT_FOUND)
+            self.answer(HTTPStatus.NOT_FOUND)
 
     def _send(self, file: IO[bytes], digest: str, size: int) -> None:
         is_manifest = "/manifests/" in self.path
         kind = _media_type(file) if is_manifest else "application/octet-stream"
         headers = {"Content-Type": kind, "Docker-Content-Digest": digest}
-        self._answer(HTTPStatus.OK, size, headers)
+        self.answer(HTTPStatus.OK, size, headers)
         if self.command == "GET":
             shutil.copyfileobj(file, self.wfile, _PIECE)
 
@@ -155,9 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Begin an upload; blobs of other repositories are not mounted."""
         found = _UPLOADS.fullmatch(self.path)
         if not found or not self.server.layout(found[1]):
-            self._answer(HTTPStatus.NOT_FOUND)
+            self.answer(HTTPStatus.NOT_FOUND)
             return
-        self._answer(HTTPStatus.ACCEPTED, 0, {"Location": f"/v2/{found[1]}/blobs/uploads/x"})
+        self.answer(HTTPStatus.ACCEPTED, 0, {"Location": f"/v2/{found[1]}/blobs/uploads/x"})
 
     def do_PUT(self) -> None:
         if found := _UPLOAD.fullmatch(self.path):
@@ -166,29 +141,27 @@ class _Handler(BaseHTTPRequestHandler):
         elif found := _MANIFEST.fullmatch(self.path):
             self._take(self.server.layout(found[1]), found[2], _LARGEST)
         else:
-            self._answer(HTTPStatus.NOT_FOUND)
+            self.answer(HTTPStatus.NOT_FOUND)
 
     def _take(self, layout: Path | None, wanted: str, most: int | None = None) -> None:
         """Store what is sent; a manifest (of ``most`` bytes) is what the layout has from then."""
         size = int(self.headers.get("Content-Length", -1))
         if not layout or not 0 <= size <= (most or size):
             self.close_connection = True  # what is sent is not read
-            self._answer(HTTPStatus.BAD_REQUEST)
+            self.answer(HTTPStatus.BAD_REQUEST)
             return
         with tempfile.NamedTemporaryFile(dir=layout, prefix=".receiving.", delete=False) as file:
             digest = self._receive(file, size)
         path = Path(file.name)
         if not digest or wanted not in (digest, TAG):
             path.unlink()
-            self._answer(HTTPStatus.BAD_REQUEST)
+            self.answer(HTTPStatus.BAD_REQUEST)
             return
         path.chmod(0o644)
         path.replace(_blobs(layout) / digest.removeprefix("sha256:"))
         if most:
             layouts.write_index(layout, digest, size, self.headers.get("Content-Type", ""))
-        self._answer(
-            HTTPStatus.CREATED, 0, {"Location": self.path, "Docker-Content-Digest": digest}
-        )
+        self.answer(HTTPStatus.CREATED, 0, {"Location": self.path, "Docker-Content-Digest": digest})
 
     def _receive(self, file: IO[bytes], size: int) -> str:
         """Write the body to ``file``; its digest, empty if the connection ended before it did."""
@@ -201,19 +174,6 @@ class _Handler(BaseHTTPRequestHandler):
             file.write(piece)
             size -= len(piece)
         return f"sha256:{digest.hexdigest()}"
-
-    def _answer(
-        self, status: HTTPStatus, size: int = 0, headers: dict[str, str] | None = None
-    ) -> None:
-        with suppress(OSError):
-            self.send_response(status)
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(size))
-            self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing: the bake's own output says what is pushed."""
 
 
 def _blobs(layout: Path) -> Path:
