@@ -28,8 +28,6 @@ POLL, REPORT = 2.0, 15.0
 MISSES = 5
 #: Lines of a container's log that say why it ended.
 LAST_LINES = 20
-#: Seconds that a container has to end; vLLM finishes its requests meanwhile.
-GRACE = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ def up(members: Sequence[Member], engine_of: EngineOf, *, timeout: float) -> lis
     if all(_runs(one, place) for one, place in zip(launches, places, strict=True)):
         ui.say("all containers run as they are declared")
     else:
-        _ask(members, lambda member: _remove(places[member.rank], grace=0))
+        _ask(members, lambda member: _remove(places[member.rank], kill=True))
         ui.say(f"starting {', '.join(f'{m.launch.name} on {m.node.host}' for m in members)}")
         try:
             _ask(launches, lambda member: _start(places[member.rank], member))
@@ -116,7 +114,7 @@ def down(members: Sequence[Member], engine_of: EngineOf) -> list[int | FactoryEr
     def one(member: Member) -> int:
         engine = engine_of(member.node.host)
         place = _Place(member=member, engine=engine, image=None, ours=_ours(member, engine))
-        return _remove(place, grace=GRACE)
+        return _remove(place, kill=False)
 
     return everywhere(members, one)
 
@@ -197,10 +195,10 @@ def _start(place: _Place, member: Member) -> None:
         raise CheckFailedError(replace(error.problems[0], what=what)) from None
 
 
-def _remove(place: _Place, *, grace: int) -> int:
+def _remove(place: _Place, *, kill: bool) -> int:
     for one in place.ours:
-        if one.running and grace:
-            place.engine.stop_service(one.id, grace)
+        if one.running and not kill:
+            place.engine.stop_service(one.id)
         place.engine.remove_service(one.id)
     return len(place.ours)
 
@@ -212,7 +210,7 @@ def _stop(places: Sequence[_Place]) -> None:
         engine = places[member.rank].engine
         found = _present(member, engine)
         if found and found.state in ("running", "restarting"):
-            engine.stop_service(found.id, GRACE)
+            engine.stop_service(found.id)
 
     everywhere([place.member for place in places], one)
 

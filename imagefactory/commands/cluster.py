@@ -276,7 +276,7 @@ def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) ->
     if count not in recipe.nodes or not recipe.is_for(cell):
         numbers = " or ".join(map(str, recipe.nodes))
         what = (
-            f"recipe {name} is for {numbers} nodes"
+            f"recipe {name} is for {numbers} node{'s' * (numbers != '1')}, not {count}"
             if count not in recipe.nodes
             else f"recipe {name} is not for cell {cell.name}"
         )

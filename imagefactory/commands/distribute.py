@@ -19,7 +19,7 @@ app = typer.Typer(add_completion=False)
     "distribute", epilog="Example: imagefactory distribute spark1 me@spark2 --select flavor=gb10"
 )
 def distribute_command(
-    hosts: Annotated[list[str], typer.Argument(metavar="HOST...", help="As for ssh: [USER@]HOST.")],
+    hosts: Annotated[list[str], typer.Argument(metavar="HOST", help="As for ssh: [USER@]HOST.")],
     tag: Annotated[
         list[str] | None,
         typer.Option("--tag", "-t", metavar="TAG", help="An image of the engine. Repeat for more."),
@@ -31,7 +31,7 @@ def distribute_command(
     """Send verified images to the engines of other machines, all at once.
 
     Each gets only the blobs that it lacks, through ssh, from this machine. Docker has to run there,
-    and nothing else. What was cut off goes on where it was.
+    and nothing else. After a cut, it goes on with the layer in which that was.
     """
     check_images(*(tag or []))
     rows = transfers.distribute(workspace_of(file), hosts, tag or [], select or [])

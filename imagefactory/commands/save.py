@@ -20,7 +20,7 @@ def save_command(
         Path, typer.Argument(metavar="DIR|FILE.tar", help="The OCI layout; a folder is added to.")
     ],
     images: Annotated[
-        list[str] | None, typer.Argument(metavar="[TAG]...", help="Images of the engine.")
+        list[str] | None, typer.Argument(metavar="TAG", help="Images of the engine.")
     ] = None,
     select: Select = None,
     file: File = HERE,

@@ -1,8 +1,9 @@
 """Sends images to the engines of other machines; each gets only the blobs that it lacks.
 
 The other engine pulls them by digest from a registry that is here (see ``server``) through the ssh
-connection: so it asks for what it lacks, goes on in the middle of a layer, and takes nothing whose
-content is not what its digest says. Nothing is installed there, and no port is opened.
+connection: so it asks for what it lacks, and takes nothing whose content is not what its digest
+says. A large layer that has arrived is not sent again (see ``steps``). Nothing is installed there,
+and the port is on the loopback address.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A registry for one receiver, on the loopback address and for the time of one transfer.
 
 It serves the images that are sent and nothing else, under a name that cannot be guessed, and
-counts what it sent. A receiver that lost the connection goes on in the middle of a blob.
+counts what it sent. A receiver may go on in the middle of a blob.
 """
 
 from __future__ import annotations
@@ -127,12 +127,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._copy(digest, file, last - first + 1)
 
     def _copy(self, digest: str, file: IO[bytes], size: int) -> None:
-        """Send ``size`` bytes of a blob; what the receiver did not take is not counted."""
+        """Send ``size`` bytes of a blob; a receiver that has gone costs one piece at most."""
         try:
             for piece in chunks(file, 1 << 16):
                 part = piece[:size]
-                self.wfile.write(part)
                 self.server.count(digest, len(part))
+                self.wfile.write(part)
                 size -= len(part)
                 if not size:
                     return

@@ -97,6 +97,10 @@ class Machine:
         words = ["ssh", "-F", str(self.config), self.name, *argv]
         return subprocess.run(words, check=check, capture_output=True, text=True)
 
+    def docker(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run its Docker client there."""
+        return self.run("docker", *words, check=check)
+
     def unplug(self) -> None:
         """Pull its cable: connections hang, as they do when a machine is off."""
         _ip("link", "set", self.link, "down")
@@ -308,7 +312,7 @@ def program_path() -> str:
 def _wait(one: Machine) -> None:
     """Wait until a machine answers; say why it does not."""
     end = time.monotonic() + UP
-    while one.run("docker", "version", check=False).returncode:
+    while one.docker("version", check=False).returncode:
         if time.monotonic() > end or one.process.poll() is not None:
             said = (one.folder / "dockerd.log").read_text()[-2000:]
             raise AssertionError(f"{one.name} does not answer:\n{said}")

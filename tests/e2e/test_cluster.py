@@ -62,7 +62,7 @@ class Two:
         return factory("cluster", *words, cwd=self.folder, environ=environ)
 
     def containers(self, number: int) -> list[str]:
-        done = self.machines[number].run("docker", "ps", "--format", "{{.ID}}.{{.Names}}")
+        done = self.machines[number].docker("ps", "--format", "{{.ID}}.{{.Names}}")
         return done.stdout.split()
 
 
@@ -97,7 +97,7 @@ def put(machine: Machine, files: Path, name: str) -> None:
     ask = '["/busybox", "wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8000/health"]'
     changes = ('ENTRYPOINT ["/busybox", "sh", "/server"]', f"HEALTHCHECK --interval=1s CMD {ask}")
     words = [word for change in changes for word in ("--change", f"'{change}'")]
-    machine.run("docker", "import", *words, str(files), name)
+    machine.docker("import", *words, str(files), name)
 
 
 def test_nodes_are_checked_together_and_one_that_is_off_has_a_row(two: Two) -> None:
@@ -108,7 +108,7 @@ def test_nodes_are_checked_together_and_one_that_is_off_has_a_row(two: Two) -> N
     assert found[second.name, "address"]["seen"] == f"{second.address} on eth0"
     assert found[first.name, "image"]["health"] == "good"
 
-    second.run("docker", "rmi", IMAGE)
+    second.docker("rmi", IMAGE)
     done = two.call("check", "--json")
     assert done.code == 1, done.out + done.err
     (bad,) = (row for row in done.json if row["health"] == "bad")
@@ -124,8 +124,8 @@ def test_nodes_are_checked_together_and_one_that_is_off_has_a_row(two: Two) -> N
 
 def test_a_cluster_is_started_once_watched_and_removed_with_nothing_else(two: Two) -> None:
     first, second = two.machines.all
-    others = "docker run -d --name other --label io.imagefactory.cluster=another tiny:1 serve x"
-    second.run(*others.split(), "--headless")
+    others = "run -d --name other --label io.imagefactory.cluster=another tiny:1 serve x"
+    second.docker(*others.split(), "--headless")
 
     done = two.call("up", "--json")
     assert done.code == 0, done.out + done.err
@@ -135,7 +135,7 @@ def test_a_cluster_is_started_once_watched_and_removed_with_nothing_else(two: Tw
     assert f"serves at http://{first.address}:8000/v1" in done.err
     said = first.run("busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:8000/health")
     assert said.stdout == "ok\n"
-    env = second.run("docker", "inspect", "test-1", "--format", "'{{json .Config.Env}}'").stdout
+    env = second.docker("inspect", "test-1", "--format", "'{{json .Config.Env}}'").stdout
     assert '"ANSWER=$HOME 42"' in env
     assert '"TOKEN=t0ken"' in env
 
@@ -153,7 +153,7 @@ def test_a_cluster_is_started_once_watched_and_removed_with_nothing_else(two: Tw
     assert f"{second.name} | worker of models/other-works waits" in shown
 
     # a worker that is killed later is seen, and `up` starts the server again
-    second.run("docker", "kill", "test-1")
+    second.docker("kill", "test-1")
     killed = two.call("status")
     assert killed.code == 1
     assert "exited 137" in killed.out
@@ -166,7 +166,7 @@ def test_a_cluster_is_started_once_watched_and_removed_with_nothing_else(two: Tw
     assert [error["code"] for error in off.json["errors"]] == ["node-unreachable"]
     second.plug()
     assert two.call("down").code == 0
-    names = second.run("docker", "ps", "--all", "--format", "{{.Names}}").stdout.split()
+    names = second.docker("ps", "--all", "--format", "{{.Names}}").stdout.split()
     assert names == ["other"]
 
 
@@ -183,7 +183,7 @@ def test_a_worker_that_ends_ends_up_with_its_last_lines_and_stops_the_head(two: 
 def test_nothing_is_started_if_a_node_is_off_or_has_another_image(two: Two) -> None:
     first, second = two.machines.all
     (two.folder / "server").write_text(SERVER + "# changed\n")
-    second.run("docker", "rmi", IMAGE)
+    second.docker("rmi", IMAGE)
     put(second, archive(two.folder), IMAGE)
     done = two.call("up")
     assert done.code == 1, done.out + done.err

@@ -252,9 +252,9 @@ def test_images_that_were_not_verified_or_are_damaged_do_not_move(
 
 
 def digest_on(machine: Machine, tag: str) -> str:
-    return machine.run("docker", "image", "inspect", "--format", "{{.Id}}", tag).stdout.strip()
+    return machine.docker("image", "inspect", "--format", "{{.Id}}", tag).stdout.strip()
 
 
 def names_on(machine: Machine) -> set[str]:
-    listed = machine.run("docker", "image", "ls", "--format", "'{{.Repository}}:{{.Tag}}'")
+    listed = machine.docker("image", "ls", "--format", "'{{.Repository}}:{{.Tag}}'")
     return set(listed.stdout.split())

@@ -91,9 +91,9 @@ class Services(Part):
             return ""
         raise failure("docker logs", done.out)
 
-    def stop_service(self, container: str, grace: float) -> None:
-        """Ask a container to end, and kill it after ``grace`` seconds; it is kept."""
-        self._docker.must("stop", "--time", str(int(grace)), container)
+    def stop_service(self, container: str) -> None:
+        """Ask a container to end, and kill it after the time that it was started with; it stays."""
+        self._docker.must("stop", container)
 
     def remove_service(self, container: str) -> None:
         """Remove a container that was stopped, or kill it first; its named volumes stay."""

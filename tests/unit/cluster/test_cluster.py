@@ -115,7 +115,7 @@ def test_init_writes_an_example_that_show_accepts_and_overwrites_nothing(
     ],
 )
 def test_show_writes_a_file_for_each_node(
-    run: Run, tmp_path: Path, form: str, file: str, text: str
+    run: Run, tmp_path: Path, file: str, form: str, text: str
 ) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(examples.cluster())
@@ -190,4 +190,4 @@ nodes:
     assert "recipe-dead-option" in run("cluster", "show", cwd=tmp_path).err
     file.write_text(text[: text.index("  - {host: b")])
     alone = run("cluster", "show", cwd=tmp_path)
-    assert (alone.code, "is for 2 nodes" in alone.err) == (2, True)
+    assert (alone.code, "is for 2 nodes, not 1" in alone.err) == (2, True)

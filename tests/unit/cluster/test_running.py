@@ -68,8 +68,8 @@ class Node(Engine):
         self.done.append(f"start {name}")
         self.found[name] = container(name, dict(label.split("=", 1) for label in labels))
 
-    def stop_service(self, container: str, grace: float) -> None:
-        self.done.append(f"stop {container}, {grace:.0f} s")
+    def stop_service(self, container: str) -> None:
+        self.done.append(f"stop {container}")
         self.found[container] = replace(self.found[container], state="exited", code=0)
 
     def remove_service(self, container: str) -> None:
@@ -200,7 +200,7 @@ def test_a_worker_that_ends_is_shown_with_its_last_lines_and_the_head_is_stopped
     (problem,) = caught.value.problems
     assert said in problem.what
     assert ("planted" in problem.detail) == ("removed" not in said)
-    assert two.done()[0] == ["start spark-0", "stop spark-0, 30 s"]
+    assert two.done()[0] == ["start spark-0", "stop spark-0"]
 
 
 def test_of_two_containers_that_end_the_first_is_shown_first(two: Two) -> None:
@@ -229,7 +229,7 @@ def test_a_container_that_does_not_start_stops_the_others(two: Two) -> None:
     two.worker.found["spark-1"] = container("spark-1", {})
     with pytest.raises(CheckFailedError, match="spark2: docker: the name is taken"):
         two.up()
-    assert two.done() == [["start spark-0", "stop spark-0, 30 s"], []]
+    assert two.done() == [["start spark-0", "stop spark-0"], []]
 
 
 def test_a_node_may_be_away_for_a_moment_but_not_for_long(two: Two) -> None:
@@ -329,7 +329,7 @@ def test_down_removes_what_it_reaches_after_it_had_time_to_end(two: Two, call: R
     off = call("down", "--json")
     assert off.code == 3
     assert json.loads(off.out)["removed"] == {"spark1": 1}
-    assert two.done() == [["stop spark-0, 30 s", "remove spark-0"], []]
+    assert two.done() == [["stop spark-0", "remove spark-0"], []]
     two.worker.off = False
     assert call("down").out == "spark1: -\nspark2: 1 removed\n"
 

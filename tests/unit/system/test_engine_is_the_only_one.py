@@ -20,9 +20,7 @@ OTHERS = (
     ROOT / "tests" / "unit" / "system" / "test_commandline.py",
     ROOT / "tests" / "support" / "docker.py",
     ROOT / "tests" / "e2e" / "machines.py",
-    ROOT / "tests" / "e2e" / "test_machines.py",
     ROOT / "tests" / "e2e" / "test_cluster.py",
-    ROOT / "tests" / "e2e" / "test_transport.py",
     ROOT / "tests" / "e2e" / "test_served.py",
     Path(__file__),
 )

@@ -6,16 +6,17 @@ import hashlib
 import http.client
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pytest
 
 from imagefactory.errors import FactoryError, InputError, Problem
-from imagefactory.system.engine import RemoteEngine, RemoteError, check_host
+from imagefactory.system.engine import Engine, ImageInfo, RemoteEngine, RemoteError, check_host
 from imagefactory.system.engine.remote import RemoteImage
-from imagefactory.transport import content, distributing, saving, steps
+from imagefactory.transport import content, distributing, saving, steps, transport
 from imagefactory.transport.content import BLOBS, Content, Folder
 from imagefactory.transport.saving import Papers
 from imagefactory.transport.server import Serving, serving
@@ -238,3 +239,46 @@ def test_what_is_no_host_is_refused(text: str) -> None:
         check_host(text)
     for host in ("spark1", "me@10.0.0.1", "ssh://me@spark-1.lan:2222"):
         assert check_host(host) == host
+
+
+class Closed:
+    """Has one image, which only ``docker save`` gives."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive, self.saves = archive, 0
+
+    def blob_folder(self, _: str) -> None:
+        return None
+
+    @contextmanager
+    def saved(self, _: str) -> Iterator[IO[bytes]]:
+        self.saves += 1
+        with self.archive.open("rb") as stream:
+            yield stream
+
+
+def test_an_image_whose_blobs_cannot_be_read_is_copied_and_the_copy_goes_in_the_end(
+    tmp_path: Path,
+) -> None:
+    made = image(tmp_path / "blobs", b"layer")
+    saving.save([made], {}, tmp_path / "saved.tar")
+    engine = Closed(tmp_path / "saved.tar")
+    info = ImageInfo(
+        ref=made.name,
+        digest=made.configs[0],  # as an engine without containerd's store knows it
+        layers=(),
+        platform=made.platform,
+        labels={},
+        env={},
+        size=1,
+    )
+
+    def read() -> set[str]:
+        with transport.reading(cast("Engine", engine), [info], tmp_path / "cache") as found:
+            assert found[0].digests == made.digests
+            return set(found[0].blobs)
+
+    assert read() == set(made.blobs)
+    copies = [path for path in (tmp_path / "cache").rglob("*") if path.is_dir()]
+    assert engine.saves == 1
+    assert copies == [tmp_path / "cache" / transport.COPIES]

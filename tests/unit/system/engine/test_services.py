@@ -29,16 +29,6 @@ ROW = {
 GONE = "Error response from daemon: No such container: vllm-1\n"
 
 
-@pytest.fixture
-def docker(tmp_path: Path) -> FakeDocker:
-    return FakeDocker(tmp_path)
-
-
-@pytest.fixture
-def engine(docker: FakeDocker) -> Engine:
-    return Engine(binary=str(docker.program))
-
-
 def test_a_container_has_its_state_its_end_and_its_labels(
     docker: FakeDocker, engine: Engine
 ) -> None:
