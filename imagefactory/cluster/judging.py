@@ -66,8 +66,8 @@ def _bad(name: str, seen: str, remedy: str) -> Finding:
 
 def _image(member: Member, image: ImageInfo | None, first: ImageInfo | None) -> Finding:
     ref = member.launch.image
-    remedy = "imagefactory load, or docker pull, there" if "@" in ref else "docker load it there"
-    remedy = f"{remedy}: {ref}"
+    send = f"imagefactory distribute {member.node.host} --tag {ref}"
+    remedy = f"docker pull {ref} there" if "@" in ref else send
     if image is None:
         return _bad("image", "missing", remedy)
     if first and content(image) != content(first):
