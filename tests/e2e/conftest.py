@@ -54,7 +54,8 @@ def _remove_images(found: Engine) -> None:
         if name.rpartition(":")[2].startswith(made)
     ]
     # by name: an image of equal content may be somebody's, and goes only with its last name
-    for name in (*found.names("imagefactory/test"), *of_flavors):
+    of_tests = [*found.names("imagefactory/test"), *found.names("imagefactory/test-address")]
+    for name in (*of_tests, *of_flavors):
         found.untag(name)
 
 

@@ -27,7 +27,7 @@ def own(project: Path, engine: Engine) -> Iterator[Path]:
     """
     file = project / "matrix.yaml"
     text = file.read_text().replace(
-        "repository: imagefactory/vllm", "repository: imagefactory/test"
+        "repository: imagefactory/vllm", "repository: imagefactory/test-elsewhere"
     )
     file.write_text(
         text.replace(
@@ -36,14 +36,14 @@ def own(project: Path, engine: Engine) -> Iterator[Path]:
         )
     )
     yield project
-    for name in engine.names("imagefactory/test"):
+    for name in engine.names("imagefactory/test-elsewhere"):
         engine.untag(name)
 
 
 def test_a_remote_builder_makes_the_image_that_the_engine_makes(
     cpu_image: str, engine: Engine, remote: str, own: Path
 ) -> None:
-    tag = "imagefactory/test:cpu-vllm0.32.0"
+    tag = "imagefactory/test-elsewhere:cpu-vllm0.32.0"
     far = factory(
         "build", "--matrix", "--select", "flavor=cpu", "--no-verify", "--builder", remote, cwd=own
     )
@@ -61,17 +61,17 @@ def test_a_remote_builder_makes_the_image_that_the_engine_makes(
 def test_a_folder_gets_the_image_that_the_engine_makes(
     cpu_image: str, engine: Engine, own: Path, tmp_path: Path
 ) -> None:
-    tag = "imagefactory/test:cpu-vllm0.32.0"
+    tag = "imagefactory/test-elsewhere:cpu-vllm0.32.0"
     select, images = ("--select", "flavor=cpu"), str(tmp_path / "images")
     done = factory("build", "--matrix", *select, "--output", images, cwd=own)
     assert done.code == 0, done.err
     assert engine.find_images([tag]) == {}
     again = factory("build", "--matrix", *select, "--output", images, "--json", cwd=own)
     assert [(row["action"], row["result"]) for row in again.json] == [("skip", None)]
-    loaded = factory("verify", "--from", images, *select, cwd=own)
+    loaded = factory("verify", "--from", images, *select, "--level", "import", cwd=own)
     assert loaded.code == 0, loaded.out + loaded.err
     from_folder = engine.inspect_image(tag).digest
-    for name in engine.names("imagefactory/test"):
+    for name in engine.names("imagefactory/test-elsewhere"):
         engine.untag(name)
     near = factory("build", "--matrix", *select, "--no-verify", cwd=own)
     assert near.code == 0, near.err

@@ -33,12 +33,12 @@ def test_it_is_locked_fetched_installed_and_verified_as_any_other(
         address = url.replace("/simple", "/files/") + made.name.replace("+", "%2B")
         asked = f'"torch=={{torch}}+{{channel}}", "custom-loader @ {address}#sha256={sha}"]'
         text = file.read_text().replace('"torch=={torch}+{channel}"]', asked)
-        file.write_text(text.replace("imagefactory/vllm", "imagefactory/test"))
+        file.write_text(text.replace("imagefactory/vllm", "imagefactory/test-address"))
         locked = factory("lock", cwd=project)
         assert locked.code == 0, locked.err
     built = factory("build", "--matrix", "--select", "flavor=cpu", "--no-verify", cwd=project)
     assert built.code == 0, built.err
-    tag = "imagefactory/test:cpu-vllm0.32.0"
+    tag = "imagefactory/test-address:cpu-vllm0.32.0"
     said = engine.run(
         tag,
         ["python", "-c", "import custom_loader as c; print(c.WORD)"],
@@ -46,6 +46,6 @@ def test_it_is_locked_fetched_installed_and_verified_as_any_other(
         timeout=300,
     )
     assert said.out.strip() == "streaming", said.err
-    verified = factory("verify", tag, cwd=project)
+    verified = factory("verify", tag, "--level", "import", cwd=project)
     assert re.search(r"wheels-installed +pass", verified.out), verified.out
     assert verified.code == 0, verified.err
