@@ -67,6 +67,7 @@ def _only_cpu_on_arm64(project: Path) -> str:
     text = (project / "matrix.yaml").read_text()
     for start, end in (
         ("axes:", "include:"),
+        ("  - flavor: gb10-ray\n", "  - {flavor: cpu-arm64"),
         ("  - flavor: cpu\n", "exclude:"),
         ('  - requirement: "flashinfer-python', "  - drop: torchvision"),
     ):
