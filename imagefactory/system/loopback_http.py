@@ -63,6 +63,8 @@ class Handler(BaseHTTPRequestHandler):
             for name, value in (headers or {}).items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(size))
+            # ssh, which engines elsewhere connect through, does not end while a connection is open
+            self.send_header("Connection", "close")
             self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

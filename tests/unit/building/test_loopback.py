@@ -141,6 +141,13 @@ def test_a_blob_that_is_cut_off_is_not_kept(registry: Loopback, layout: Path) ->
     assert files(layout) == before
 
 
+def test_no_connection_stays_open_for_which_ssh_would_wait(registry: Loopback) -> None:
+    with closing(HTTPConnection(registry.prefix.partition("/")[0], timeout=20)) as connection:
+        connection.request("GET", "/v2/")
+        answer = connection.getresponse()
+        assert (answer.getheader("Connection"), answer.will_close) == ("close", True)
+
+
 def test_an_engine_that_tries_tls_is_answered_in_http(registry: Loopback) -> None:
     host, _, port = registry.prefix.partition("/")[0].partition(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
