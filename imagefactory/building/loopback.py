@@ -99,13 +99,7 @@ class _Server(loopback_http.Server):
 class _Handler(loopback_http.Handler):
     server: _Server
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        if self.path == "/v2/":
-            self.answer(HTTPStatus.OK)
-            return
+    def get(self) -> None:
         found = _BLOB.fullmatch(self.path) or _MANIFEST.fullmatch(self.path)
         layout = self.server.layout(found[1]) if found else None
         if not found or not layout or found[2] == TAG:

@@ -56,6 +56,21 @@ class Handler(BaseHTTPRequestHandler):
                 return
         super().handle()
 
+    def do_HEAD(self) -> None:
+        """As GET, without the body."""
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        """Answer what an engine asks first; the rest is ``get``'s."""
+        if self.path == "/v2/":
+            self.answer(200)
+        else:
+            self.get()
+
+    def get(self) -> None:
+        """Answer for one path; there is nothing but what a subclass has."""
+        self.answer(404)
+
     def answer(self, status: int, size: int = 0, headers: dict[str, str] | None = None) -> None:
         """Send the head of an answer whose body has ``size`` bytes."""
         with suppress(OSError):

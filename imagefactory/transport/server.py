@@ -61,13 +61,7 @@ def serving() -> Iterator[Serving]:
 class _Handler(loopback_http.Handler):
     server: Serving
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        if self.path == "/v2/":
-            self.answer(HTTPStatus.OK)
-            return
+    def get(self) -> None:
         found = _PATH.fullmatch(self.path)
         if found is None or found[1] != self.server.repository or found[3] not in self.server.blobs:
             self.answer(HTTPStatus.NOT_FOUND)

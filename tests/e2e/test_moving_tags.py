@@ -23,9 +23,9 @@ from support.e2e import Completed, factory
 from support.machine import settings
 from support.plans import planned
 from support.promoting import PATH, at, labels
+from support.receipts import all_passed
 from support.registry import FakeRegistry, fake_registry
 
-from imagefactory import __version__
 from imagefactory.publishing import attachments, moving, publishing, tags
 from imagefactory.publishing.moving import Repository
 from imagefactory.settings import from_environment
@@ -34,7 +34,6 @@ from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.system.registry import Registries
 from imagefactory.system.signing import NOBODY
 from imagefactory.verifying import check_registry, receipt_store
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
 from imagefactory.verifying.receipt_store import ReceiptStore
 
 pytestmark = pytest.mark.e2e
@@ -49,25 +48,6 @@ storage: {{filesystem: {{rootdirectory: "{store}"}}, delete: {{enabled: {deletes
 auth: {{htpasswd: {{realm: test, path: "{folder}/htpasswd"}}}}
 http: {{addr: "127.0.0.1:{port}", tls: {{certificate: "{folder}/cert.pem", key: "{folder}/key.pem"}}}}
 """
-
-
-def real_receipt(digest: str, own: Mapping[str, str]) -> Receipt:
-    """A receipt of all checks that this version makes."""
-    checks = tuple(
-        CheckResult(
-            name=one.name, outcome=Outcome.PASS, required=one.required, detail="", seconds=0
-        )
-        for one in check_registry.requirements("cu130")
-    )
-    return Receipt(
-        digest=digest,
-        tag="t",
-        cell=own["io.imagefactory.cell"],
-        build_key=own["io.imagefactory.build-key"],
-        verified_at="2026-11-20T10:00:00+00:00",
-        checks=checks,
-        version=__version__,
-    )
 
 
 def put_image(registries: Registries, repository: str, own: Mapping[str, str]) -> str:
@@ -87,7 +67,7 @@ def put_image(registries: Registries, repository: str, own: Mapping[str, str]) -
     )
     registry_writes.put_manifest(registries, f"{repository}:{tags.of_labels(own)}", made)
     found = receipt_store.read(
-        receipt_store.write(real_receipt(made.digest, own), NOBODY), NOBODY, made.digest
+        receipt_store.write(all_passed(made.digest, own), NOBODY), NOBODY, made.digest
     )
     assert isinstance(found, receipt_store.Found)
     row = attachments.of_receipt(found)
@@ -254,7 +234,7 @@ def test_an_immutable_tag_is_pushed_once_and_is_never_another_image(
 
     one, other = built("one"), built("other")
     store = ReceiptStore(folder=tmp_path / "receipts")
-    store.save(real_receipt(one.digest, plan.labels))
+    store.save(all_passed(one.digest, plan.labels))
     rest = store, settings(tmp_path)
     for _ in range(2):
         done = publishing.push(engine, [(plan, one)], repository, *rest)
@@ -311,7 +291,7 @@ def prepared(registry: FakeRegistry, state: Path) -> tuple[str, str]:
     digests = []
     for own in (OLD, NEW):
         digest = registry.put(PATH, str(tags.of_labels(own)), {"sha256:base": 1}, labels=own)
-        ReceiptStore(folder=state / "imagefactory" / "receipts").save(real_receipt(digest, own))
+        ReceiptStore(folder=state / "imagefactory" / "receipts").save(all_passed(digest, own))
         digests.append(digest)
     moving.promote(repository(registry, state), digests[0], "nightly", at(0))
     return digests[0], digests[1]
