@@ -9,7 +9,7 @@ import re
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,18 @@ from typing import IO
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.system import platforms, processes, shell
 from imagefactory.system.engine import owner
-from imagefactory.system.engine.docker import Docker, GoneError, Part, check_ran, failure
+from imagefactory.system.engine.docker import (
+    Docker,
+    GoneError,
+    Part,
+    check_ran,
+    failure,
+    said_by_docker,
+)
 
 GIB = 1 << 30
+#: What the engine says if it has no GPU for a container.
+NO_GPU = ("could not select device driver", "nvidia-container-cli", "nvidia.com/gpu")
 #: The names of our containers. An image can set labels of its containers, but not their names.
 _NAME = re.compile(r"imagefactory-[0-9a-f]{12}")
 #: Bytes that are read of a log, or of what a container writes.
@@ -67,6 +76,11 @@ class RunningContainer:
                 return client.container.inspect(self.id).state.running is True
         except GoneError:
             return False
+
+    def exit_code(self) -> int:
+        """What its main process exited with; 0 while it runs."""
+        with self._docker.whales(f"inspecting {self.id}") as client:
+            return client.container.inspect(self.id).state.exit_code or 0
 
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel killed a process of it because of the memory limit."""
@@ -221,9 +235,34 @@ class Containers(Part):
     def launch(self, words: Sequence[str]) -> str:
         """Start a container for a user, as ``docker run`` does with ``words``; returns its id.
 
-        Raises SetupError ``engine-failed`` if the engine does not start it.
+        Raises SetupError ``engine-failed`` if the engine does not start it, ``gpu-missing`` if it
+        wants a GPU and the engine has none.
         """
-        return self._docker.must("run", *words).strip()
+        done = self._docker.call("run", *words)
+        if done.ok:
+            return done.out.strip()
+        said = said_by_docker(done)
+        if any(text in said for text in NO_GPU):
+            what = f"this machine has no GPU for containers: {said.splitlines()[-1]}"
+            fix = "run it on a machine with an NVIDIA GPU and the NVIDIA container toolkit"
+            raise fail(SetupError, "gpu-missing", what, fix=fix)
+        raise failure("docker run", said or done.out)
+
+    @contextmanager
+    def lent(
+        self, words: Callable[[str, Mapping[str, str]], Sequence[str]]
+    ) -> Iterator[RunningContainer]:
+        """A container as ``launch`` starts it, which is removed when the block ends.
+
+        ``words`` makes those of ``docker run`` from the name and the labels by which ``orphans``
+        finds it, should this process be killed.
+        """
+        name = _new_name()
+        try:
+            self.launch(words(name, {owner.LABEL: owner.mine()}))
+            yield RunningContainer(self._docker, id=name)
+        finally:  # also after a failure: Docker keeps a container that it could not start
+            _remove(self._docker, name)
 
     def orphans(self) -> list[str]:
         """Ids of our containers whose owner, a process of imagefactory, has ended."""
