@@ -14,7 +14,7 @@ from support.nights import JOB
 from support.plans import all_planned
 from support.promoting import image, receipt_of, repository
 from support.registry import FakeRegistry, fake_registry
-from support.releases import DIFF, PROOF, using
+from support.releases import using, write_patch
 from support.watched import write
 
 from imagefactory import opening, pipeline, workflows
@@ -34,29 +34,11 @@ from imagefactory.verifying.receipt_store import ReceiptStore
 from imagefactory.workspace import Workspace
 
 __all__ = ["using"]
-PATCH = """\
-summary: s
-purpose: p
-symptom: y
-evidence: []
-remove_when: r
-stage: installed
-variants:
-  - versions: ">=0.20,<0.21"
-    diff: 0.20.diff
-findings: f
-proof:
-  run: proof.py
-  kind: behaviour
-"""
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, using: Settings) -> Workspace:
-    folder = tmp_path / "patches/vllm/one"
-    folder.mkdir(parents=True)
-    for name, text in {"patch.yaml": PATCH, "0.20.diff": DIFF, "proof.py": PROOF}.items():
-        (folder / name).write_text(text)
+    write_patch(tmp_path)
     return Workspace(matrix=tmp_path / "matrix.yaml", project=tmp_path, settings=using)
 
 

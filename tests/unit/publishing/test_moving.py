@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from support.promoting import (
     row_of,
     verified,
 )
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry
 
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
 from imagefactory.publishing import attachments, ledger, tags
@@ -33,12 +33,6 @@ from imagefactory.system import registry_writes
 from imagefactory.verifying.receipt import Level, Outcome
 
 OLD, NEW = labels("aaaaaaaa", vllm="0.32.0", day="2026-11-19"), labels("bbbbbbbb")
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 def code_of(kind: type[FactoryError], work: Callable[..., object], *args: object) -> str:
@@ -219,7 +213,7 @@ def test_a_registry_that_takes_no_receipts_gets_its_images_and_says_so(
     own = repository(registry, tmp_path)
     there = own.registries.document(f"{own.name}@{digest}")
     assert there is not None
-    registry.user = "me:secret"
+    registry.user, registry.scheme = "me:secret", "Basic"
     rows = [row_of(receipt_of(digest, NEW))]
     assert not attachments.attach(own.registries, own.name, there, rows)
     assert "only this machine can promote it" in capsys.readouterr().err
