@@ -20,15 +20,17 @@ from imagefactory.commands.recipe_target import (
     Image,
     ModelFolder,
     PortNumber,
+    RunAs,
     folder_of,
     must_be_here,
     source_of,
     target_of,
     tunings_of,
+    user_of,
 )
 from imagefactory.errors import InputError, fail
 from imagefactory.launching import compose, docker, documents, kubernetes, quadlet
-from imagefactory.launching.launching import Launch
+from imagefactory.launching.launching import Launch, check_cache
 from imagefactory.recipes import foreign, recipes, starting
 from imagefactory.recipes.recipe import Setup
 from imagefactory.recipes.starting import Wishes
@@ -71,6 +73,7 @@ def run_command(
     address: Address = "127.0.0.1",
     cache: CacheFolder = starting.VOLUME,
     model: ModelFolder = None,
+    user: RunAs = "",
     restart: Annotated[
         bool, typer.Option("--restart", help="Start it again when it ends or the host boots.")
     ] = False,
@@ -95,12 +98,14 @@ def run_command(
         model=folder_of(model),
         tunings=tunings_of(workspace),
         restart=restart,
+        user=user_of(user),
     )
     launch = starting.launch(target.setup, target.image, target.hardware, wishes)
+    check_cache(launch)
     started = None
     if not only_print:
         must_be_here(target)
-        started = opening.connect(workspace).launch(docker.arguments(launch))
+        started = opening.connect(workspace).start_service(docker.arguments(launch))
     if json:
         shown = {"name": launch.name, "command": docker.words(launch), "started": started}
         ui.emit_json(shown)
@@ -132,6 +137,7 @@ def export_command(
     port: PortNumber = 8000,
     address: Address = "127.0.0.1",
     cache: CacheFolder = starting.VOLUME,
+    user: RunAs = "",
 ) -> None:
     """Write a recipe for another program, with the image named by its digest.
 
@@ -147,8 +153,16 @@ def export_command(
         raise fail(InputError, "recipe-nodes", what, fix=fix)
     target = target_of(workspace, recipe, count, image, cell, repository)
     if to in _LAUNCHED:
-        wishes = Wishes(name=container, address=address, port=port, cache=source_of(cache))
+        wishes = Wishes(
+            name=container,
+            address=address,
+            port=port,
+            cache=source_of(cache),
+            user=user_of(user),
+        )
         launch = starting.launch(target.setup, target.image, target.hardware, wishes)
+        if to is not Form.KUBERNETES:  # it lets a group write to what is claimed
+            check_cache(launch)
         text = _LAUNCHED[to](launch)
     else:
         text = documents.dump(_WRITTEN[to](target.setup, target.image))

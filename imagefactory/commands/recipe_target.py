@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from imagefactory import opening
 from imagefactory.commands.options import check_images
 from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.launching.launching import USER
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog
 from imagefactory.planning.cell_plan import LABEL
@@ -47,6 +49,14 @@ CacheFolder = Annotated[
         "--cache",
         metavar="VOLUME|DIR",
         help="Where models and compiled kernels are kept: a named volume, or a folder.",
+    ),
+]
+RunAs = Annotated[
+    str,
+    typer.Option(
+        "--user",
+        metavar="UID[:GID]",
+        help="Run as this user and not as whom the recipe says, else root; needs --cache DIR.",
     ),
 ]
 ModelFolder = Annotated[
@@ -220,6 +230,17 @@ def source_of(cache: str) -> str:
     """A named volume, or the absolute path of a folder."""
     is_path = "/" in cache or cache.startswith((".", "~"))
     return str(Path(cache).expanduser().absolute()) if is_path else cache
+
+
+def user_of(text: str) -> str:
+    """A user by number. Raises InputError for what is none."""
+    if text and not re.fullmatch(USER, text):
+        what, fix = (
+            f"{text!r} is no user by number",
+            "write UID or UID:GID: --user $(id -u):$(id -g)",
+        )
+        raise fail(InputError, "recipe-user", what, fix=fix)
+    return text
 
 
 def folder_of(model: Path | None) -> str:

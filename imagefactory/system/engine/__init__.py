@@ -6,11 +6,11 @@ Nothing outside this package calls ``docker``, or knows how.
 from imagefactory.system.engine.builders import Builder
 from imagefactory.system.engine.cache_records import CacheRecord
 from imagefactory.system.engine.containers import (
-    NO_GPU,
     ContainerMemory,
     Limits,
     RunningContainer,
 )
+from imagefactory.system.engine.docker import NO_GPU
 from imagefactory.system.engine.engine import Engine
 from imagefactory.system.engine.images import ImageInfo
 from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host

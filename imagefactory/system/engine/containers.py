@@ -9,7 +9,7 @@ import re
 import secrets
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,9 @@ from imagefactory.system.engine.docker import (
     Part,
     check_ran,
     failure,
-    said_by_docker,
 )
 
 GIB = 1 << 30
-#: What the engine says if it has no GPU for a container.
-NO_GPU = ("could not select device driver", "nvidia-container-cli", "nvidia.com/gpu")
 #: The names of our containers. An image can set labels of its containers, but not their names.
 _NAME = re.compile(r"imagefactory-[0-9a-f]{12}")
 #: Bytes that are read of a log, or of what a container writes.
@@ -149,7 +146,7 @@ class Containers(Part):
         Raises SetupError ``command-timeout`` if it does not end
         within ``timeout`` seconds, ``engine-failed`` if the engine fails to run it.
         """
-        name = _new_name()
+        name = new_name()
         options = [
             *("--rm", "--name", name, "--pull", "never", "--platform", platform),
             "--no-healthcheck",
@@ -202,7 +199,7 @@ class Containers(Part):
         Raises CheckFailedError ``container-start`` if the image cannot be started, SetupError
         ``engine-failed`` if the engine fails to start it.
         """
-        name = _new_name()
+        name = new_name()
         options = [
             *("--detach", "--name", name, "--pull", "never", "--platform", platform),
             "--no-healthcheck",  # it is asked anyway, and every start of a program takes time
@@ -232,38 +229,6 @@ class Containers(Part):
         what, fix = f"{image} does not start: {last[0]}", f"start it by hand: {by_hand}"
         raise fail(CheckFailedError, "container-start", what, fix=fix)
 
-    def launch(self, words: Sequence[str]) -> str:
-        """Start a container for a user, as ``docker run`` does with ``words``; returns its id.
-
-        Raises SetupError ``engine-failed`` if the engine does not start it, ``gpu-missing`` if it
-        wants a GPU and the engine has none.
-        """
-        done = self._docker.call("run", *words)
-        if done.ok:
-            return done.out.strip()
-        said = said_by_docker(done)
-        if any(text in said for text in NO_GPU):
-            what = f"this machine has no GPU for containers: {said.splitlines()[-1]}"
-            fix = "run it on a machine with an NVIDIA GPU and the NVIDIA container toolkit"
-            raise fail(SetupError, "gpu-missing", what, fix=fix)
-        raise failure("docker run", said or done.out)
-
-    @contextmanager
-    def lent(
-        self, words: Callable[[str, Mapping[str, str]], Sequence[str]]
-    ) -> Iterator[RunningContainer]:
-        """A container as ``launch`` starts it, which is removed when the block ends.
-
-        ``words`` makes those of ``docker run`` from the name and the labels by which ``orphans``
-        finds it, should this process be killed.
-        """
-        name = _new_name()
-        try:
-            self.launch(words(name, {owner.LABEL: owner.mine()}))
-            yield RunningContainer(self._docker, id=name)
-        finally:  # also after a failure: Docker keeps a container that it could not start
-            _remove(self._docker, name)
-
     def orphans(self) -> list[str]:
         """Ids of our containers whose owner, a process of imagefactory, has ended."""
         options = ("--all", "--no-trunc", "--filter", f"label={owner.LABEL}")
@@ -282,7 +247,7 @@ class Containers(Part):
 
         Raises CheckFailedError ``image-missing`` if there is no such image.
         """
-        name = _new_name()
+        name = new_name()
         label = ("--label", f"{owner.LABEL}={owner.mine()}")
         try:
             # an image without a command needs one to be given; it is not run
@@ -390,5 +355,6 @@ def _read_only(mounts: Sequence[tuple[Path, str]]) -> list[tuple[str, str, str]]
     return [(str(path), inside, "ro") for path, inside in mounts]
 
 
-def _new_name() -> str:
+def new_name() -> str:
+    """A name by which ``orphans`` knows that a container is ours."""
     return f"imagefactory-{secrets.token_hex(6)}"
