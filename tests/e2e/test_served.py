@@ -107,8 +107,8 @@ def test_a_real_server_is_measured_by_its_own_counts_and_never_from_its_prefix_c
     served = container.url
     state = {"XDG_STATE_HOME": str(tmp_path), "IMAGEFACTORY_ENGINE_DIR": _engine_dir()}
     # vLLM keeps prefixes in blocks of 128 tokens here
-    load = ("--concurrency", "1,2", "--repeats", "3")
-    load += ("--prompt-tokens", "200", "--output-tokens", "8")
+    load = ["--concurrency", "1,2", "--repeats", "3"]
+    load += ["--prompt-tokens", "200", "--output-tokens", "8"]
     done = factory("bench", served, *load, "--json", environ=state)
     assert done.code == 0, done.err
     found = done.json
