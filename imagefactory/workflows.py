@@ -211,18 +211,25 @@ def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tupl
 
 
 def promote(
-    workspace: Workspace, what: str, tag: str, repository: str | None, now: datetime
+    workspace: Workspace,
+    what: str,
+    tag: str,
+    repository: str | None,
+    now: datetime,
+    *,
+    unattended: bool = False,
 ) -> Moved:
     """Give the moving ``tag`` to a cell's image, or to one by its reference, tag or digest."""
     declared = matrix.load(workspace.matrix)
     if what not in {cell.name for cell in declared.cells}:
         name, what = vouching.reference_of(what, repository or declared.repository)
-        return moving.promote(repository_of(workspace, declared, name), what, tag, now)
+        found = repository_of(workspace, declared, name)
+        return moving.promote(found, what, tag, now, unattended=unattended)
     inputs = opening.read(workspace)
     cells = [cell for cell in inputs.matrix.cells if cell.name == what]
     (plan,) = pipeline.plan_cells(cells, inputs, None).plans
     found = repository_of(workspace, declared, repository)
-    return moving.promote(found, tags.of_plan(plan), tag, now)
+    return moving.promote(found, tags.of_plan(plan), tag, now, unattended=unattended)
 
 
 def rollback(

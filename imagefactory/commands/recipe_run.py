@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +24,7 @@ from imagefactory.commands.options import (
 from imagefactory.commands.recipe_check import STOCK, Name, Nodes
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.launching import compose, docker, documents, kubernetes, quadlet
-from imagefactory.launching.launching import Launch
+from imagefactory.launching.launching import USER, Launch, check_cache
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog
 from imagefactory.planning.cell_plan import LABEL
@@ -59,6 +60,14 @@ CacheFolder = Annotated[
         "--cache",
         metavar="VOLUME|DIR",
         help="Where models and compiled kernels are kept: a named volume, or a folder.",
+    ),
+]
+RunAs = Annotated[
+    str,
+    typer.Option(
+        "--user",
+        metavar="UID[:GID]",
+        help="Run as this user and not as whom the recipe says, else root; needs --cache DIR.",
     ),
 ]
 ModelFolder = Annotated[
@@ -115,6 +124,7 @@ def run_command(
     address: Address = "127.0.0.1",
     cache: CacheFolder = starting.VOLUME,
     model: ModelFolder = None,
+    user: RunAs = "",
     restart: Annotated[
         bool, typer.Option("--restart", help="Start it again when it ends or the host boots.")
     ] = False,
@@ -137,14 +147,16 @@ def run_command(
         cache=_source(cache),
         model=_folder(model),
         restart=restart,
+        user=_user(user),
     )
     launch = starting.launch(target.setup, target.image, target.hardware, wishes)
+    check_cache(launch)
     started = None
     if not only_print:
         if not target.is_here:
             what, fix = f"the engine has no image {target.image}", "imagefactory build, or --print"
             raise fail(InputError, "recipe-image", what, fix=fix)
-        started = opening.connect(workspace).launch(docker.arguments(launch))
+        started = opening.connect(workspace).start_service(docker.arguments(launch))
     if json:
         shown = {"name": launch.name, "command": docker.words(launch), "started": started}
         ui.emit_json(shown)
@@ -176,6 +188,7 @@ def export_command(
     port: PortNumber = 8000,
     address: Address = "127.0.0.1",
     cache: CacheFolder = starting.VOLUME,
+    user: RunAs = "",
 ) -> None:
     """Write a recipe for another program, with the image named by its digest.
 
@@ -191,8 +204,16 @@ def export_command(
         raise fail(InputError, "recipe-nodes", what, fix=fix)
     target = _target(workspace, recipe, count, image, cell, repository)
     if to in _LAUNCHED:
-        wishes = Wishes(name=container, address=address, port=port, cache=_source(cache))
+        wishes = Wishes(
+            name=container,
+            address=address,
+            port=port,
+            cache=_source(cache),
+            user=_user(user),
+        )
         launch = starting.launch(target.setup, target.image, target.hardware, wishes)
+        if to is not Form.KUBERNETES:  # it lets a group write to what is claimed
+            check_cache(launch)
         text = _LAUNCHED[to](launch)
     else:
         text = documents.dump(_WRITTEN[to](target.setup, target.image))
@@ -302,6 +323,16 @@ def _source(cache: str) -> str:
     """A named volume, or the absolute path of a folder."""
     is_path = "/" in cache or cache.startswith((".", "~"))
     return str(Path(cache).expanduser().absolute()) if is_path else cache
+
+
+def _user(text: str) -> str:
+    if text and not re.fullmatch(USER, text):
+        what, fix = (
+            f"{text!r} is no user by number",
+            "write UID or UID:GID: --user $(id -u):$(id -g)",
+        )
+        raise fail(InputError, "recipe-user", what, fix=fix)
+    return text
 
 
 def _folder(model: Path | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from imagefactory.launching.launching import CACHE, Launch, Mount, Port
+from imagefactory.launching.launching import Launch, Mount, Port, cache_of
 from imagefactory.recipes.recipe import Setup
 
 #: The named volume with models and compiled kernels, unless the user names another or a folder.
@@ -31,6 +31,7 @@ class Wishes:
         cache: a named volume, or an absolute path of the host.
         model: a folder of the host with the model; empty leaves it to be downloaded.
         restart: whether the engine starts it again.
+        user: whom it runs as, by number; empty is whom the recipe says, else root.
         memory_bytes: the most memory that it may use; None is no limit.
     """
 
@@ -40,6 +41,7 @@ class Wishes:
     cache: str = VOLUME
     model: str = ""
     restart: bool = False
+    user: str = ""
     memory_bytes: int | None = None
 
 
@@ -54,7 +56,8 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
         arguments = _without(arguments, "--gpu-memory-utilization")
     if wishes.model and SERVED not in setup.options:
         arguments = [*arguments, f"--{SERVED}", recipe.model]
-    mounts = [Mount(source=wishes.cache, target=CACHE)]
+    user = wishes.user or recipe.user
+    mounts = [Mount(source=wishes.cache, target=cache_of(user))]
     if wishes.model:
         mounts.append(Mount(source=wishes.model, target=MODEL, read_only=True))
     inside = Port(host=wishes.port, address=wishes.address)
@@ -63,6 +66,7 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
         name=wishes.name or _UNFIT.sub("-", recipe.name),
         image=image,
         command=("serve", model, "--port", str(inside.container), *arguments),
+        user=user,
         environment=setup.env,
         passed_on=(TOKEN,),
         mounts=tuple(mounts),

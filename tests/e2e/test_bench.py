@@ -49,7 +49,7 @@ def served(
         gpus=False,
         shm_bytes=1 << 30,
     )
-    container = engine.launch(docker.arguments(launch))
+    container = engine.start_service(docker.arguments(launch))
     try:
         end = time.monotonic() + 300
         while not _healthy(url):

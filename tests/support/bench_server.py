@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from support.index import running
+
 
 def events(*rows: Any, done: bool = True) -> bytes:
     """Server-sent events as vLLM writes them."""
@@ -101,11 +103,5 @@ def serving(behaviour: Behaviour) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.behaviour = behaviour  # type: ignore[attr-defined]
     server.lock = threading.Lock()  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with running(server) as url:
+        yield url

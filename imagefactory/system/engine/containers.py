@@ -218,13 +218,6 @@ class Containers(Part):
         what, fix = f"{image} does not start: {last[0]}", f"start it by hand: {by_hand}"
         raise fail(CheckFailedError, "container-start", what, fix=fix)
 
-    def launch(self, words: Sequence[str]) -> str:
-        """Start a container for a user, as ``docker run`` does with ``words``; returns its id.
-
-        Raises SetupError ``engine-failed`` if the engine does not start it.
-        """
-        return self._docker.must("run", *words).strip()
-
     def orphans(self) -> list[str]:
         """Ids of our containers whose owner, a process of imagefactory, has ended."""
         options = ("--all", "--no-trunc", "--filter", f"label={owner.LABEL}")

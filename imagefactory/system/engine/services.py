@@ -50,8 +50,8 @@ class Services(Part):
         """The version of the engine. Raises SetupError ``engine-failed`` if it does not answer."""
         return self._docker.must("version", "--format", "{{.Server.Version}}").strip()
 
-    def start_service(self, arguments: Sequence[str]) -> None:
-        """``docker run`` with ``arguments``, from an image that the engine has.
+    def start_service(self, arguments: Sequence[str]) -> str:
+        """``docker run`` with ``arguments``, from an image that the engine has; returns the id.
 
         Raises CheckFailedError ``container-start`` if the container cannot be started; Docker keeps
         it then.
@@ -63,6 +63,7 @@ class Services(Part):
             by_hand = self._docker.show("run", *arguments)
             fix = f"start it by hand: {by_hand}"
             raise fail(CheckFailedError, "container-start", what, fix=fix)
+        return done.out.strip()
 
     def services(self, label: str) -> list[Service]:
         """Containers with ``label``, which is a name or ``NAME=VALUE``, running or not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -24,7 +23,7 @@ from support.promoting import (
     repository,
     verified,
 )
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.publishing import moving, retention, tags
@@ -38,12 +37,6 @@ from imagefactory.system.registry_writes import Attachment
 
 TODAY = date(2026, 11, 22)
 TWO = Keep(number=2, days=False)
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 def manifest(name: str, *parts: str, layers: tuple[str, ...] = ()) -> Manifest:

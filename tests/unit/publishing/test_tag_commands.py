@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from support import projects
 from support.machine import settings
 from support.promoting import NEEDED, NOW, PATH, labels, receipt_of, verified
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry
 from typer.testing import CliRunner
 
 from imagefactory import opening, workflows
@@ -23,12 +23,6 @@ from imagefactory.workspace import Workspace
 
 OLD, NEW = labels("aaaaaaaa", vllm="0.10.0", day="2026-11-01"), labels("bbbbbbbb")
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 @pytest.fixture

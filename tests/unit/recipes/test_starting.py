@@ -54,8 +54,8 @@ class FakeEngine:
     def find_images(self, refs: Sequence[str]) -> dict[str, ImageInfo]:
         return {ref: self.images[ref] for ref in refs if ref in self.images}
 
-    def launch(self, words: Sequence[str]) -> str:
-        self.started.append(words)
+    def start_service(self, arguments: Sequence[str]) -> str:
+        self.started.append(arguments)
         return "0123"
 
 
@@ -120,6 +120,24 @@ def test_an_image_that_the_engine_has_is_started(run: Run, mine: Path, engine: F
     missing = run("recipe", "run", str(mine), "--cell", "gb10*22*")
     assert (missing.code, len(engine.started)) == (2, 1)
     assert "the engine has no image" in missing.err
+
+
+def test_a_user_other_than_root_has_a_cache_that_can_be_written(
+    run: Run, mine: Path, engine: FakeEngine, tmp_path: Path
+) -> None:
+    argv = ("recipe", "run", str(mine), "--cell", "gb10*33*", "--cache", str(tmp_path))
+    shown = run(*argv, "--user", "1000:100", "--print").out
+    assert "--user 1000:100" in shown
+    assert f"--volume {tmp_path}:/tmp/home-1000/.cache" in shown
+    mine.write_text(f"{RECIPE}user: '1001'\n")
+    assert "--user 1001 " in run(*argv, "--print").out
+    assert "--user 1000:100 " in run(*argv, "--user", "1000:100", "--print").out
+    assert run(*argv, "--user", "me").code == 2
+    assert "volume imagefactory-cache belongs to root" in run(*argv[:-2]).err
+    export = ("recipe", "export", str(mine), "--cell", "gb10*33*", "--to")
+    assert run(*export, "compose").code == 2
+    assert run(*export, "kubernetes").code == 0
+    assert engine.started == []
 
 
 def test_an_image_is_checked_as_the_release_that_its_label_names(
