@@ -51,7 +51,7 @@ ENVIRONMENT = {
 #: Of what the image serves only the default model is asked with a sampler that is compiled first.
 QUICK_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
 #: On a GPU kernels are compiled for the first answers, which may take so many times longer.
-COMPILING = 4
+COMPILING = 2
 #: vLLM's processes talk through shared memory; the engine's default of 64 MB is too little.
 SHM_SIZE = "1g"
 #: Bytes of memory that the server gets: a good one takes 2.3 GiB, and more where it is emulated.
@@ -72,7 +72,7 @@ class Patience:
     """How long to wait, in seconds: for the start, one answer, the end, and between two polls."""
 
     start: float = 600
-    answer: float = 60
+    answer: float = 120
     stop: float = 60
     poll: float = 1
 

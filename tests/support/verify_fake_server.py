@@ -76,10 +76,11 @@ class FakeEngine(Engine):
         return "27.5.1", ""
 
     def start(self, image: str, argv: Sequence[str], **options: Any) -> FakeContainer:
-        self.started = {"image": image, "argv": argv, **options}
         (mount,) = options["mounts"]
-        self.started["files"] = sorted(path.name for path in mount[0].iterdir())
-        self.starts.append(self.started)
+        files = sorted(path.name for path in mount[0].iterdir())
+        started = {"image": image, "argv": argv, "files": files, **options}
+        self.started = started
+        self.starts.append(started)
         if THINK in (mount[0] / "tokenizer.json").read_text():
             return self.container
         return FakeContainer(self.behaviour, plain=True)
