@@ -30,8 +30,8 @@ from imagefactory.workspace import Workspace
 
 app = typer.Typer(add_completion=False)
 EXAMPLE = (
-    "Examples: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --junit report.xml; "
-    "imagefactory verify TAG --models moe,hybrid"
+    "Example: imagefactory verify imagefactory/vllm:cpu-vllm0.32.0 --models moe,hybrid "
+    "--junit report.xml"
 )
 
 
