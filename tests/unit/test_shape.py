@@ -43,7 +43,7 @@ ORDER = (
         "reporting",
         "upkeep",
     ),
-    *("memory", "launching", "cluster", "recipes", "benchmarking"),
+    *("memory", "launching", "cluster", "recipes", "benchmarking", "tuning"),
     *(
         "workspace",
         "opening",

@@ -34,9 +34,7 @@ def plan() -> CellPlan:
 
 @pytest.fixture(scope="module")
 def listed(plan: CellPlan) -> Mapping[str, Any]:
-    content = sbom.make(plan, DIGEST)
-    assert content == sbom.make(plan, DIGEST), "equal plans give equal bytes"
-    return dict(json.loads(content))
+    return dict(json.loads(sbom.make(plan, DIGEST)))
 
 
 def test_an_sbom_has_every_wheel_and_package_by_purl_and_hash(
@@ -107,7 +105,11 @@ def test_an_sbom_describes_image_parts_and_patches_in_the_fields_of_cyclonedx(
 
 
 def test_an_image_that_is_not_built_yet_is_named_by_its_build_key(plan: CellPlan) -> None:
-    made = json.loads(sbom.make(plan))
+    few = replace(plan.resolution, wheels=plan.resolution.wheels[:9])
+    plan = replace(plan, resolution=few)
+    content = sbom.make(plan)
+    assert content == sbom.make(plan), "equal plans give equal bytes"
+    made = json.loads(content)
     image = made["metadata"]["component"]
     assert image["bom-ref"] == plan.build_key
     assert "hashes" not in image
