@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -361,11 +361,15 @@ def sbom(workspace: Workspace, what: str) -> bytes:
 
 
 def survey_registry(
-    workspace: Workspace, repository: str | None, keep: retention.Keep, now: datetime
+    workspace: Workspace,
+    repository: str | None,
+    keep: retention.Keep,
+    now: datetime,
+    pinned: Mapping[str, str],
 ) -> tuple[Repository, retention.Plan]:
     """Find what can be removed from a repository; also returns the repository."""
     found = repository_of(workspace, matrix.load(workspace.matrix), repository)
-    return found, retention.survey(found, keep, now)
+    return found, retention.survey(found, keep, now, pinned)
 
 
 def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> Repository:

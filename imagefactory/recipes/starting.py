@@ -12,6 +12,8 @@ from imagefactory.recipes.recipe import Setup
 VOLUME = "imagefactory-cache"
 #: Where a model of the host is in the container.
 MODEL = "/model"
+#: Where the container finds tuned kernels, and the variable that tells vLLM.
+TUNINGS, TUNED = "/tunings", "VLLM_TUNED_CONFIG_FOLDER"
 #: Passed on to containers by name, for models that have to be asked for.
 TOKEN = "HF_TOKEN"
 SERVED = "served-model-name"
@@ -30,6 +32,7 @@ class Wishes:
         port: of the host.
         cache: a named volume, or an absolute path of the host.
         model: a folder of the host with the model; empty leaves it to be downloaded.
+        tunings: a folder of the host with tuned kernels for a GPU; empty is none.
         restart: whether the engine starts it again.
         user: whom it runs as, by number; empty is whom the recipe says, else root.
         memory_bytes: the most memory that it may use; None is no limit.
@@ -40,6 +43,7 @@ class Wishes:
     port: int = 8000
     cache: str = VOLUME
     model: str = ""
+    tunings: str = ""
     restart: bool = False
     user: str = ""
     memory_bytes: int | None = None
@@ -60,6 +64,10 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
     mounts = [Mount(source=wishes.cache, target=cache_of(user))]
     if wishes.model:
         mounts.append(Mount(source=wishes.model, target=MODEL, read_only=True))
+    environment = {**setup.env}
+    if wishes.tunings and hardware != "cpu" and TUNED not in environment:
+        mounts.append(Mount(source=wishes.tunings, target=TUNINGS, read_only=True))
+        environment[TUNED] = TUNINGS
     inside = Port(host=wishes.port, address=wishes.address)
     model = MODEL if wishes.model else recipe.model
     return Launch(
@@ -67,7 +75,7 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
         image=image,
         command=("serve", model, "--port", str(inside.container), *arguments),
         user=user,
-        environment=setup.env,
+        environment=environment,
         passed_on=(TOKEN,),
         mounts=tuple(mounts),
         ports=(inside,),

@@ -98,6 +98,20 @@ def test_a_container_keeps_its_caches_and_no_secret(mine: Path) -> None:
     assert (found.name, found.gpus, found.ports[0].host) == ("x", False, 9000)
 
 
+def test_tuned_kernels_of_the_project_are_given_to_servers_with_a_gpu(mine: Path) -> None:
+    wishes = Wishes(tunings="/mine/tunings")
+    setup = recipes.read(mine).on("0.33.0", 1)
+    found = starting.launch(setup, "image", "gb10", wishes)
+    assert ("/mine/tunings", "/tunings", True) in [
+        (one.source, one.target, one.read_only) for one in found.mounts
+    ]
+    assert found.environment["VLLM_TUNED_CONFIG_FOLDER"] == "/tunings"
+    assert len(starting.launch(setup, "image", "cpu", wishes).mounts) == 1
+    mine.write_text(RECIPE.replace("{A: b c}", "{VLLM_TUNED_CONFIG_FOLDER: /own}"))
+    own = starting.launch(recipes.read(mine).on("0.33.0", 1), "image", "gb10", wishes)
+    assert (own.environment["VLLM_TUNED_CONFIG_FOLDER"], len(own.mounts)) == ("/own", 1)
+
+
 def test_the_command_is_printed_with_the_digest(
     run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
