@@ -254,8 +254,8 @@ class WholeImage:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         for name, node in sorted(rows.items()):
-            data = RECORDED.get(name, node.data)
-            row = ["", ""] if data is None else [_hash(data), str(len(data))]
+            listed = RECORDED.get(name, node.data)
+            row = ["", ""] if listed is None else [_hash(listed), str(len(listed))]
             writer.writerow([name, *row])
         out.write(f"{info}/RECORD,,\n")
         rows[f"{info}/RECORD"] = Node(data=out.getvalue().encode())
