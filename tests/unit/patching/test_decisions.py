@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +49,7 @@ def test_a_measurement_as_json_has_all_that_is_known_of_it() -> None:
 
 def test_a_port_as_json_has_all_that_was_done() -> None:
     row = {"patch": "p", "version": "1", "outcome": "o", "base": "b", "did": "d", "detail": "x"}
-    made = port.Ported(**row, done=True)  # type: ignore[arg-type]
+    made = port.Ported(**row, done=True)
     assert made.as_dict() == {**row, "done": True}
 
 
@@ -149,7 +151,7 @@ def test_a_tree_that_took_time_is_told_with_how_many_are_left(
         return [measured(patch=step.patch.name, version=tree.version) for step in steps]
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(status.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     bench: Any = SimpleNamespace(each=each)
     patch, said = patch_of(tmp_path), list[str]()
     foreign = replace(patch, name="flashinfer/x")
@@ -166,10 +168,15 @@ def test_a_tree_that_took_time_is_told_with_how_many_are_left(
 def test_every_tree_is_measured_once_however_many_workers_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(status.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     threads = list[int]()
-    pool = status.ThreadPoolExecutor
-    monkeypatch.setattr(status, "ThreadPoolExecutor", lambda n: threads.append(n) or pool(n))
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers: int) -> None:
+            threads.append(workers)
+            super().__init__(workers)
+
+    monkeypatch.setattr(status, "ThreadPoolExecutor", Pool)
     bench: Any = SimpleNamespace(each=lambda tree, _: [measured(version=tree.version)])
     trees = [tree_of(tmp_path, f"0.{number}") for number in range(count)]
     rows = status.measure([], trees, bench)
@@ -191,10 +198,8 @@ def test_why_all_sources_are_missing_is_an_error_and_of_some_it_is_kept() -> Non
         return version
 
     pairs = [("vllm", "1"), ("vllm", "2"), ("vllm", "3")]
-    assert status.fetch(pairs, source) == (
-        ["2"],
-        {("vllm", "1"): "no 1", ("vllm", "3"): "no 3"},
-    )
+    found: tuple[list[Any], object] = status.fetch(pairs, source)
+    assert found == (["2"], {("vllm", "1"): "no 1", ("vllm", "3"): "no 3"})
     assert status.fetch([], source) == ([], {})
     with pytest.raises(FactoryError, match="no 3"):
         status.fetch([pairs[0], pairs[2]], source)

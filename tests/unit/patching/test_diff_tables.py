@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from imagefactory.patching import diffs, importing, incoming
+from imagefactory.patching.authoring import Words
 from imagefactory.patching.fetched import Fetched
 from imagefactory.patching.importing import _Given, _Kept
 from imagefactory.patching.incoming import Message, Part
@@ -316,7 +317,7 @@ def test_a_patch_says_what_was_left_out_and_who_made_it() -> None:
     one = given(origin=origin, left=("run.sh", "a.txt"), texts={"1": b"", "2": mail})
     kept = _Kept(diffs=(), skipped=("docs/a", "docs/b"), empty=("e.py",))
     words = importing._words(one, kept, unproven=True)
-    assert words == importing.Words(
+    assert words == Words(
         summary="Fix it",
         notes="Imported from https://h/x.diff; not measured yet."
         " Left out, because no image contains it: docs/a, docs/b."

@@ -15,7 +15,9 @@ from support.patches import make
 
 from imagefactory.errors import InputError, SetupError
 from imagefactory.inbuild import overlay
+from imagefactory.locking import uv_indexes
 from imagefactory.locking.lock import LockedToolchain
+from imagefactory.locking.store import digest
 from imagefactory.patching import (
     conflicts,
     cuda_home,
@@ -24,6 +26,7 @@ from imagefactory.patching import (
     partial,
     sources,
 )
+from imagefactory.patching.patch import Source
 from imagefactory.patching.sources import SourceTree
 from imagefactory.system import shell
 from imagefactory.system.platforms import Platform
@@ -78,7 +81,7 @@ def test_an_address_is_fetched_unless_there_is_a_file_of_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    one = fetched.Fetched(content=b"c", source=fetched.Source(address="shown", sha256="ab"))
+    one = fetched.Fetched(content=b"c", source=Source(address="shown", sha256="ab"))
     monkeypatch.setattr(fetched, "fetch", lambda _: one)
     found = importing._given("vllm#7")
     assert (found.shown, found.name, found.project) == ("shown", "pr-7", "vllm")
@@ -146,7 +149,12 @@ def test_diffs_apply_if_each_does_on_top_of_those_before(
 
     monkeypatch.setattr(overlay, "git_apply", git_apply)
     monkeypatch.setattr(importing, "copy_of", lambda _: nullcontext(tmp_path / "copy"))
-    monkeypatch.setattr(importing, "diff_of", lambda *given: asked.append(given) or "made")
+
+    def diff_of(*given: object) -> str:
+        asked.append(given)
+        return "made"
+
+    monkeypatch.setattr(importing, "diff_of", diff_of)
     diffs = [Path("0"), Path("1")]
     assert importing._applied(diffs, ["x.py"], tree_of(tmp_path)) == text
     tried = diffs[: (min(fails) + 1 if fails else 2)]
@@ -206,7 +214,7 @@ def test_a_toolchain_is_installed_by_hash_from_the_project_s_indexes_and_once(
             (prefix / "nvidia/cu13" / name).parent.mkdir(parents=True, exist_ok=True)
             (prefix / "nvidia/cu13" / name).touch()
         assert Path(argv[argv.index("--requirements") + 1]).is_file()
-        assert env == cuda_home.uv_indexes.environment(own)
+        assert env == uv_indexes.environment(own)
         return SimpleNamespace(ok=done, err="x" * 900 + "why\n")
 
     own = settings(tmp_path, "https://h.example/simple")
@@ -224,7 +232,7 @@ def test_a_toolchain_is_installed_by_hash_from_the_project_s_indexes_and_once(
     assert cuda_home.prepare(TOOLCHAIN, own) == home
     assert home.name == "cu13"
     assert (home / "lib64/x").is_file()
-    digits = cuda_home.digest(TOOLCHAIN).removeprefix("sha256:")[:16]
+    digits = digest(TOOLCHAIN).removeprefix("sha256:")[:16]
     assert home.parents[1] == own.cache / "toolchains" / f"cuda-{digits}"
     (argv,) = asked
     assert argv[1:4] == ["pip", "install", "--python"]
@@ -232,4 +240,4 @@ def test_a_toolchain_is_installed_by_hash_from_the_project_s_indexes_and_once(
     for option in ("--no-deps", "--require-hashes", "--no-config", "--quiet"):
         assert option in argv
     assert argv[argv.index("--only-binary") + 1] == ":all:"
-    assert argv[-len(options := cuda_home.uv_indexes.options(own)) :] == list(options)
+    assert argv[-len(options := uv_indexes.options(own)) :] == list(options)

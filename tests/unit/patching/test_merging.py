@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,12 +116,12 @@ def test_a_file_is_merged_by_what_each_side_did_to_it(
 ) -> None:
     monkeypatch.setattr(merge, "_merge_file", lambda ours, base, *_: (ours + b"|" + base, 3))
     sides = {"old": old, "patched": patched, "new": new}
-    roots = [
+    old_root, patched_root, new_root = (
         folder(tmp_path / side, **({"xPY": data} if data is not None else {}))
         for side, data in sides.items()
-    ]
+    )
     (file,) = PatchSet(DIFF)
-    made = merge._merged(file, *roots, tmp_path, ("1", "2"))
+    made = merge._merged(file, old_root, patched_root, new_root, tmp_path, ("1", "2"))
     assert (made.old, made.new) == ("x.py", "x.py")
     assert (made.text, made.conflicts, made.base, made.patched) == found
 
@@ -210,9 +211,17 @@ def test_a_work_tree_is_finished_if_it_has_changes_and_no_markers(
 ) -> None:
     work = worktree.WorkTree(folder=tmp_path, patch="vllm/one", version="1", kind="new")
     seen: list[object] = []
-    monkeypatch.setattr(worktree, "changed_files", lambda *given: seen.append(given) or ["x.py"])
-    monkeypatch.setattr(worktree, "leftover_markers", lambda *given: seen.append(given) or markers)
-    monkeypatch.setattr(worktree, "diff_of", lambda *given: seen.append(given) or text)
+
+    def answering(answer: object) -> Callable[..., object]:
+        def asked(*given: object) -> object:
+            seen.append(given)
+            return answer
+
+        return asked
+
+    monkeypatch.setattr(worktree, "changed_files", answering(["x.py"]))
+    monkeypatch.setattr(worktree, "leftover_markers", answering(markers))
+    monkeypatch.setattr(worktree, "diff_of", answering(text))
     if not code:
         assert worktree.diff_against(work, tree_of(tmp_path / "src")) == text
         pair = tmp_path / "src", tmp_path / "tree"
