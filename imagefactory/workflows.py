@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -211,18 +211,25 @@ def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tupl
 
 
 def promote(
-    workspace: Workspace, what: str, tag: str, repository: str | None, now: datetime
+    workspace: Workspace,
+    what: str,
+    tag: str,
+    repository: str | None,
+    now: datetime,
+    *,
+    unattended: bool = False,
 ) -> Moved:
     """Give the moving ``tag`` to a cell's image, or to one by its reference, tag or digest."""
     declared = matrix.load(workspace.matrix)
     if what not in {cell.name for cell in declared.cells}:
         name, what = vouching.reference_of(what, repository or declared.repository)
-        return moving.promote(repository_of(workspace, declared, name), what, tag, now)
+        found = repository_of(workspace, declared, name)
+        return moving.promote(found, what, tag, now, unattended=unattended)
     inputs = opening.read(workspace)
     cells = [cell for cell in inputs.matrix.cells if cell.name == what]
     (plan,) = pipeline.plan_cells(cells, inputs, None).plans
     found = repository_of(workspace, declared, repository)
-    return moving.promote(found, tags.of_plan(plan), tag, now)
+    return moving.promote(found, tags.of_plan(plan), tag, now, unattended=unattended)
 
 
 def rollback(
@@ -354,11 +361,15 @@ def sbom(workspace: Workspace, what: str) -> bytes:
 
 
 def survey_registry(
-    workspace: Workspace, repository: str | None, keep: retention.Keep, now: datetime
+    workspace: Workspace,
+    repository: str | None,
+    keep: retention.Keep,
+    now: datetime,
+    pinned: Mapping[str, str],
 ) -> tuple[Repository, retention.Plan]:
     """Find what can be removed from a repository; also returns the repository."""
     found = repository_of(workspace, matrix.load(workspace.matrix), repository)
-    return found, retention.survey(found, keep, now)
+    return found, retention.survey(found, keep, now, pinned)
 
 
 def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> Repository:

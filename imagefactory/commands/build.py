@@ -21,7 +21,7 @@ from imagefactory.commands.options import (
 from imagefactory.errors import InputError, fail
 from imagefactory.planning.decision import Decision, Uncovered
 from imagefactory.results import Built, Watcher
-from imagefactory.system import ui
+from imagefactory.system import shell, ui
 
 app = typer.Typer(add_completion=False)
 
@@ -92,7 +92,8 @@ def build_command(
     else:
         _show_built(built, output)
     if output and any(result.ok for result in built.results.values()):
-        ui.say(f"not verified yet: imagefactory verify --from {output}")
+        chosen = shell.show([w for one in select or [] for w in ("--select", one)])
+        ui.say(f"not verified yet: imagefactory verify --from {output} {chosen}".rstrip())
     if built.error:
         raise built.error
 

@@ -19,7 +19,9 @@ app = typer.Typer(add_completion=False)
     "distribute", epilog="Example: imagefactory distribute spark1 me@spark2 --select flavor=gb10"
 )
 def distribute_command(
-    hosts: Annotated[list[str], typer.Argument(metavar="HOST", help="As for ssh: [USER@]HOST.")],
+    hosts: Annotated[
+        list[str], typer.Argument(metavar="HOST", help="[USER@]HOST[:PORT], as for ssh.")
+    ],
     tag: Annotated[
         list[str] | None,
         typer.Option("--tag", "-t", metavar="TAG", help="An image of the engine. Repeat for more."),

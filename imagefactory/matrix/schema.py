@@ -279,6 +279,13 @@ class MovingTagEntry(Strict):
             description="what a receipt of the image must show: that it was verified, or on a GPU"
         ),
     ] = "verified"
+    nightly: Annotated[
+        bool | None,
+        Field(
+            description="whether `imagefactory nightly` moves it; by default, it moves nightly, "
+            "latest and what begins with one of them and a dash, unless the level is gpu"
+        ),
+    ] = None
 
 
 class MatrixFile(Strict):

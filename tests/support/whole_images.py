@@ -293,8 +293,8 @@ class WholeImage:
             self.tree[f"{home}/proofs/proofkit/{module.name}"] = node
         proof = self.plan.files["patches/vllm/one/proof.py"]
         self.tree[f"{home}/proofs/vllm/one/proof.py"] = Node(data=proof)
-        entrypoint = self.plan.files["image/entrypoint"]
-        self.tree[f"{home}/entrypoint"] = Node(data=entrypoint, mode=0o755)
+        for name, mode in manifest.PROGRAMS.items():
+            self.tree[f"{home}/{name}"] = Node(data=self.plan.files[f"image/{name}"], mode=mode)
 
     def data(self, path: str) -> bytes:
         """The content of a file."""

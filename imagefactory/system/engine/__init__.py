@@ -5,13 +5,19 @@ Nothing outside this package calls ``docker``, or knows how.
 
 from imagefactory.system.engine.builders import Builder
 from imagefactory.system.engine.cache_records import CacheRecord
-from imagefactory.system.engine.containers import ContainerMemory, Limits, RunningContainer
+from imagefactory.system.engine.containers import (
+    ContainerMemory,
+    Limits,
+    RunningContainer,
+)
+from imagefactory.system.engine.docker import NO_GPU
 from imagefactory.system.engine.engine import Engine
 from imagefactory.system.engine.images import ImageInfo
 from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host
 from imagefactory.system.engine.services import Service
 
 __all__ = [
+    "NO_GPU",
     "Builder",
     "CacheRecord",
     "ContainerMemory",

@@ -10,18 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagefactory.errors import InputError, Problem, SetupError, fail
-from imagefactory.system import shell
+from imagefactory.system import shell, ssh
 
 #: An ssh destination: nothing that ssh takes for an option, and nothing for a shell.
 _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-#: Seconds for a connection; one that is silent for three times ``ALIVE`` is given up.
-CONNECT, ALIVE = 10, 5
 #: Seconds that the engine has to answer a question.
 ANSWER = 60
 #: Ports there that are tried, and how often another one if it is in use.
 PORTS, PORT_TRIES = range(20000, 32000), 4
-#: What ssh exits with if the connection failed, and not the command.
-_SSH_FAILED = 255
+#: A connection of our own: what others share would keep the forwarded port.
+_OWN_CONNECTION = (
+    *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
+    *("-o", "ExitOnForwardFailure=yes", "-o", "ForwardAgent=no", "-o", "Compression=no"),
+)
 _NO_FORWARD = "remote port forwarding failed"
 _REFUSED = re.compile(
     r"permission denied|host key verification failed|identification has changed"
@@ -54,7 +55,7 @@ def check_host(text: str) -> str:
     """``text``, if ssh can connect to it. Raises InputError ``host-name`` otherwise."""
     if not _HOST.fullmatch(text):
         what = f"{text!r} is not a host that ssh connects to"
-        raise fail(InputError, "host-name", what, fix="write [USER@]HOST, as for ssh")
+        raise fail(InputError, "host-name", what, fix="write [USER@]HOST[:PORT]")
     return text
 
 
@@ -141,15 +142,13 @@ class RemoteEngine:
         timeout: float | None = ANSWER,
         quiet: bool = True,
     ) -> shell.Completed:
-        argv = [
-            *("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT}"),
-            *("-o", f"ServerAliveInterval={ALIVE}", "-o", "ServerAliveCountMax=3"),
-            # a connection of our own: what others share would keep the forwarded port
-            *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
-            *("-o", "ExitOnForwardFailure=yes", "-o", "ForwardAgent=no", "-o", "Compression=no"),
-            *(*options, "--", self.host, shlex.join(("docker", *words))),
-        ]
-        return shell.run(argv, timeout=timeout, quiet=quiet)
+        return ssh.call(
+            self.host,
+            shlex.join(("docker", *words)),
+            options=(*_OWN_CONNECTION, *options),
+            timeout=timeout,
+            quiet=quiet,
+        )
 
     def _failure(self, done: shell.Completed) -> RemoteError:
         said = [line for line in done.err.strip().splitlines() if line.strip()]
@@ -157,11 +156,11 @@ class RemoteEngine:
         cut = False
         if _NO_FORWARD in done.err:
             code, fix = "remote-forward", "sshd there needs AllowTcpForwarding yes (or remote)"
-        elif done.code == _SSH_FAILED or done.code < 0:
-            code, fix = "remote-connection", f"try by hand: ssh -o BatchMode=yes {self.host} true"
+        elif ssh.broke(done):
+            code, fix = "remote-connection", ssh.by_hand(self.host, "true")
             cut = not _REFUSED.search(done.err)
         else:
-            code, fix = "remote-engine", f"try by hand: ssh {self.host} docker info"
+            code, fix = "remote-engine", ssh.by_hand(self.host, "docker info")
             cut = bool(_CUT.search(done.err))
         problem = Problem(code=code, what=f"{self.host}: {last}", fix=fix)
         return RemoteError(problem, transient=cut)

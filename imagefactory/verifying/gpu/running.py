@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from imagefactory.errors import SetupError, fail
-from imagefactory.system.engine import Engine, ImageInfo, Limits
+from imagefactory.system.engine import NO_GPU, Engine, ImageInfo, Limits
 from imagefactory.verifying.client import PYTHON
 
 #: Where the container finds this folder.
 FOLDER = "/opt/imagefactory-gpu"
 #: Seconds for all probes, and bytes of their report.
 TIMEOUT, MOST = 600.0, 4 << 20
-#: What the engine says if it has no GPU for a container.
-NO_GPU = ("could not select device driver", "nvidia-container-cli", "nvidia.com/gpu")
 #: torch, nvcc and 1 GiB of test data; where memory is unified, the GPU's is counted, too.
 MEMORY = 32 << 30
 

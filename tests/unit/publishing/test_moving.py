@@ -76,6 +76,31 @@ def test_a_tag_goes_to_a_verified_image_and_back_and_no_blob_moves(
     assert moves.rollback(own, "nightly", old[:17], at(28)).digest == old
 
 
+def test_nobody_but_a_person_gives_a_tag_to_the_image_that_it_was_taken_back_from(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    newer = labels("cccccccc", day="2026-11-21")
+    old, bad, new = (verified(registry, tmp_path, own) for own in (OLD, NEW, newer))
+    own = repository(registry, tmp_path)
+
+    elsewhere = replace(own, state=tmp_path / "another machine")
+
+    def night(wanted: str, hours: int, on: Repository = own) -> str | None:
+        moves.promote(on, wanted, "nightly", at(hours), unattended=True)
+        return nightly(registry)
+
+    # nights go to and fro as they find it right: a wheel was yanked, and came back
+    assert [night(old, 0), night(bad, 1), night(old, 2), night(bad, 3)] == [old, bad, old, bad]
+    moves.rollback(own, "nightly", None, at(4))
+    for machine in (own, elsewhere):
+        assert code_of(CheckFailedError, night, bad, 5, machine) == "promote-taken-back"
+        assert nightly(registry) == old
+    assert night(new, 6) == new
+    moves.rollback(own, "nightly", None, at(7))
+    moves.promote(own, new, "nightly", at(8))
+    assert night(new, 9) == new
+
+
 def test_only_what_the_history_has_is_a_target(registry: FakeRegistry, tmp_path: Path) -> None:
     own = repository(registry, tmp_path)
     assert code_of(InputError, moves.rollback, own, "nightly", None, NOW) == "rollback-where"

@@ -349,3 +349,32 @@ def test_a_file_that_the_engine_fails_to_read_is_not_a_file_that_is_missing(
     docker.answer("container rm")
     with pytest.raises(SetupError, match="no space left on device"):
         engine.read_file("made:1", "/x")
+
+
+def test_a_lent_container_has_an_owner_and_is_removed(engine: Engine, docker: FakeDocker) -> None:
+    docker.answer("run", out="c0ffee\n")
+    docker.answer("rm --force --volumes imagefactory-")
+    with engine.lent(
+        lambda name, labels: ["--name", name, *(f"--label={k}={v}" for k, v in labels.items())]
+    ) as lent:
+        (started,) = docker.calls
+    assert f"run --pull never --name {lent.id} --label={owner.LABEL}={owner.mine()}" in started
+    assert docker.calls[-1].split()[-1] == lent.id
+
+
+def test_a_machine_without_a_gpu_is_told_so_and_keeps_no_container(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    said = 'docker: Error response from daemon: could not select device driver "" with gpu\n'
+    docker.answer("run", err=f"{said}\nRun 'docker run --help' for more information\n", code=125)
+    docker.answer("rm --force --volumes imagefactory-")
+    with pytest.raises(SetupError) as caught, engine.lent(lambda *_: ["--gpus", "all"]):
+        pass
+    assert caught.value.problems[0].code == "gpu-missing"
+    assert "could not select device driver" in caught.value.problems[0].what
+    assert "rm --force" in docker.calls[-1]
+
+
+def test_the_exit_code_of_a_container_is_known(docker: FakeDocker) -> None:
+    docker.answer("container inspect", out='[{"Id": "c0ffee", "State": {"ExitCode": 3}}]')
+    assert container(docker).exit_code() == 3
