@@ -274,9 +274,11 @@ def test_a_tag_is_preferred_to_a_branch_and_its_commit_to_itself(
         ("", "", "git fetch: failed"),
         (
             "",
-            "fatal: '/x' does not appear to be a git repository\n"
-            "fatal: Could not read from remote repository.\n\n"
-            "Please make sure you have the correct access rights\nand the repository exists.\n",
+            (
+                "fatal: '/x' does not appear to be a git repository\n"
+                "fatal: Could not read from remote repository.\n\n"
+                "Please make sure you have the correct access rights\nand the repository exists.\n"
+            ),
             "git fetch: fatal: '/x' does not appear to be a git repository",
         ),
         (
