@@ -11,7 +11,7 @@ from imagefactory.system.engine.containers import (
     RunningContainer,
 )
 from imagefactory.system.engine.docker import NO_GPU
-from imagefactory.system.engine.engine import Engine
+from imagefactory.system.engine.engine import Engine, client
 from imagefactory.system.engine.images import ImageInfo
 from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host
 from imagefactory.system.engine.services import Service
@@ -29,4 +29,5 @@ __all__ = [
     "RunningContainer",
     "Service",
     "check_host",
+    "client",
 ]
