@@ -89,7 +89,7 @@ class StationEngine(FakeEngine):
 @lru_cache
 def entrypoint(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> Completed:
     done = subprocess.run(
-        [sys.executable, str(ENTRYPOINT), *argv],
+        [sys.executable, "-B", str(ENTRYPOINT), *argv],
         env={"PATH": os.environ["PATH"], **dict(env)},
         capture_output=True,
         text=True,

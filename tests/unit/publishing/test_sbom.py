@@ -191,6 +191,13 @@ def test_a_package_and_a_base_have_their_purl() -> None:
     assert (image.name, image.version, image.sha256) == (name, "sha256:ab", "ab")
 
 
+def test_the_base_of_a_registry_is_a_container_in_an_sbom_and_all_else_a_library() -> None:
+    base = materials._of_image("x.test/me/cuda:13", DIGEST)
+    package = materials._of_deb(deb("bash"), "trixie")
+    kinds = [sbom._component(one, None).type.value for one in (base, package)]
+    assert kinds == ["container", "library"]
+
+
 def test_a_provenance_names_the_build_and_all_that_went_into_it(plan: CellPlan) -> None:
     made = provenance.make(plan, sbom=DIGEST, sbom_type="a/b")
     how = made["buildDefinition"]
