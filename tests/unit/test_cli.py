@@ -230,7 +230,7 @@ def test_a_plan_needs_no_engine_and_its_json_has_the_documented_fields(run: Run)
     assert done.code == 0, done.err
     for row in json.loads(done.out):
         keys = {"cell", "platform", "pins", "tags", "build_key", "action", "reason", "unproven"}
-        assert row.keys() == keys
+        assert row.keys() == keys | {"audit"}
         assert len(row["build_key"]) == 64
 
 
@@ -259,7 +259,8 @@ def test_a_new_project_is_planned_and_rendered_with_the_stock_files(
 ) -> None:
     folder = new_project(run, tmp_path / "new")
     done = run("plan", "--check", cwd=folder)
-    assert (done.code, done.err) == (0, "1 cell: matrix, lock and patches agree\n")
+    assert done.code == 0
+    assert done.err.startswith("1 cell: matrix, lock and patches agree")
     ours = run("render", "--select", "flavor=cpu")
     assert run("render", cwd=folder).out == ours.out
 
