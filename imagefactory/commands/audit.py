@@ -26,13 +26,13 @@ app = typer.Typer(add_completion=False)
 @app.command("audit", epilog="Example: imagefactory audit 'gb10*'")
 def audit_command(
     cells: Annotated[
-        list[str] | None, typer.Argument(metavar="[CELL]...", help="Cells, as for --select.")
+        list[str] | None, typer.Argument(metavar="CELL", help="Cells, as for --select.")
     ] = None,
     file: File = HERE,
     select: Select = None,
     json: Json = False,
 ) -> None:
-    """Judge whether the locked wheels of cells can work together; nothing is built or run.
+    """Check whether the locked wheels of each cell work together, before anything is built.
 
     Reads symbols, libraries, versions and GPU code of the extensions of vLLM and FlashInfer, by
     ranged requests where the wheels are not on this machine.

@@ -41,7 +41,7 @@ def build_command(
     ] = False,
     no_audit: Annotated[
         bool,
-        typer.Option("--no-audit", help="Build cells whose wheels cannot work together, too."),
+        typer.Option("--no-audit", help="Also build cells whose wheels do not work together."),
     ] = False,
     builder: BuilderNames = None,
     cache: Annotated[

@@ -56,7 +56,7 @@ def lock_command(
         typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
     ] = None,
     no_audit: Annotated[
-        bool, typer.Option("--no-audit", help="Do not judge whether the wheels can work together.")
+        bool, typer.Option("--no-audit", help="Do not check whether the wheels work together.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List every wheel that changed.")

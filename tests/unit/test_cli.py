@@ -80,6 +80,12 @@ def test_every_command_has_help_with_an_example_and_json_where_it_has_results(
     assert f"Example: imagefactory {command}" in " ".join(out.split())
     assert ("--json" in out) == (command not in WITHOUT_JSON)
     assert out.isascii()  # no boxes
+    assert not re.search(r"<(str|path|list|int|float)\b", out)  # no Python types
+
+
+def test_the_list_of_commands_cuts_no_sentence_off(run: Run) -> None:
+    _, _, listed = run("--help").out.partition("Commands:\n")
+    assert not re.search(r"\.\.\.$", listed, re.MULTILINE)
 
 
 def test_an_import_names_all_that_it_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
