@@ -182,7 +182,9 @@ def _report(workspace: Workspace, result: Result, *, json: bool) -> None:
 
 @app.command("diff", epilog="Example: imagefactory bench diff imagefactory/vllm:old new.json")
 def diff_command(
-    before: Annotated[str, typer.Argument(metavar="A", help="A file, or an image's tag, digest.")],
+    before: Annotated[
+        str, typer.Argument(metavar="A", help="A file, or the image's tag or digest.")
+    ],
     after: Annotated[str, typer.Argument(metavar="B", help="The same, to compare with A.")],
     file: File = HERE,
     json: Json = False,
