@@ -137,6 +137,7 @@ def export_command(
     port: PortNumber = 8000,
     address: Address = "127.0.0.1",
     cache: CacheFolder = starting.VOLUME,
+    model: ModelFolder = None,
     user: RunAs = "",
 ) -> None:
     """Write a recipe for another program, with the image named by its digest.
@@ -158,6 +159,7 @@ def export_command(
             address=address,
             port=port,
             cache=source_of(cache),
+            model=folder_of(model),
             user=user_of(user),
         )
         launch = starting.launch(target.setup, target.image, target.hardware, wishes)
