@@ -195,10 +195,6 @@ def said_by_docker(done: shell.Completed) -> str:
     return "\n".join(line for line in lines if not line.startswith(("See ", "Run '")))
 
 
-#: What the engine says if it has no GPU for a container.
-NO_GPU = ("could not select device driver", "nvidia-container-cli", "nvidia.com/gpu")
-
-
 class Part:
     """A part of the engine's adapter; all parts share one client."""
 
