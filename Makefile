@@ -81,6 +81,8 @@ sshd: $(BIN)/imagefactory
 	  || { echo "the tests need sshd: install openssh-server" >&2; exit 3; }
 
 test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
+	@# in a fresh clone, each process would compile all of it
+	@$(BIN)/python -m compileall -qq -j 0 imagefactory tests/support
 	@$(BIN)/pytest -n $$(nproc) -m 'not programs and not e2e' tests/unit imagefactory
 
 # one process more than there are cores, for some tests wait
@@ -118,19 +120,20 @@ gpu-page: $(BIN)/imagefactory ## write docs/gpu.md from what was recorded on GPU
 	@PYTHONPATH=tests $(BIN)/python -c 'from gpu import records; print(records.page(), end="")' \
 	  >docs/gpu.md.part && mv docs/gpu.md.part docs/gpu.md
 
-# three at a time: tests that only read and compile upstream's sources, those that make wheels,
-# and those that use the one image; much of what they do runs on one core
+# three at a time: tests that need no image of a cell, those that make wheels, and those that use the
+# one image; much of what they do runs on one core, or waits
 # releases that test_patches.py measures are drawn each day, or with SEED; test-all measures all
 E2E := $(BIN)/pytest -m 'e2e and not large'
-SOURCES := $(wildcard tests/e2e/test_patch*.py) tests/e2e/test_real_index.py \
-  tests/e2e/test_simulated_weeks.py tests/e2e/test_log_rules.py
-WHEELS := $(wildcard tests/e2e/test_wheel*.py) tests/e2e/test_compiled.py
+tests = $(patsubst %,tests/e2e/test_%.py,$(1))
+WITHOUT_IMAGE := $(wildcard tests/e2e/test_patch*.py) $(call tests,cluster dashboard log_rules \
+  machines moving_tags real_index receipts_travel recipes refs simulated_weeks transport)
+WHEELS := $(wildcard tests/e2e/test_wheel*.py) $(call tests,compiled)
 test-e2e: engine compiler browser skopeo sshd ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
-	  $(E2E) $(SOURCES) >"$$logs/sources" 2>&1 & sources=$$!; \
+	  $(E2E) $(WITHOUT_IMAGE) >"$$logs/others" 2>&1 & others=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \
-	  failed=0; $(E2E) tests/e2e $(SOURCES:%=--ignore=%) $(WHEELS:%=--ignore=%) || failed=$$?; \
-	  wait $$sources || failed=$$?; cat "$$logs/sources"; \
+	  failed=0; $(E2E) tests/e2e $(WITHOUT_IMAGE:%=--ignore=%) $(WHEELS:%=--ignore=%) || failed=$$?; \
+	  wait $$others || failed=$$?; cat "$$logs/others"; \
 	  wait $$wheels || failed=$$?; cat "$$logs/wheels"; exit $$failed
 
 test-all: test ## run all tests: builds a gb10 cell, tens of gigabytes

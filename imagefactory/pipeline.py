@@ -178,19 +178,23 @@ def verify(
     *,
     source: Path | None = None,
     level: Level = Level.SERVE,
+    models: Sequence[str] | None = None,
 ) -> tuple[Receipt, ...]:
     """Verify images by tag, or the images of the selected cells, up to ``level``.
 
-    With ``source``, the images of the selected cells are loaded from that folder of OCI layouts.
+    ``models`` are the tiny models to serve, as of ``choice.parse``. With ``source``, the images of
+    the selected cells are loaded from that folder of OCI layouts.
     """
     engine = opening.connect(workspace)
     if tags:
         expected = expected_by_tag(workspace, tags, engine)
-        return _verify_all(workspace, engine, tags, expected, watcher, level=level)
+        return _verify_all(workspace, engine, tags, expected, watcher, level=level, models=models)
     planned = plan(workspace, selection, allow_no_engine=False)
     own = [one.cell.tag for one in planned.plans]
     reading = _load(workspace, engine, source, [one.cell for one in planned.plans])
-    return _verify_all(workspace, engine, own, planned.expected(), watcher, reading, level=level)
+    return _verify_all(
+        workspace, engine, own, planned.expected(), watcher, reading, level=level, models=models
+    )
 
 
 def _load(
@@ -295,17 +299,21 @@ def _verify_all(
     reading: Future[None] | None = None,
     *,
     level: Level = Level.SERVE,
+    models: Sequence[str] | None = None,
 ) -> tuple[Receipt, ...]:
     """Verify images one after the other, and save a receipt for each that was run in full.
 
     ``reading`` ends when their layers were read.
     """
-    from imagefactory.verifying import verifying  # noqa: PLC0415 - imports NumPy and requests
+    from imagefactory.verifying import (  # noqa: PLC0415 - imports NumPy and requests
+        check_registry,
+        verifying,
+    )
     from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
 
     leftovers.sweep(engine, workspace.settings.cache)
     lock, receipts = opening.read_lock(workspace), opening.receipts(workspace)
-    done = []
+    done, left = [], dict[str, None]()
     for tag in tags:
         made = verifying.verify(
             tag,
@@ -320,13 +328,18 @@ def _verify_all(
                 else None
             ),
             level=level,
+            models=models,
         )
-        if level.includes(Level.SERVE):
+        lacking = check_registry.left_out(made.checks, level)
+        if level.includes(Level.SERVE) and not lacking:
             receipts.save(made)
+        left.update(dict.fromkeys(lacking))
         watcher.verified(made)
         done.append(made)
     if not level.includes(Level.SERVE):
         ui.say(f"no receipt was written: not everything was checked up to {level}")
+    elif left:
+        ui.say(f"no receipt was written: level {level} also needs the models {', '.join(left)}")
     elif done and receipts.trust.signer is None:
         keys = receipts.trust.keys
         why = "only signed ones count here" if keys else "an edited one would go unnoticed"

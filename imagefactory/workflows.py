@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,17 +20,15 @@ from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.locking import bases, locking, store
-from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell, request_of
+from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.publishing import attachments, moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
@@ -94,31 +92,6 @@ def lock(
     if writes:
         opening.write_lock(workspace, renewed.lock)
     return renewed, writes
-
-
-def audit(
-    workspace: Workspace, selection: Sequence[str]
-) -> tuple[tuple[Audit, ...], tuple[Uncovered, ...]]:
-    """Judge the locked wheels of the selected cells; also returns the cells that are not locked."""
-    inputs = opening.read(workspace)
-    cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
-    return auditing.audit_cells(cells, inputs), uncovered
-
-
-def audit_locked(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
-    """Judge the cells whose wheels are not those of ``old``, and others if that takes no time."""
-    inputs = opening.read(workspace)
-    unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
-    cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
-    known = {
-        cell.name for cell in cells if old and _wheels(cell, old) == _wheels(cell, inputs.lock)
-    }
-    return auditing.audit_cells(cells, inputs, unless_long=known)
-
-
-def _wheels(cell: Cell, lock: Lock) -> frozenset[str] | None:
-    found = lock.find(request_of(cell))
-    return frozenset(wheel.sha256 for wheel in found.wheels) if found else None
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
@@ -211,18 +184,25 @@ def survey(workspace: Workspace, *, everything: bool, build_cache: bool) -> tupl
 
 
 def promote(
-    workspace: Workspace, what: str, tag: str, repository: str | None, now: datetime
+    workspace: Workspace,
+    what: str,
+    tag: str,
+    repository: str | None,
+    now: datetime,
+    *,
+    unattended: bool = False,
 ) -> Moved:
     """Give the moving ``tag`` to a cell's image, or to one by its reference, tag or digest."""
     declared = matrix.load(workspace.matrix)
     if what not in {cell.name for cell in declared.cells}:
         name, what = vouching.reference_of(what, repository or declared.repository)
-        return moving.promote(repository_of(workspace, declared, name), what, tag, now)
+        found = repository_of(workspace, declared, name)
+        return moving.promote(found, what, tag, now, unattended=unattended)
     inputs = opening.read(workspace)
     cells = [cell for cell in inputs.matrix.cells if cell.name == what]
     (plan,) = pipeline.plan_cells(cells, inputs, None).plans
     found = repository_of(workspace, declared, repository)
-    return moving.promote(found, tags.of_plan(plan), tag, now)
+    return moving.promote(found, tags.of_plan(plan), tag, now, unattended=unattended)
 
 
 def rollback(
@@ -302,7 +282,7 @@ def _recall_audit(workspace: Workspace, image: Anatomy) -> Audit | str:
         locked = planning.installed(cell, inputs)
         if store.digest(locked) != image.labels.get(f"{LABEL}.lock-digest"):
             return "the lock has other wheels than the image"
-        known = auditing.audit_cells([cell], inputs, unless_long=[name])
+        known = [*auditing.recall([cell], inputs).values()]
         return known[0] if known else f"run imagefactory audit {name}"
     except FactoryError as error:
         return error.problems[0].what
@@ -354,11 +334,15 @@ def sbom(workspace: Workspace, what: str) -> bytes:
 
 
 def survey_registry(
-    workspace: Workspace, repository: str | None, keep: retention.Keep, now: datetime
+    workspace: Workspace,
+    repository: str | None,
+    keep: retention.Keep,
+    now: datetime,
+    pinned: Mapping[str, str],
 ) -> tuple[Repository, retention.Plan]:
     """Find what can be removed from a repository; also returns the repository."""
     found = repository_of(workspace, matrix.load(workspace.matrix), repository)
-    return found, retention.survey(found, keep, now)
+    return found, retention.survey(found, keep, now, pinned)
 
 
 def repository_of(workspace: Workspace, declared: Matrix, name: str | None) -> Repository:

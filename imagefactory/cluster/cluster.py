@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from imagefactory.cluster import rules
 from imagefactory.cluster.declaration import Cluster, Node
-from imagefactory.launching.launching import RDMA_DEVICES, Launch
+from imagefactory.launching.launching import RDMA_DEVICES, Launch, Mount, cache_of
 
 #: The labels of containers: the cluster's name, and the number of the node.
 LABEL, RANK_LABEL = "io.imagefactory.cluster", "io.imagefactory.cluster.rank"
@@ -47,13 +47,16 @@ def members(cluster: Cluster, image: str) -> tuple[Member, ...]:
     )
 
 
-def serving(cluster: Cluster, model: str, args: Sequence[str], env: Mapping[str, str]) -> Cluster:
-    """The cluster with what a recipe says; the file's own options and variables win."""
+def serving(
+    cluster: Cluster, model: str, args: Sequence[str], env: Mapping[str, str], user: str
+) -> Cluster:
+    """The cluster with what a recipe says; the file's own options, variables and user win."""
     return replace(
         cluster,
         model=model,
         args=(*args, *cluster.args),
         environment=(*env.items(), *cluster.environment),
+        user=cluster.user or user,
     )
 
 
@@ -62,9 +65,10 @@ def _launch(cluster: Cluster, node: Node, rank: int, image: str) -> Launch:
         name=f"{cluster.name}-{rank}",
         image=image,
         command=_ray(cluster, node, rank) if cluster.executor == "ray" else _mp(cluster, rank),
+        user=cluster.user,
         environment={**_network(cluster, node, rank), **dict(cluster.environment)},
         passed_on=cluster.pass_on,
-        mounts=cluster.mounts,
+        mounts=(Mount(source=cluster.cache, target=cache_of(cluster.user)), *cluster.mounts),
         gpus=cluster.gpus,
         devices=(RDMA_DEVICES,) if node.rdma else (),
         host_network=True,

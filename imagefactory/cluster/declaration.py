@@ -9,7 +9,7 @@ from pathlib import Path
 from imagefactory.cluster import rules
 from imagefactory.cluster.schema import Executor, FileKeys, NodeKeys
 from imagefactory.errors import InputError, Problem
-from imagefactory.launching.launching import CACHE, Mount
+from imagefactory.launching.launching import Mount
 from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Positions
 
@@ -47,7 +47,9 @@ class Cluster:
         port: where the head serves.
         gpus: whether the nodes have GPUs, one each.
         restart: whether containers start again with their host.
-        mounts: folders and volumes that all containers have, the cache first.
+        user: whom the containers run as, by number; empty is root.
+        cache: what is mounted where models and compiled kernels are cached.
+        mounts: further folders and volumes that all containers have.
         environment: variables of all containers.
         pass_on: variables whose values come from whoever starts the containers.
         nodes: the head first.
@@ -64,6 +66,8 @@ class Cluster:
     port: int
     gpus: bool
     restart: bool
+    user: str
+    cache: str
     mounts: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]
     pass_on: tuple[str, ...]
@@ -92,7 +96,9 @@ def load(path: Path) -> Cluster:
         port=file.port,
         gpus=file.gpus,
         restart=file.restart,
-        mounts=(Mount(source=file.cache, target=CACHE), *map(_mount, file.mounts)),
+        user=file.user or "",
+        cache=file.cache,
+        mounts=tuple(map(_mount, file.mounts)),
         environment=tuple(file.environment.items()),
         pass_on=tuple(file.pass_on),
         nodes=tuple(

@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from imagefactory.cluster.schema import FileKeys, NodeKeys
 from imagefactory.errors import Problem
-from imagefactory.launching.launching import CACHE
+from imagefactory.launching.launching import CACHE, USER
 from imagefactory.system.yamlfile import Loc, Positions
 
 #: Nothing that begins with ``-``: ssh would take it for an option.
@@ -17,6 +17,7 @@ _HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(:[
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_USER = re.compile(USER)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOUNT = re.compile(r"(/[^:]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:]*)(:ro)?")
 #: Options of vLLM that follow from the nodes.
@@ -67,6 +68,9 @@ class _Rules:
             yield self._bad(("port",), "port", f"{file.port} is no port", "write 1 to 65535")
         fix = "write SOURCE:TARGET or SOURCE:TARGET:ro; paths are absolute"
         yield from self._match(("cache",), "mount", f"{file.cache}:{CACHE}", _MOUNT, fix)
+        if file.user is not None:
+            fix = "write UID or UID:GID, in quotes"
+            yield from self._match(("user",), "user", file.user, _USER, fix)
         for number, text in enumerate(file.mounts):
             yield from self._match(("mounts", number), "mount", text, _MOUNT, fix)
         fix = "write the name of an environment variable"

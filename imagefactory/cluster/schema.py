@@ -28,6 +28,7 @@ class FileKeys(Strict):
     port: int = 8000
     gpus: bool = True
     restart: bool = False
+    user: str | None = None
     cache: str = "imagefactory-cache"
     mounts: list[str] = []
     environment: dict[str, str] = {}

@@ -33,6 +33,7 @@ COMMANDS = (
     "rebuild",
     "cluster",
     "bench",
+    "tune",
     "prune",
     "memory",
     "doctor",

@@ -23,6 +23,7 @@ from imagefactory.commands.recipe_check import STOCK
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.examples import examples
 from imagefactory.launching import compose, docker, quadlet
+from imagefactory.launching.launching import check_cache
 from imagefactory.matrix.cell import Cell
 from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
@@ -256,7 +257,7 @@ def read(file: Path) -> tuple[Member, ...]:
     """
     found = declaration.load(file)
     if found.image:
-        return clusters.members(found, found.image)
+        return _members(found, found.image)
     matrix = file.parent / "matrix.yaml"
     workspace = workspace_of(matrix)
     cells = {cell.name: cell for cell in opening.declared(workspace).cells}
@@ -266,7 +267,14 @@ def read(file: Path) -> tuple[Member, ...]:
         raise fail(InputError, "cluster-cell", what, where=str(file), fix=fix)
     if found.recipe:
         found = _with_recipe(found, found.recipe, cell, workspace)
-    return clusters.members(found, cell.tag)
+    return _members(found, cell.tag)
+
+
+def _members(found: Cluster, image: str) -> tuple[Member, ...]:
+    members = clusters.members(found, image)
+    for one in members:
+        check_cache(one.launch)
+    return members
 
 
 def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) -> Cluster:
@@ -287,4 +295,5 @@ def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) ->
         raise CheckFailedError(dict.fromkeys(problems))
     setup = recipe.on(cell.vllm, count)
     own = {key: one for key, one in setup.options.items() if f"--{key}" not in rules.DERIVED}
-    return clusters.serving(found, recipe.model, replace(setup, options=own).arguments, setup.env)
+    args = replace(setup, options=own).arguments
+    return clusters.serving(found, recipe.model, args, setup.env, recipe.user)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +13,8 @@ import typer
 
 from imagefactory import workflows
 from imagefactory.commands.options import HERE, File, Json, Repository, workspace_of
-from imagefactory.errors import CheckFailedError, InputError, fail
-from imagefactory.publishing import retention
+from imagefactory.errors import CheckFailedError, InputError, Problem, fail
+from imagefactory.publishing import pins, retention
 from imagefactory.system import ui
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Item, Kind
@@ -48,22 +49,33 @@ def prune_command(
             help="In the registry: the newest N images of each flavor, or those of N days.",
         ),
     ] = None,
+    pinned_by: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--pinned-by",
+            metavar="PATH",
+            help="In the registry: also keep what this file, or a file of this folder, names. "
+            "Repeat for more.",
+        ),
+    ] = None,
     repository: Repository = None,
     json: Json = False,
 ) -> None:
     """Free disk space: show what can be removed and why, then ask.
 
     Only what imagefactory made is removed. In a registry, what a tag of a cell, a moving tag or
-    anybody else's tag names is kept.
+    anybody else's tag names is kept, and what cluster.yaml, another YAML file or script beside the
+    matrix, or a file in recipes/ names.
     """
-    if registry != (keep is not None) or (repository and not registry):
-        what = "--registry and --keep belong together, and --repository to them"
+    if registry != (keep is not None) or ((repository or pinned_by) and not registry):
+        what = "--registry and --keep belong together, and --repository and --pinned-by to them"
         raise fail(InputError, "usage", what, fix="imagefactory prune --registry --keep 90d")
     if keep is not None:
         if everything or cache:
             what = "--all and --cache are about this machine, not about a registry"
             raise fail(InputError, "usage", what, fix="leave them out")
-        _prune_registry(file, repository, keep, ask=not yes, dry_run=dry_run, json=json)
+        wanted = _Wanted(keep=retention.parse_keep(keep), pinned_by=tuple(pinned_by or ()))
+        _prune_registry(file, repository, wanted, ask=not yes, dry_run=dry_run, json=json)
         return
     workspace = workspace_of(file)
     found, engine = workflows.survey(workspace, everything=everything, build_cache=cache)
@@ -100,18 +112,34 @@ def _asked() -> bool:
     return typer.confirm("Remove all of this?")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is to be kept in a registry."""
+
+    keep: retention.Keep
+    pinned_by: tuple[Path, ...]
+
+    def pinned(self, project: Path) -> dict[str, str]:
+        """What the files of the project, and those that were named, pin now."""
+        return pins.read([*pins.of_project(project), *self.pinned_by])
+
+
 def _prune_registry(
-    file: Path, name: str | None, keep: str, *, ask: bool, dry_run: bool, json: bool
+    file: Path, name: str | None, wanted: _Wanted, *, ask: bool, dry_run: bool, json: bool
 ) -> None:
-    kept, now = retention.parse_keep(keep), datetime.now(UTC)
-    repository, plan = workflows.survey_registry(workspace_of(file), name, kept, now)
+    workspace, now = workspace_of(file), datetime.now(UTC)
+    pinned = wanted.pinned(workspace.project)
+    repository, plan = workflows.survey_registry(workspace, name, wanted.keep, now, pinned)
     if not json:
         _show_images("to remove", plan.items)
         _show_images("kept", plan.kept)
         if not plan.items:
             ui.say(f"nothing to remove from {repository.name}")
     confirmed = bool(plan.items) and not dry_run and (not ask or _asked())
-    failed = retention.remove(repository, plan, kept, now) if confirmed else []
+    failed = list[Problem]()
+    if confirmed:
+        pinned = wanted.pinned(workspace.project)  # it may have taken long to answer
+        failed = retention.remove(repository, plan, wanted.keep, now, pinned)
     if json:
         rows = {"items": plan.items, "kept": plan.kept}
         shown = {title: [item.as_dict() for item in items] for title, items in rows.items()}

@@ -3,68 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from imagefactory import opening
-from imagefactory.commands.options import (
-    HERE,
-    File,
-    Json,
-    Repository,
-    check_images,
-    workspace_of,
-)
+from imagefactory.commands.options import HERE, File, Json, Repository, workspace_of
 from imagefactory.commands.recipe_check import STOCK, Name, Nodes
-from imagefactory.errors import CheckFailedError, InputError, fail
+from imagefactory.commands.recipe_target import (
+    Address,
+    CacheFolder,
+    CellName,
+    ContainerName,
+    Image,
+    ModelFolder,
+    PortNumber,
+    RunAs,
+    folder_of,
+    must_be_here,
+    source_of,
+    target_of,
+    tunings_of,
+    user_of,
+)
+from imagefactory.errors import InputError, fail
 from imagefactory.launching import compose, docker, documents, kubernetes, quadlet
-from imagefactory.launching.launching import Launch
-from imagefactory.matrix.cell import Cell
-from imagefactory.patching import catalog
-from imagefactory.planning.cell_plan import LABEL
-from imagefactory.recipes import checking, foreign, recipes, starting
-from imagefactory.recipes.recipe import Recipe, Setup, hardware_of
+from imagefactory.launching.launching import Launch, check_cache
+from imagefactory.recipes import foreign, recipes, starting
+from imagefactory.recipes.recipe import Setup
 from imagefactory.recipes.starting import Wishes
-from imagefactory.system import files, platforms, ui
-from imagefactory.system.engine import Engine
-from imagefactory.workspace import Workspace
+from imagefactory.system import files, ui
 
 app = typer.Typer(add_completion=False)
-Image = Annotated[
-    str | None, typer.Option("--image", metavar="REF", help="An image in the engine.")
-]
-CellName = Annotated[
-    str | None,
-    typer.Option(
-        "--cell",
-        metavar="CELL",
-        help="A cell by name or glob; by default the newest for this machine.",
-    ),
-]
-ContainerName = Annotated[
-    str, typer.Option("--name", help="The container's name; by default the recipe's.")
-]
-PortNumber = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the host.")]
-Address = Annotated[
-    str, typer.Option("--address", help="Where the host publishes it: 0.0.0.0 is the network.")
-]
-CacheFolder = Annotated[
-    str,
-    typer.Option(
-        "--cache",
-        metavar="VOLUME|DIR",
-        help="Where models and compiled kernels are kept: a named volume, or a folder.",
-    ),
-]
-ModelFolder = Annotated[
-    Path | None,
-    typer.Option("--model", metavar="DIR", help="Serve this folder instead of downloading."),
-]
 
 
 class Form(StrEnum):
@@ -88,20 +60,6 @@ _WRITTEN: Mapping[Form, Callable[[Setup, str], dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The image that serves a recipe.
-
-    ``image`` names it by digest if the engine has it; ``note`` says how far that can be relied on.
-    """
-
-    setup: Setup
-    image: str
-    is_here: bool
-    hardware: str
-    note: str
-
-
 @app.command(
     "run", epilog="Example: imagefactory recipe run nemotron-3-nano-30b-nvfp4 --port 8000 --print"
 )
@@ -115,6 +73,7 @@ def run_command(
     address: Address = "127.0.0.1",
     cache: CacheFolder = starting.VOLUME,
     model: ModelFolder = None,
+    user: RunAs = "",
     restart: Annotated[
         bool, typer.Option("--restart", help="Start it again when it ends or the host boots.")
     ] = False,
@@ -126,25 +85,27 @@ def run_command(
     """Start a container that serves a recipe, or print the command that does.
 
     The recipe is checked against the image's vLLM first. Models, and kernels that are compiled at
-    run time, are kept in a volume. HF_TOKEN is passed on by name and written nowhere.
+    run time, are kept in a volume. HF_TOKEN is passed on by name and written nowhere. Tuned kernels
+    in the folder tunings beside the matrix are used.
     """
     workspace = workspace_of(file)
-    target = _target(workspace, recipes.find(name, workspace.recipes, STOCK), 1, image, cell)
+    target = target_of(workspace, recipes.find(name, workspace.recipes, STOCK), 1, image, cell)
     wishes = Wishes(
         name=container,
         address=address,
         port=port,
-        cache=_source(cache),
-        model=_folder(model),
+        cache=source_of(cache),
+        model=folder_of(model),
+        tunings=tunings_of(workspace),
         restart=restart,
+        user=user_of(user),
     )
     launch = starting.launch(target.setup, target.image, target.hardware, wishes)
+    check_cache(launch)
     started = None
     if not only_print:
-        if not target.is_here:
-            what, fix = f"the engine has no image {target.image}", "imagefactory build, or --print"
-            raise fail(InputError, "recipe-image", what, fix=fix)
-        started = opening.connect(workspace).launch(docker.arguments(launch))
+        must_be_here(target)
+        started = opening.connect(workspace).start_service(docker.arguments(launch))
     if json:
         shown = {"name": launch.name, "command": docker.words(launch), "started": started}
         ui.emit_json(shown)
@@ -176,6 +137,8 @@ def export_command(
     port: PortNumber = 8000,
     address: Address = "127.0.0.1",
     cache: CacheFolder = starting.VOLUME,
+    model: ModelFolder = None,
+    user: RunAs = "",
 ) -> None:
     """Write a recipe for another program, with the image named by its digest.
 
@@ -189,10 +152,19 @@ def export_command(
         what = f"{to} starts one container, and this is for {count} nodes"
         fix = "imagefactory cluster show writes one for each node"
         raise fail(InputError, "recipe-nodes", what, fix=fix)
-    target = _target(workspace, recipe, count, image, cell, repository)
+    target = target_of(workspace, recipe, count, image, cell, repository)
     if to in _LAUNCHED:
-        wishes = Wishes(name=container, address=address, port=port, cache=_source(cache))
+        wishes = Wishes(
+            name=container,
+            address=address,
+            port=port,
+            cache=source_of(cache),
+            model=folder_of(model),
+            user=user_of(user),
+        )
         launch = starting.launch(target.setup, target.image, target.hardware, wishes)
+        if to is not Form.KUBERNETES:  # it lets a group write to what is claimed
+            check_cache(launch)
         text = _LAUNCHED[to](launch)
     else:
         text = documents.dump(_WRITTEN[to](target.setup, target.image))
@@ -203,111 +175,3 @@ def export_command(
         ui.line(text.rstrip("\n"))
     if target.note:
         ui.warn(target.note)
-
-
-def _target(
-    workspace: Workspace,
-    recipe: Recipe,
-    nodes: int,
-    image: str | None,
-    cell: str | None,
-    repository: str | None = None,
-) -> Target:
-    """The image to serve ``recipe`` with, checked. Raises CheckFailedError, InputError."""
-    if nodes not in recipe.nodes:
-        what = f"recipe {recipe.name} is for {', '.join(map(str, recipe.nodes))} nodes, not {nodes}"
-        fix = "imagefactory cluster serves one model on several"
-        raise fail(InputError, "recipe-nodes", what, where=recipe.shown, fix=fix)
-    engine = opening.connect_if_any(workspace)
-    if image:
-        check_images(image)
-        return _of_image(workspace, recipe, nodes, image, engine, repository)
-    found = _cell(workspace, recipe, cell)
-    checked = checking.against_cells([recipe], opening.read(workspace), only=found.name)
-    problems = [p for one in checked if one.nodes == nodes for p in one.problems]
-    if problems:
-        raise CheckFailedError(dict.fromkeys(problems))
-    pinned, is_here, note = _pinned(workspace, engine, found.tag, repository)
-    return Target(
-        setup=recipe.on(found.vllm, nodes),
-        image=pinned,
-        is_here=is_here,
-        hardware=hardware_of(found),
-        note=note,
-    )
-
-
-def _of_image(
-    workspace: Workspace,
-    recipe: Recipe,
-    nodes: int,
-    image: str,
-    engine: Engine | None,
-    repository: str | None,
-) -> Target:
-    info = engine.find_images([image]).get(image) if engine else None
-    release = info.labels.get(f"{LABEL}.pin.vllm") if info else None
-    if info is None or release is None:
-        what = f"{image} is not in the engine" if info is None else f"{image} has no label for vLLM"
-        fix = "name an image that imagefactory built, or a cell: --cell"
-        raise fail(InputError, "recipe-image", what, fix=fix)
-    patches = catalog.load(*workspace.patches)
-    checked = checking.against_releases([recipe], [release], patches, workspace.settings)
-    problems = [p for one in checked if one.nodes == nodes for p in one.problems]
-    if problems:
-        raise CheckFailedError(dict.fromkeys(problems))
-    pinned, is_here, note = _pinned(workspace, engine, image, repository)
-    hardware = "cpu" if info.env.get("IMAGEFACTORY_CHANNEL") == "cpu" else "gb10"
-    return Target(
-        setup=recipe.on(release, nodes),
-        image=pinned,
-        is_here=is_here,
-        hardware=hardware,
-        note=note,
-    )
-
-
-def _cell(workspace: Workspace, recipe: Recipe, pattern: str | None) -> Cell:
-    """The newest cell that the recipe is for, of this machine's platform if there is one."""
-    cells = [one for one in opening.declared(workspace).cells if recipe.is_for(one)]
-    wanted = [one for one in cells if fnmatchcase(one.name, pattern or "*")]
-    if not wanted:
-        names = ", ".join(one.name for one in cells) or "none"
-        what = f"no cell{f' {pattern}' if pattern else ''} is for recipe {recipe.name}"
-        raise fail(InputError, "recipe-cell", what, where=recipe.shown, fix=f"it is for: {names}")
-    own = [one for one in wanted if one.platform == platforms.here()]
-    return max(own or wanted, key=_release)
-
-
-def _release(cell: Cell) -> tuple[int, ...]:
-    return tuple(int(part) for part in cell.vllm.split(".") if part.isdecimal())
-
-
-def _pinned(
-    workspace: Workspace, engine: Engine | None, tag: str, repository: str | None
-) -> tuple[str, bool, str]:
-    """The image by digest, whether the engine has it, and what a user should know of it."""
-    info = engine.find_images([tag]).get(tag) if engine else None
-    own, _, version = tag.rpartition(":")
-    name = repository or own
-    if info is None:
-        whole = f"{name}:{version}"
-        return whole, False, f"{whole} is not pinned to a digest: no engine here has the image"
-    receipt = opening.receipts(workspace).load(info.digest)
-    note = "" if receipt and receipt.passed else f"{tag} has not passed imagefactory verify here"
-    return f"{name}@{info.digest}", True, note
-
-
-def _source(cache: str) -> str:
-    """A named volume, or the absolute path of a folder."""
-    is_path = "/" in cache or cache.startswith((".", "~"))
-    return str(Path(cache).expanduser().absolute()) if is_path else cache
-
-
-def _folder(model: Path | None) -> str:
-    if model is None:
-        return ""
-    if not (model / "config.json").is_file():
-        what = f"{model} has no config.json"
-        raise fail(InputError, "recipe-model", what, fix="name the folder of a model")
-    return str(model.absolute())

@@ -3,7 +3,7 @@ library only: it runs in the builder.
 
     python -m factory.manifest
 
-/in contains the planned manifest, the report on the layers of wheels and the entrypoint (image/),
+/in contains the planned manifest, the report on the layers of wheels and the PROGRAMS (image/),
 the series (patches/), and the report of patched.py (patched.json).
 """
 
@@ -18,6 +18,8 @@ from .layer import OUT, set_dates
 
 IN = Path("/in")
 FOLDER = "opt/imagefactory"
+#: What runs in containers, of the templates, with its mode.
+PROGRAMS = {"entrypoint": 0o755, "nodes.py": 0o644}
 
 
 def complete(planned: dict[str, Any], layers: dict[str, Any], patched: list[Any]) -> dict[str, Any]:
@@ -59,8 +61,9 @@ def main(folder: Path = IN, root: Path = OUT / "root") -> None:
     write(out / "manifest.json", complete(planned, layers, patched))
     write(out / "dropped.json", layers["dropped"])
     copy_proofs(folder / "patches", out / "proofs")
-    shutil.copyfile(folder / "image/entrypoint", out / "entrypoint")
-    (out / "entrypoint").chmod(0o755)
+    for name, mode in PROGRAMS.items():
+        shutil.copyfile(folder / "image" / name, out / name)
+        (out / name).chmod(mode)
     set_dates(root)
 
 

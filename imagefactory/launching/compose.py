@@ -32,6 +32,7 @@ def _service(launch: Launch) -> dict[str, Any]:
         "stop_grace_period": f"{launch.stop_seconds}s",
         "logging": {"driver": "local"},
         "shm_size": launch.shm_bytes,
+        **({"user": launch.user} if launch.user else {}),
     }
     if launch.gpus:
         gpu = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}

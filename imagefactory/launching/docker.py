@@ -32,6 +32,8 @@ def _options(launch: Launch) -> Iterator[Option]:
     if launch.restart:
         yield "--restart", "unless-stopped"
     yield "--cap-drop", "ALL", "--security-opt", "no-new-privileges"
+    if launch.user:
+        yield "--user", launch.user
     yield "--stop-timeout", str(launch.stop_seconds)
     yield "--log-driver", "local"  # of bounded size
     yield from _resources(launch)

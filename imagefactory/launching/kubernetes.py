@@ -61,12 +61,21 @@ def _pod(launch: Launch, name: str) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": launch.stop_seconds,
     }
+    if launch.user:
+        found["securityContext"] = _user(launch.user)
     if launch.host_network:
         found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(launch.shm_bytes)}}
     mounts = enumerate(launch.mounts)
     volumes = [{"name": f"mount-{number}", **_volume(mount)} for number, mount in mounts]
     return {**found, "containers": [_container(launch, name)], "volumes": [shm, *volumes]}
+
+
+def _user(user: str) -> dict[str, Any]:
+    number, _, group = user.partition(":")
+    # what is claimed belongs to the group, so that the user can write there
+    groups = dict.fromkeys(("runAsGroup", "fsGroup"), int(group)) if group else {}
+    return {"runAsNonRoot": True, "runAsUser": int(number), **groups}
 
 
 def _volume(mount: Mount) -> dict[str, Any]:

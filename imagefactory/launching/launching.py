@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from imagefactory.errors import InputError, fail
+
 #: The folder of the image in which models and compiled kernels are cached.
 CACHE = "/root/.cache"
+#: Where the entrypoint puts it for users who have no home in the image; the number is the user's.
+_CACHE_OF_USER = "/tmp/home-{}/.cache"  # noqa: S108 - in the container
+#: A user of the image by number, with a group or without: ``1000:1000``. Root is nobody special.
+USER = r"[1-9][0-9]{0,9}(?::[0-9]{1,10})?"
 #: What NCCL's RDMA transport opens.
 RDMA_DEVICES = "/dev/infiniband"
+
+
+def cache_of(user: str) -> str:
+    """The folder in which models and compiled kernels are cached for a user."""
+    return _CACHE_OF_USER.format(user.partition(":")[0]) if user else CACHE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +62,7 @@ class Launch:
         name: its name, which is unique on its host.
         image: the image's reference, by digest unless the user chose a tag.
         command: what follows the image: a mode of the entrypoint, and its arguments.
+        user: whom its processes run as, as in `USER`; empty is root.
         environment: variables with their values, none of them secret.
         passed_on: names of variables whose values come from whoever starts the container, such as
             ``HF_TOKEN``: no file ever contains these values.
@@ -69,6 +81,7 @@ class Launch:
     name: str
     image: str
     command: tuple[str, ...]
+    user: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     passed_on: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -82,3 +95,12 @@ class Launch:
     restart: bool = False
     stop_seconds: int = 40
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_cache(launch: Launch) -> None:
+    """Raise InputError if a user other than root cannot write to the cache."""
+    for mount in launch.mounts:
+        if launch.user and mount.is_volume and mount.target == cache_of(launch.user):
+            what = f"the volume {mount.source} belongs to root, and user {launch.user} cannot write"
+            fix = "name a folder of that user as the cache"
+            raise fail(InputError, "launch-cache", what, fix=fix)

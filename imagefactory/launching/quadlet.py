@@ -49,6 +49,11 @@ def _container(launch: Launch) -> Iterator[Line]:
         yield "Exec", " ".join(map(_word, launch.command))
     yield "DropCapability", "all"
     yield "NoNewPrivileges", "true"
+    if launch.user:
+        user, _, group = launch.user.partition(":")
+        yield "User", user
+        if group:
+            yield "Group", group
     yield "PodmanArgs", f"--stop-timeout={launch.stop_seconds}"  # StopTimeout= is new in Podman 5
     yield from _resources(launch)
     for mount in launch.mounts:

@@ -95,6 +95,10 @@ class IndexEntry(Strict):
     ]
 
 
+#: What git is given as a repository. No helper is run (``ext::``), and it is no option.
+REPOSITORY_URL = r"^(?:https?|ssh|file)://[^\s#-][!-~]*$"
+
+
 class RefEntry(Strict):
     """A value of the axis `vllm`: a git ref, whose Python is put on the binaries of a wheel."""
 
@@ -116,8 +120,8 @@ class RefEntry(Strict):
     repository: Annotated[
         Text,
         Field(
-            description="URL of the git repository",
-            pattern=r"^(?:https?|ssh|file)://[^\s#-][!-~]*$",
+            description="URL of the git repository, which may be a mirror",
+            json_schema_extra={"pattern": REPOSITORY_URL},
         ),
     ] = "https://github.com/vllm-project/vllm"
     tools: Annotated[
@@ -279,6 +283,13 @@ class MovingTagEntry(Strict):
             description="what a receipt of the image must show: that it was verified, or on a GPU"
         ),
     ] = "verified"
+    nightly: Annotated[
+        bool | None,
+        Field(
+            description="whether `imagefactory nightly` moves it; by default, it moves nightly, "
+            "latest and what begins with one of them and a dash, unless the level is gpu"
+        ),
+    ] = None
 
 
 class MatrixFile(Strict):

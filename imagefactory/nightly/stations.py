@@ -14,7 +14,7 @@ from imagefactory.errors import CheckFailedError, FactoryError, InputError, Prob
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.moving_tags import MovingTag
+from imagefactory.matrix.moving_tags import NIGHTLY, VERIFIED, MovingTag, is_named
 from imagefactory.nightly import takeover
 from imagefactory.nightly.values import (
     Broken,
@@ -38,8 +38,6 @@ from imagefactory.system import files
 from imagefactory.verifying import receipt
 from imagefactory.workspace import Workspace
 
-#: The moving tag of a night; others that begin with it and a dash are, too.
-TAG = "nightly"
 #: Lines at the end of a log that are in the report, and bytes of a log that are read.
 LOG_LINES, LOG_BYTES = 20, 100_000_000
 
@@ -106,7 +104,7 @@ def _port(workspace: Workspace, row: Measured, problem: Problem) -> tuple[list[s
 
 
 def targets(workspace: Workspace, *, job: Job) -> Targets:
-    """What each cell still needs, and which cell each nightly tag is for: its newest vLLM."""
+    """What each cell still needs, and which cell each tag that a night moves is for."""
     declared = matrix.load(workspace.matrix)
     decisions, failed = _planned(workspace)
     repository = workflows.repository_of(workspace, declared, job.to) if job.push else None
@@ -122,17 +120,21 @@ def targets(workspace: Workspace, *, job: Job) -> Targets:
 def nightly_tags(declared: Matrix) -> tuple[tuple[str, str], ...]:
     """The moving tags of a night, each with the cell of the newest vLLM that may have it."""
     best: dict[str, Cell] = {}
-    for cell in declared.cells:
-        for tag in filter(None, (one.of(cell.named) for one in declared.moving_tags)):
-            is_ours = tag == TAG or tag.startswith(f"{TAG}-")
-            if is_ours and (tag not in best or _release(cell) > _release(best[tag])):
+    for moving in (one for one in declared.moving_tags if one.nightly):
+        for cell in declared.cells:
+            tag = moving.of(cell.named)
+            if tag and (tag not in best or _rank(cell, tag) > _rank(best[tag], tag)):
                 best[tag] = cell
     return tuple((tag, cell.name) for tag, cell in best.items())
 
 
-def _release(cell: Cell) -> Version:
-    """Its release; any is preferred to a git ref."""
-    return Version("0.dev0" if cell.ref else cell.vllm)
+def _rank(cell: Cell, tag: str) -> tuple[bool, Version]:
+    """By its vLLM: any version is preferred to a git ref, and but for `nightly`, a release to all.
+
+    Two templates may give one tag, which then is for the newest cell of both.
+    """
+    version = Version("0.dev0" if cell.ref else cell.vllm)
+    return is_named(tag, NIGHTLY) or not version.is_prerelease, version
 
 
 def _planned(workspace: Workspace) -> tuple[list[Decision], list[Broken]]:
@@ -169,7 +171,7 @@ def _is_published(plan: CellPlan, repository: Repository) -> bool:
     """Whether the registry has the image under all its tags, and a receipt vouches for it."""
     registries, name = repository.registries, repository.name
     where = plan.cell.locations["vllm"]
-    verified = MovingTag(template=TAG, when={}, level=vouching.VERIFIED, location=where)
+    verified = MovingTag(template=NIGHTLY, when={}, level=VERIFIED, location=where)
     try:
         image = vouching.read_image(registries, name, tags.of_plan(plan))
         if image is None or image.labels.get(f"{LABEL}.build-key") != plan.build_key:
@@ -222,6 +224,15 @@ def push(workspace: Workspace, cell: str, *, to: str | None) -> str:
 
 
 def promote(workspace: Workspace, cell: str, tag: str, *, job: Job) -> str:
-    """Give a moving tag to a cell's image, which must be in the registry and verified."""
-    done = workflows.promote(workspace, cell, tag, job.to, job.now)
+    """Give a moving tag to a cell's image, which must be in the registry and verified.
+
+    A tag that a rollback took from this image stays where it is.
+    """
+    try:
+        done = workflows.promote(workspace, cell, tag, job.to, job.now, unattended=True)
+    except CheckFailedError as error:
+        (problem,) = error.problems
+        if problem.code != "promote-taken-back":
+            raise
+        return f"`{tag}` stays where it was: {problem.what}; {problem.fix}"
     return f"`{tag}` {'is now' if done.moved else 'stays'} {done.image} ({done.digest[:19]})"

@@ -144,7 +144,7 @@ def headers(text: str) -> Iterator[tuple[int, str]]:
 
 def cut_hunk(text: str) -> int:
     """The line, from 1, at which a hunk ends before its header says so; 0 if none does."""
-    number, is_open = 0, False
+    is_open = False
     for number, line, _, is_still_open in _rows(text):
         if is_open and line[:1] not in ("+", "-", " ", "\\", ""):
             return number

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from imagefactory.inbuild.manifest import PROGRAMS
 from imagefactory.locking.lock import LockedBase, LockedToolchain, Resolution
 from imagefactory.matrix.cell import Base, Cell
 from imagefactory.patching.patch import Step, unproven
@@ -112,7 +113,7 @@ def compose(
         **context.wheel_lists(resolution, toolchain),
         **context.patch_files(series, cell.build),
         **context.program_files("image"),
-        "image/entrypoint": read(render.find(templates, "entrypoint")).encode(),
+        **{f"image/{name}": read(render.find(templates, name)).encode() for name in PROGRAMS},
     }
     labels = image_config.labels(cell, resolution, series, base.locked, base_digest=base.digest)
     # rendered once: the key is computed from the text with zeros where the key goes

@@ -126,10 +126,13 @@ class Moved:
     receipt: str
 
 
-def promote(repository: Repository, wanted: str, tag: str, now: datetime) -> Moved:
+def promote(
+    repository: Repository, wanted: str, tag: str, now: datetime, *, unattended: bool = False
+) -> Moved:
     """Give ``tag`` to the image with the tag or digest ``wanted``.
 
-    Raises CheckFailedError if no receipt vouches for it, or it is not there.
+    Raises CheckFailedError if no receipt vouches for it, it is not there, or, if ``unattended``,
+    the tag went from it back to an earlier one (``promote-taken-back``).
     """
     tags.check_moving(tag)
     image = vouching.read_image(repository.registries, repository.name, wanted)
@@ -137,6 +140,8 @@ def promote(repository: Repository, wanted: str, tag: str, now: datetime) -> Mov
         what = f"{repository.name} has no image {wanted}"
         raise fail(CheckFailedError, "promote-missing", what, fix="imagefactory push")
     with repository.locked():
+        if unattended:
+            _refuse_taken_back(repository, image, tag)
         return _move(repository, image, tag, "promote", now)
 
 
@@ -250,6 +255,24 @@ def _move(repository: Repository, image: Image, tag: str, action: str, now: date
         registry_writes.put_manifest(registries, reference, image.document)
         _confirm(registries, reference, image)
     return _moved(image, reference, before, record, found)
+
+
+def _refuse_taken_back(repository: Repository, image: Image, tag: str) -> None:
+    """Raise CheckFailedError if ``tag`` is on an image that had it before ``image`` and after.
+
+    Of a move by another machine, the registry does not say whether it was a rollback: it counts.
+    """
+    current = repository.registries.document(f"{repository.name}:{tag}")
+    made = tags.records(tag, repository.registries.tags(repository.name))
+    own = [number for number, one in enumerate(made) if one.is_of(image.digest)]
+    now = [number for number, one in enumerate(made) if current and one.is_of(current.digest)]
+    if own and now and now[0] < own[-1] < now[-1]:
+        entry = ledger.read(repository.ledger).get(str(made[now[-1]]))
+        if entry and entry.action == "promote":
+            return
+        what = f"it was taken back from {image.name} ({image.digest[:19]})"
+        fix = f"imagefactory promote {repository.name}:{image.name} {tag} gives it again"
+        raise fail(CheckFailedError, "promote-taken-back", what, where=tag, fix=fix)
 
 
 def _confirm(registries: Registries, reference: str, image: Image) -> None:

@@ -2,7 +2,7 @@
 
 An image goes only if all of its names are ours and out of use: immutable tags and records that are
 older than what is kept. A cell's tag, a moving tag and any tag of somebody else's keep what they
-name, and so does an index that lists it.
+name, and so do an index that lists it and a file that pins it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from imagefactory.errors import InputError, Problem, fail
-from imagefactory.publishing import tags
+from imagefactory.publishing import pins, tags
 from imagefactory.publishing.moving import ASKED_AT_ONCE, Repository
 from imagefactory.system import reference, registry_writes, ui
 from imagefactory.system.manifests import Manifest
@@ -84,8 +84,8 @@ class Plan:
     kept: tuple[Item, ...]
 
 
-def survey(repository: Repository, keep: Keep, now: datetime) -> Plan:
-    """Plan what to remove; nothing is changed."""
+def survey(repository: Repository, keep: Keep, now: datetime, pinned: Mapping[str, str]) -> Plan:
+    """Plan what to remove; nothing is changed. ``pinned`` is what files pin, each with its file."""
     ask, name = repository.registries.manifest, repository.name
     names = repository.registries.tags(name)
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
@@ -94,10 +94,16 @@ def survey(repository: Repository, keep: Keep, now: datetime) -> Plan:
         unnamed = {*_attachments(found)} - {one.digest for one in found.values()}
         there = pool.map(lambda digest: ask(f"{name}@{digest}"), unnamed)
         gone = {digest for digest, one in zip(unnamed, there, strict=True) if one is None}
-    return plan(found, gone, keep, now.astimezone(UTC).date())
+    return plan(found, gone, keep, now.astimezone(UTC).date(), pinned)
 
 
-def plan(found: Mapping[str, Manifest], gone: Collection[str], keep: Keep, today: date) -> Plan:
+def plan(
+    found: Mapping[str, Manifest],
+    gone: Collection[str],
+    keep: Keep,
+    today: date,
+    pinned: Mapping[str, str],
+) -> Plan:
     """Plan what to remove of a repository with these manifests by tag. Pure.
 
     ``gone`` are digests that something is attached to, and that the repository has no more.
@@ -106,7 +112,7 @@ def plan(found: Mapping[str, Manifest], gone: Collection[str], keep: Keep, today
     for tag, manifest in found.items():
         if not _ATTACHED.fullmatch(tag):
             by_digest.setdefault(manifest.digest, []).append(tag)
-    reasons = dict(_reasons(found, by_digest, keep, today))
+    reasons = dict(_reasons(found, by_digest, keep, today, pinned))
     staying = [one for one in found.values() if one.digest in reasons]
     counted = {blob for one in staying for blob in _blobs(one)}
     used = {*by_digest, *(part.digest for one in staying for part in one.manifests)}
@@ -154,6 +160,7 @@ def _reasons(
     by_digest: Mapping[str, Sequence[str]],
     keep: Keep,
     today: date,
+    pinned: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
     """Digest -> why it stays."""
     recent = _recent([*found], keep, today)
@@ -161,10 +168,15 @@ def _reasons(
     for digest, own in by_digest.items():
         foreign = [tag for tag in own if not (tags.parse(tag) or tags.parse_record(tag))]
         inside = [tag for tag in own if tag in recent]
+        one = found[own[0]]
+        inner = [part.digest for part in (one.config, *one.manifests) if part]
+        file = pins.pinning((digest, *own, *inner), pinned)
         if foreign:
             yield digest, f"the tag {foreign[0]} names it"
         elif inside:
             yield digest, f"{inside[0]} is recent"
+        elif file:
+            yield digest, f"{file} pins it"
         elif digest in listed:
             yield digest, f"the index {listed[digest]} lists it"
 
@@ -182,20 +194,25 @@ def _recent(names: Sequence[str], keep: Keep, today: date) -> set[str]:
     return {name for items in groups.values() for name in keep.of(items, today)}
 
 
-def remove(repository: Repository, planned: Plan, keep: Keep, now: datetime) -> list[Problem]:
+def remove(
+    repository: Repository, planned: Plan, keep: Keep, now: datetime, pinned: Mapping[str, str]
+) -> list[Problem]:
     """Remove the images of ``planned``; the problems of those that could not be removed.
 
-    The repository is read once more before: what got another name since then stays. Raises
+    The repository is read once more before: what got another name since then, or is ``pinned``
+    now, stays. Raises
     RegistryError if the registry removes nothing at all.
     """
     failed = list[Problem]()
     with repository.locked():
-        again = survey(repository, keep, now)
+        again = survey(repository, keep, now, pinned)
         fresh, kept = {item.digest: item for item in again.items}, {i.digest for i in again.kept}
         for item in planned.items:
             found = fresh.get(item.digest)
             if found is None or {*found.tags} != {*item.tags}:
-                ui.say(f"{item.digest[:19]} stays: its names have changed meanwhile")
+                ui.say(
+                    f"{item.digest[:19]} stays: its names have changed meanwhile, or a file pins it"
+                )
                 continue
             try:
                 _remove(repository, found, kept)

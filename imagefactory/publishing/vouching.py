@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from imagefactory import __version__
 from imagefactory.errors import CheckFailedError, InputError, fail
-from imagefactory.matrix.moving_tags import MovingTag
+from imagefactory.matrix.moving_tags import VERIFIED, MovingTag
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.publishing import attachments, tags
 from imagefactory.system import reference as references
@@ -24,8 +24,6 @@ from imagefactory.verifying import receipt, receipt_store
 from imagefactory.verifying.receipt import Level, Receipt, Requirement
 from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 
-#: What a moving tag asks for unless it names a level: that the image passed.
-VERIFIED = "verified"
 #: Gives, for a torch channel, what a receipt of this version must have.
 Requirements = Callable[[str], Sequence[Requirement]]
 

@@ -58,6 +58,7 @@ class Recipe:
         hardware: ``gb10``, ``cpu`` or both.
         vllm: the releases that serve it.
         nodes: the numbers of nodes that it is for, each with one GPU.
+        user: whom the container runs as, by number; empty is root.
         patches: what an image must have been patched with.
         cases: settings; the first one is for all releases, and later ones go before earlier ones.
         accepts: rule -> why it is broken on purpose.
@@ -77,6 +78,7 @@ class Recipe:
     hardware: tuple[str, ...]
     vllm: SpecifierSet
     nodes: tuple[int, ...]
+    user: str
     patches: tuple[str, ...]
     cases: tuple[Case, ...]
     accepts: Mapping[str, str]

@@ -86,6 +86,7 @@ def read(path: Path, *, is_stock: bool = False) -> Recipe:
         hardware=tuple(file.hardware),
         vllm=SpecifierSet(file.vllm),
         nodes=tuple(file.nodes),
+        user=file.user or "",
         patches=tuple(file.patches),
         cases=(first, *_cases(file, positions)),
         accepts={one.rule: one.reason for one in file.accepts},

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from imagefactory.launching.launching import USER
 from imagefactory.system.yamlfile import Strict
 
 Text = Annotated[str, Field(min_length=1)]
@@ -78,6 +79,13 @@ class RecipeFile(Strict):
         list[Annotated[int, Field(ge=1)]],
         Field(min_length=1, description="numbers of nodes that it is for, with a GPU each"),
     ] = [1]
+    user: Annotated[
+        str | None,
+        Field(
+            pattern=rf"^{USER}$",
+            description="whom the container runs as, by number: UID or UID:GID; by default root",
+        ),
+    ] = None
     patches: Annotated[list[Text], Field(description="patches that the image must have")] = []
     options: Options = {}
     env: Env = {}

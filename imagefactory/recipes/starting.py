@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from imagefactory.launching.launching import CACHE, Launch, Mount, Port
+from imagefactory.launching.launching import Launch, Mount, Port, cache_of
 from imagefactory.recipes.recipe import Setup
 
 #: The named volume with models and compiled kernels, unless the user names another or a folder.
 VOLUME = "imagefactory-cache"
 #: Where a model of the host is in the container.
 MODEL = "/model"
+#: Where the container finds tuned kernels, and the variable that tells vLLM.
+TUNINGS, TUNED = "/tunings", "VLLM_TUNED_CONFIG_FOLDER"
 #: Passed on to containers by name, for models that have to be asked for.
 TOKEN = "HF_TOKEN"
 SERVED = "served-model-name"
@@ -30,7 +32,9 @@ class Wishes:
         port: of the host.
         cache: a named volume, or an absolute path of the host.
         model: a folder of the host with the model; empty leaves it to be downloaded.
+        tunings: a folder of the host with tuned kernels for a GPU; empty is none.
         restart: whether the engine starts it again.
+        user: whom it runs as, by number; empty is whom the recipe says, else root.
         memory_bytes: the most memory that it may use; None is no limit.
     """
 
@@ -39,7 +43,9 @@ class Wishes:
     port: int = 8000
     cache: str = VOLUME
     model: str = ""
+    tunings: str = ""
     restart: bool = False
+    user: str = ""
     memory_bytes: int | None = None
 
 
@@ -54,16 +60,22 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
         arguments = _without(arguments, "--gpu-memory-utilization")
     if wishes.model and SERVED not in setup.options:
         arguments = [*arguments, f"--{SERVED}", recipe.model]
-    mounts = [Mount(source=wishes.cache, target=CACHE)]
+    user = wishes.user or recipe.user
+    mounts = [Mount(source=wishes.cache, target=cache_of(user))]
     if wishes.model:
         mounts.append(Mount(source=wishes.model, target=MODEL, read_only=True))
+    environment = {**setup.env}
+    if wishes.tunings and hardware != "cpu" and TUNED not in environment:
+        mounts.append(Mount(source=wishes.tunings, target=TUNINGS, read_only=True))
+        environment[TUNED] = TUNINGS
     inside = Port(host=wishes.port, address=wishes.address)
     model = MODEL if wishes.model else recipe.model
     return Launch(
         name=wishes.name or _UNFIT.sub("-", recipe.name),
         image=image,
         command=("serve", model, "--port", str(inside.container), *arguments),
-        environment=setup.env,
+        user=user,
+        environment=environment,
         passed_on=(TOKEN,),
         mounts=tuple(mounts),
         ports=(inside,),

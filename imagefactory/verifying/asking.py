@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -14,6 +15,8 @@ from imagefactory.verifying.client import Client
 from imagefactory.verifying.models.models import TinyModel
 from imagefactory.verifying.models.words import Question
 
+#: Tokens that are asked for at once when the speed is measured.
+STREAMS, TOKENS = 8, 128
 #: Requests that every server refuses, by what is wrong with them.
 MISUSES: Mapping[str, Mapping[str, Any]] = {
     "a prompt longer than the context": {"prompt": "the " * 5000},
@@ -47,6 +50,20 @@ def everything(
     refusals = tuple(client.misuse(fault, body) for fault, body in MISUSES.items())
     again = _all(model, client, "asked again")
     return Asked(answers=(*first, *together, *again), refusals=refusals)
+
+
+def speed(model: TinyModel, connect: Callable[[], Client]) -> float:
+    """Tokens a second of several long answers at once; 0 if one of them does not come."""
+
+    def count(_: int) -> int:
+        with closing(connect()) as client:
+            return client.count_tokens(model.completions[0].prompt, TOKENS)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(STREAMS) as pool:
+        counts = list(pool.map(count, range(STREAMS)))
+    seconds = time.monotonic() - began
+    return round(sum(counts) / seconds, 1) if all(counts) else 0.0
 
 
 def at_once(

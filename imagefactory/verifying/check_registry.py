@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from imagefactory.verifying import checks
+from imagefactory.verifying.models.dialog import MODEL as DEFAULT
 from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Requirement
 from imagefactory.verifying.subject import Subject
 
@@ -62,6 +63,7 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+NO_GPU = "needs a GPU: verify --gpu, on a machine with one"
 #: Characters of a detail that are kept: most of it may come from the image.
 MOST_DETAIL = 20_000
 
@@ -76,7 +78,8 @@ Need = Literal["facts", "manifest", "lock", "server", "gpu"]
 class Registered:
     """A check with what the decorator says about it.
 
-    ``excusable``: whether ``excused`` is among its verdicts.
+    ``excusable``: whether ``excused`` is among its verdicts; ``model``: the tiny model that has to
+    be served for it.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Registered:
     needs: tuple[Need, ...]
     function: Check
     excusable: bool = False
+    model: str = ""
 
     @property
     def theme(self) -> str:
@@ -93,7 +97,7 @@ class Registered:
     @property
     def level(self) -> Level:
         """The level that it belongs to, by what has to run for it."""
-        if "gpu" in self.needs:
+        if "gpu" in self.needs or (self.model and "server" not in self.needs):
             return Level.GPU
         if "server" in self.needs:
             return Level.SERVE
@@ -133,17 +137,24 @@ def check(
     required: bool = True,
     needs: Need | tuple[Need, ...] = (),
     excusable: bool = False,
+    model: str = "",
 ) -> Callable[[Check], Registered]:
     """Make the decorated function the check ``name``.
 
     It is called only when what it needs is there. Only an ``excusable`` check may return
-    ``excused``.
+    ``excused``. One that needs a server needs that of the default model, one with a ``model`` its.
     """
 
     def register(function: Check) -> Registered:
         wanted = (needs,) if isinstance(needs, str) else needs
+        served = DEFAULT.name if "server" in wanted else model
         return Registered(
-            name=name, required=required, needs=wanted, function=function, excusable=excusable
+            name=name,
+            required=required,
+            needs=wanted,
+            function=function,
+            excusable=excusable,
+            model=served,
         )
 
     return register
@@ -164,7 +175,7 @@ def all_checks() -> tuple[Registered, ...]:
     found: dict[str, Registered] = {}
     for theme in themes():
         module = importlib.import_module(f"{checks.__name__}.{theme}.check")
-        for entry in vars(module).values():
+        for entry in (*vars(module).values(), *getattr(module, "CHECKS", ())):
             if not isinstance(entry, Registered):
                 continue
             if entry.name in found:
@@ -209,22 +220,39 @@ def requirements(channel: str) -> tuple[Requirement, ...]:
 def reached(results: Sequence[CheckResult]) -> Level:
     """The highest level that these results show, and all levels before it.
 
-    At each, something has to have passed, and nothing that is required may have been skipped.
+    At each, all of its checks have to be among the results, something has to have passed, and
+    nothing that is required may have been skipped.
     """
     levels = {entry.name: entry.level for entry in all_checks()}
+    made = {one.name for one in results}
     found = Level.STATIC
     for level in Level:
         own = [one for one in results if levels[one.name] is level]
         passed = {one.outcome is Outcome.PASS for one in own if one.required}
-        if passed != {True}:
+        if passed != {True} or any(levels[name] is level for name in levels.keys() - made):
             break
         found = level
     return found
 
 
+def left_out(results: Sequence[CheckResult], level: Level) -> tuple[str, ...]:
+    """The tiny models that ``level`` needs and of which nothing is among the results."""
+    made = {one.name for one in results}
+    wanted = (one for one in all_checks() if one.model and level.includes(one.level))
+    return tuple(dict.fromkeys(one.model for one in wanted if one.name not in made))
+
+
 def judge(subject: Subject, limit: Level = Level.GPU) -> tuple[CheckResult, ...]:
-    """The results of all checks on ``subject`` up to the level ``limit``."""
-    return tuple(_result(entry, subject) for entry in all_checks() if limit.includes(entry.level))
+    """The results of all checks on ``subject`` up to the level ``limit``.
+
+    There is none for a tiny model that was left out; one that was served beyond the level has one.
+    """
+    return tuple(
+        _result(entry, subject)
+        for entry in all_checks()
+        if entry.model in subject.models
+        or (limit.includes(entry.level) and entry.model not in subject.lacking)
+    )
 
 
 def _result(entry: Registered, subject: Subject) -> CheckResult:
@@ -255,7 +283,10 @@ def _sound(verdict: Verdict) -> Verdict:
 def _unmet(entry: Registered, subject: Subject) -> Verdict | None:
     """The verdict on a check for which something that it needs is missing; None if nothing is."""
     missing = (_missing(need, entry.theme, subject) for need in entry.needs)
-    return next((verdict for verdict in missing if verdict is not None), None)
+    found = next((verdict for verdict in missing if verdict is not None), None)
+    if found or not entry.model or "server" in entry.needs or entry.model in subject.models:
+        return found
+    return excused(NO_GPU) if subject.gpu is None else unknown("it was not served")
 
 
 def _missing(need: Need, theme: str, subject: Subject) -> Verdict | None:
@@ -269,7 +300,7 @@ def _missing(need: Need, theme: str, subject: Subject) -> Verdict | None:
     if need == "server" and subject.server is None:
         return excused("needs a GPU: a CUDA image cannot serve on this machine")
     if need == "gpu" and subject.gpu is None:
-        return excused("needs a GPU: verify --gpu, on a machine with one")
+        return excused(NO_GPU)
     return None
 
 

@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
@@ -130,6 +130,29 @@ class Client:
             finish=said.finish[:SHOWN],
             logprobs=said.logprobs,
         )
+
+    def count_tokens(self, prompt: str, most: int) -> int:
+        """How many tokens an answer of ``most`` tokens really has; 0 if there is none."""
+        body = {"model": self._model, "prompt": prompt, "max_tokens": most}
+        try:
+            _, text = self._request(
+                "POST", "/v1/completions", {**body, "temperature": 0, "ignore_eos": True}
+            )
+            return int(parse(text)["usage"]["completion_tokens"])
+        except (UnansweredError, LookupError, TypeError, ValueError):
+            return 0
+
+    def counters(self, names: Collection[str]) -> dict[str, float]:
+        """The counters ``names`` of ``/metrics``, added up; {} if there is no answer."""
+        found: dict[str, float] = {}
+        with suppress(UnansweredError):
+            _, text = self._request("GET", "/metrics")
+            for line in text.splitlines():
+                name, value = line.partition("{")[0].split(" ")[0], line.rpartition(" ")[2]
+                if name in names:
+                    with suppress(ValueError):
+                        found[name] = found.get(name, 0.0) + float(value)
+        return found
 
     def misuse(self, fault: str, body: Mapping[str, Any]) -> Refusal:
         """What comes back for a completion that cannot be made, as ``body`` is part of it."""

@@ -191,10 +191,11 @@ def json_schema() -> JsonSchemaValue:
 def supersedes(later: Receipt, earlier: Receipt) -> bool:
     """Whether a later receipt of one image counts in place of an earlier one.
 
-    It does unless both passed and the earlier one shows more by the same checks.
+    It does unless both passed by the checks of one version and the earlier one shows more.
     """
     same = later.passed and earlier.passed and later.version == earlier.version
-    return not same or later.level.includes(earlier.level)
+    made, before = ({check.name for check in one.checks} for one in (later, earlier))
+    return not same or (later.level.includes(earlier.level) and made >= before)
 
 
 def differences(

@@ -1,12 +1,13 @@
-"""Runs a vLLM server in the image with the tiny model, asks it questions, and stops it."""
+"""Runs a vLLM server in the image with a tiny model, asks it questions, and stops it."""
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from imagefactory.planning.vllm_settings import option_name
@@ -17,20 +18,20 @@ from imagefactory.verifying import asking
 from imagefactory.verifying.answers import Answer, Refusal
 from imagefactory.verifying.client import PYTHON, RELAY, Client
 from imagefactory.verifying.models import dialog
+from imagefactory.verifying.models.models import TinyModel
 
 MODEL_FOLDER = "/opt/imagefactory-smoke-model"
 MODEL_NAME = "capitals"
 PORT = 8888
-#: The model of the family that is served: it does all that the dense one does.
+#: The model of the family that is served by default: it does all that the dense one does.
 MODEL = dialog.MODEL
-#: What the tiny model and this machine need. All else is as the image itself serves.
-ARGUMENTS = (
-    *("serve", "--max-model-len", "256", "--served-model-name", MODEL_NAME),
-    *dialog.PARSERS,
-)
+#: What any tiny model and this machine need. All else is as the image itself serves.
+SERVE = ("serve", "--max-model-len", "256", "--served-model-name", MODEL_NAME)
+ARGUMENTS = (*SERVE, *dialog.PARSERS)
+#: The type that a model computes in; otherwise its config.json says it.
+DTYPE = "--dtype"
 #: Options that make the start faster; those that the image itself sets are left to it.
 FAST: Mapping[str, tuple[str, ...]] = {
-    "--dtype": ("float32",),
     "--enforce-eager": (),
     # JSON in quotes on purpose: it has to get through the entrypoint
     "--compilation-config": ("'{\"mode\": 0}'",),
@@ -47,6 +48,10 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
+#: Of what the image serves only the default model is asked with a sampler that is compiled first.
+QUICK_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+#: On a GPU kernels are compiled for the first answers, which may take so many times longer.
+COMPILING = 2
 #: vLLM's processes talk through shared memory; the engine's default of 64 MB is too little.
 SHM_SIZE = "1g"
 #: Bytes of memory that the server gets: a good one takes 2.3 GiB, and more where it is emulated.
@@ -67,7 +72,7 @@ class Patience:
     """How long to wait, in seconds: for the start, one answer, the end, and between two polls."""
 
     start: float = 600
-    answer: float = 60
+    answer: float = 120
     stop: float = 60
     poll: float = 1
 
@@ -91,6 +96,8 @@ class ServerRun:
         log_bytes: how much it wrote; counted up to ``LOG_FLOOD``.
         memory: bytes of memory that it was given.
         out_of_memory: whether one of its processes was killed for taking more.
+        metrics: those of its counters that the model has limits for.
+        tokens_per_second: its speed on a GPU, once its answers are right; 0 if it was not measured.
     """
 
     fault: str
@@ -106,49 +113,84 @@ class ServerRun:
     log_bytes: int = 0
     memory: int = MEMORY
     out_of_memory: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tokens_per_second: float = 0.0
+
+    def explain(self, text: str) -> str:
+        """``text`` with the last lines of the log below it."""
+        tail = f"\nlast lines of the server's log:\n{self.log_tail}"
+        return text + tail if self.log_tail else text
 
 
 def observe(
-    engine: Engine, image: ImageInfo, *, folder: Path, patience: Patience, gpus: bool = False
+    engine: Engine,
+    image: ImageInfo,
+    *,
+    folder: Path,
+    patience: Patience,
+    gpus: bool = False,
+    model: TinyModel = MODEL,
 ) -> ServerRun:
-    """Serve the tiny model from ``image`` and ask it questions.
+    """Serve a tiny model from ``image`` and ask it questions.
 
     The model is written to ``folder``. With ``gpus`` it is served on those of this machine.
     """
+    words, own = _options(model, gpus=gpus)
     memory = MEMORY if platforms.is_native(image.platform) else MEMORY_EMULATED
     memory = MEMORY_GPU if gpus else memory
     container = engine.start(
         image.digest,
-        ARGUMENTS,
+        (*SERVE, *words),
         platform=image.platform,
-        env={**ENVIRONMENT, "VLLM_EXTRA_ARGS": _fast(image, ON_GPU if gpus else {})},
-        mounts=[(MODEL.write(folder), MODEL_FOLDER)],
+        env={
+            **ENVIRONMENT,
+            **(QUICK_SAMPLER if gpus and model is not MODEL else {}),
+            "VLLM_EXTRA_ARGS": _fast(image, own),
+        },
+        mounts=[(model.write(folder), MODEL_FOLDER)],
         shm_size=SHM_SIZE,
         limits=Limits(memory=memory),
         gpus=gpus,
     )
+    if gpus:
+        patience = replace(patience, answer=patience.answer * COMPILING)
     try:
-        return _live(container, patience, memory)
+        return _live(container, model, patience, memory, gpus=gpus)
     finally:
         container.remove()
 
 
-def _fast(image: ImageInfo, more: Mapping[str, tuple[str, ...]]) -> str:
-    """Those options of ``FAST`` that the image does not set: its own stay in effect."""
+def _options(
+    model: TinyModel, *, gpus: bool
+) -> tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]:
+    """What a model is served with, and which options the image's own replace."""
+    words = list(model.serve_args)
+    own = {**FAST, **(ON_GPU if gpus else {})}
+    if DTYPE in words:
+        place = words.index(DTYPE)
+        own = {DTYPE: (words[place + 1],), **own}
+        del words[place : place + 2]
+    return (*words, *(model.gpu_args if gpus else ())), own
+
+
+def _fast(image: ImageInfo, options: Mapping[str, tuple[str, ...]]) -> str:
+    """Those of ``options`` that the image does not set: its own stay in effect."""
     try:
         words = json.loads(image.env.get("IMAGEFACTORY_SERVE_ARGS") or "[]")
         own = {option_name(str(word)).replace("--no-", "--", 1) for word in words}
     except (ValueError, TypeError, RecursionError):
         own = set()  # the image's entrypoint refuses it, and that is seen
     return " ".join(
-        " ".join((name, *values)) for name, values in {**FAST, **more}.items() if name not in own
+        " ".join((name, *values)) for name, values in options.items() if name not in own
     )
 
 
-def _live(container: RunningContainer, patience: Patience, memory: int) -> ServerRun:
+def _live(
+    container: RunningContainer, model: TinyModel, patience: Patience, memory: int, *, gpus: bool
+) -> ServerRun:
     began = time.monotonic()
     with closing(_client(container, patience)) as client:
-        fault = _wait(container, client, patience)
+        fault = _wait(container, client, patience, model.name)
         start_seconds = time.monotonic() - began
         if fault:
             log = container.logs(most=LOG_FLOOD)
@@ -162,9 +204,11 @@ def _live(container: RunningContainer, patience: Patience, memory: int) -> Serve
                 out_of_memory=container.ran_out_of_memory(),
             )
         models, models_error = client.models()
-        asked = asking.everything(
-            MODEL, lambda: _client(container, patience), client=client, seconds=patience.answer
-        )
+        connect = functools.partial(_client, container, patience)
+        asked = asking.everything(model, connect, client=client, seconds=patience.answer)
+        right = all(answer.right for answer in asked.answers)
+        metrics = client.counters(model.metrics) if model.metrics else {}
+        speed = asking.speed(model, connect) if gpus and right else 0.0
     log_tail = _tail(container)
     stopping = time.monotonic()
     exit_code = container.stop(patience.stop)
@@ -177,6 +221,8 @@ def _live(container: RunningContainer, patience: Patience, memory: int) -> Serve
         models_error=models_error,
         answers=asked.answers,
         refusals=asked.refusals,
+        metrics=metrics,
+        tokens_per_second=speed,
         exit_code=exit_code,
         stop_seconds=stop_seconds,
         # A clean end writes many lines that say nothing about the answers before it.
@@ -195,7 +241,7 @@ def _client(container: RunningContainer, patience: Patience) -> Client:
     return Client(lambda: container.attach(relay), model=MODEL_NAME, seconds=patience.answer)
 
 
-def _wait(container: RunningContainer, client: Client, patience: Patience) -> str:
+def _wait(container: RunningContainer, client: Client, patience: Patience, name: str) -> str:
     """Wait until the server is healthy; the reason if it does not become so."""
     began = reported = time.monotonic()
     while not client.healthy():
@@ -207,7 +253,7 @@ def _wait(container: RunningContainer, client: Client, patience: Patience) -> st
         if now - reported > 15:
             reported = now
             ui.say(
-                f"  server: {now - began:.0f} s, not healthy yet: "
+                f"  {name}: {now - began:.0f} s, not healthy yet: "
                 f"{(_tail(container, 1) or 'no log')[:160]}"
             )
         time.sleep(patience.poll)

@@ -6,8 +6,8 @@ All of it was observed before; checks only read it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 from imagefactory.locking.lock import Resolution
 from imagefactory.matrix.cell import Cell
@@ -97,6 +97,14 @@ class Ran:
         return end + (f": {shorten(said[-1], SHOWN)}" if said else ", no output")
 
 
+class RunsOn(TypedDict):
+    """What a server's log depends on, besides its model: see ``log_rules``."""
+
+    vllm: str
+    device: str
+    capability: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """An image and everything that was observed about it.
@@ -112,6 +120,8 @@ class Subject:
             should contain.
         builds: the digests that builds of its build key gave on this machine.
         gpu: what the probes reported from a GPU; None if that was not asked for.
+        models: what happened when it served the other tiny models, or why it does not take one.
+        lacking: the tiny models that its level needs and that somebody chose to leave out.
     """
 
     image: ImageInfo
@@ -123,6 +133,8 @@ class Subject:
     content: Judged | None = None
     builds: tuple[str, ...] = ()
     gpu: GpuRun | None = None
+    models: Mapping[str, ServerRun | str] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -145,6 +157,17 @@ class Subject:
     def channel(self) -> str:
         """The torch channel that the image's label claims."""
         return self.label("channel")
+
+    @property
+    def runs_on(self) -> RunsOn:
+        """Where its servers ran; the capability is empty if the probes did not report it."""
+        report = self.gpu.report if self.gpu else None
+        facts = report["probes"].get("identity", {}).get("facts", {}) if report else {}
+        return RunsOn(
+            vllm=self.label("pin.vllm") or "0",
+            device="cpu" if self.channel == "cpu" else "cuda",
+            capability=".".join(str(part) for part in facts.get("capability", ())),
+        )
 
     def label(self, name: str) -> str:
         """The value of ``io.imagefactory.<name>``, empty if there is none."""

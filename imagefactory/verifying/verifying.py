@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from imagefactory.system import platforms, ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine, ImageInfo, owner
 from imagefactory.verifying import (
+    choice,
     circumstances,
     compiling,
     leftovers,
@@ -31,8 +33,10 @@ from imagefactory.verifying import (
     server,
 )
 from imagefactory.verifying.check_registry import judge, reached
+from imagefactory.verifying.choice import Choice
 from imagefactory.verifying.client import PYTHON
 from imagefactory.verifying.gpu import running
+from imagefactory.verifying.models.models import TinyModel
 from imagefactory.verifying.outside.judged import Judged
 from imagefactory.verifying.receipt import CheckResult, Level, Outcome, Receipt
 from imagefactory.verifying.subject import Expectation, Probed, Ran, Subject
@@ -56,6 +60,8 @@ COMPILERS = "compilers"
 #: Seconds for the probe. Emulated, starting Python takes seconds, importing torch half a minute and
 #: a proof minutes.
 PROBE_TIMEOUT, PROBE_TIMEOUT_EMULATED = 1200.0, 3600.0
+#: Models that are served at a time on a GPU: most of a start is spent on the processor.
+AT_ONCE = 4
 #: Seconds for all modes of the entrypoint together, which run beside the probe.
 MODE_TIMEOUT, MODE_TIMEOUT_EMULATED = 300.0, 1800.0
 
@@ -71,21 +77,33 @@ def verify(
     patience: server.Patience | None = None,
     content: Content | None = None,
     level: Level = Level.SERVE,
+    models: Sequence[str] | None = None,
 ) -> Receipt:
     """Run ``image_ref`` in containers and judge it.
 
     ``expected`` is what the caller knows that the image should be; without it the image's own label
     says which resolution of ``lock`` it was made from. ``content`` judges what is in the image of a
     digest without running it, while the image runs. ``level`` is how far it goes: nothing runs for
-    STATIC, no server for IMPORT, and GPU needs one. Saving the receipt is up to the caller.
+    STATIC, no server for IMPORT, and GPU needs one. ``models`` are the tiny models to serve, as of
+    ``choice.parse``. Saving the receipt is up to the caller.
 
     Raises CheckFailedError if the reference names another image at the end, SetupError if the
     engine fails or its disk has no room.
     """
     image = engine.inspect_image(image_ref)
+    chosen = choice.choose(image, level, models)
     _mind_the_disk(engine, image)
+    if level is Level.GPU:
+        running.check(engine, image)  # before all else takes its time
     judging = in_background(content, image.digest) if content else None
-    inside = Inside(engine=engine, image=image, settings=settings, expected=expected, level=level)
+    inside = Inside(
+        engine=engine,
+        image=image,
+        settings=settings,
+        expected=expected,
+        level=level,
+        chosen=chosen,
+    )
     subject = observe(inside, lock=lock, patience=patience, files_judged=judging is not None)
     if judging:
         with ui.step(f"{image_ref}: comparing its files with the lock"):
@@ -124,7 +142,8 @@ class Inside:
     image: ImageInfo
     settings: Settings
     expected: Expectation | None
-    level: Level = Level.SERVE
+    level: Level
+    chosen: Choice
 
     @property
     def emulated(self) -> bool:
@@ -147,7 +166,7 @@ def observe(
 
     With ``files_judged`` its files are judged from outside, too.
     """
-    engine, image, settings = inside.engine, inside.image, inside.settings
+    engine, image = inside.engine, inside.image
     if inside.level is Level.STATIC:
         return _subject(inside, lock, Probed(report=None, error="nothing was run"), {})
     note = f" ({image.platform} is emulated here)" if inside.emulated else ""
@@ -165,11 +184,14 @@ def observe(
     if inside.level is Level.GPU:
         with ui.step(f"{image.ref}: computing on the GPU"):
             gpu = running.observe(engine, image)
-    served, on_gpu = None, image.labels.get(f"{LABEL}.channel") != "cpu"
-    if inside.level is Level.GPU or (inside.level is Level.SERVE and not on_gpu):
-        with ui.step(f"{image.ref}: serving a model"):
-            served = _serve(engine, image, settings, patience or server.Patience(), gpus=on_gpu)
-    return replace(_subject(inside, lock, probed, runs), server=served, gpu=gpu)
+    served = _serve_all(inside, patience or server.Patience())
+    return replace(
+        _subject(inside, lock, probed, runs),
+        server=served.pop(server.MODEL.name, None),
+        gpu=gpu,
+        models={**inside.chosen.impossible, **served},
+        lacking=inside.chosen.lacking,
+    )
 
 
 def _subject(inside: Inside, lock: Lock | None, probed: Probed, runs: Mapping[str, Ran]) -> Subject:
@@ -303,6 +325,30 @@ def _mind_the_machine(engine: Engine, image: ImageInfo, results: Sequence[CheckR
         )
 
 
+def _serve_all(inside: Inside, patience: server.Patience) -> dict[str, server.ServerRun]:
+    """Serve each model that was chosen: one by one, on a GPU several at a time."""
+    models, gpus = inside.chosen.served, inside.level is Level.GPU
+    if not models:
+        return {}
+    engine, image, settings = inside.engine, inside.image, inside.settings
+    what = "a model" if len(models) == 1 else f"{len(models)} models"
+    with (
+        ui.step(f"{image.ref}: serving {what}"),
+        ThreadPoolExecutor(AT_ONCE if gpus else 1) as pool,
+    ):
+
+        def one(model: TinyModel) -> server.ServerRun:
+            began = time.monotonic()
+            run = _serve(engine, image, settings, patience, gpus=gpus, model=model)
+            if len(models) > 1:
+                right = sum(answer.right for answer in run.answers)
+                said = run.fault or f"{right} of {len(run.answers)} answers right"
+                ui.say(f"  {model.name}: {said}, {time.monotonic() - began:.0f} s")
+            return run
+
+        return dict(zip((one.name for one in models), pool.map(one, models), strict=True))
+
+
 def _serve(
     engine: Engine,
     image: ImageInfo,
@@ -310,9 +356,10 @@ def _serve(
     patience: server.Patience,
     *,
     gpus: bool,
+    model: TinyModel = server.MODEL,
 ) -> server.ServerRun:
     settings.cache.mkdir(parents=True, exist_ok=True)
     prefix = f"{leftovers.MODEL}{owner.mine()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=settings.cache) as folder:
-        model = Path(folder) / "model"
-        return server.observe(engine, image, folder=model, patience=patience, gpus=gpus)
+        path = Path(folder) / "model"
+        return server.observe(engine, image, folder=path, patience=patience, gpus=gpus, model=model)

@@ -25,6 +25,8 @@ READY, ANSWER = 900, 600
 #: Seconds within which a node ends after the other.
 ENDED = 60
 HEAD = "head"
+#: A vLLM that never answers, for tests of what happens before it does.
+WAITS = "#!/bin/sh\necho waiting\nexec sleep 600\n"
 #: Left alone, each pins its threads to the first core, and both wait for each other there.
 SHARED = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 ARGUMENTS = (
@@ -55,20 +57,23 @@ def image(engine: Engine, cpu_image: str) -> str:
     return engine.inspect_image(cpu_image).digest
 
 
+Start = Callable[..., Pair]
+
+
 @pytest.fixture
-def start(engine: Engine, image: str, tmp_path: Path) -> Iterator[Callable[[], Pair]]:
-    """Starts both nodes; they differ in their rank only."""
+def start(engine: Engine, image: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts both nodes, perhaps with more mounts; they differ in their rank only."""
     model = dense.MODEL.write(tmp_path / "model")
     with engine.network() as network, ExitStack() as ending:
 
-        def node(rank: int) -> RunningContainer:
+        def node(rank: int, more: tuple[tuple[Path, str], ...]) -> RunningContainer:
             container = engine.start(
                 image,
                 ARGUMENTS,
                 platform=engine.platform,
                 env={**server.ENVIRONMENT, **SHARED}
                 | {"NNODES": "2", "NODE_RANK": str(rank), "MASTER_ADDR": HEAD},
-                mounts=[(model, server.MODEL_FOLDER)],
+                mounts=[(model, server.MODEL_FOLDER), *more],
                 shm_size=server.SHM_SIZE,
                 limits=Limits(memory=server.MEMORY),
                 network=network,
@@ -77,7 +82,7 @@ def start(engine: Engine, image: str, tmp_path: Path) -> Iterator[Callable[[], P
             ending.callback(container.remove)
             return container
 
-        yield lambda: Pair(head=node(0), follower=node(1))
+        yield lambda *more: Pair(head=node(0, more), follower=node(1, more))
 
 
 def wait(condition: Callable[[], bool], seconds: float, pair: Pair) -> float:
@@ -91,7 +96,7 @@ def wait(condition: Callable[[], bool], seconds: float, pair: Pair) -> float:
 
 
 def test_two_containers_serve_a_model_together_and_one_that_is_killed_ends_the_other(
-    start: Callable[[], Pair],
+    start: Start,
 ) -> None:
     pair = start()
     with closing(pair.client()) as client:
@@ -110,10 +115,12 @@ def test_two_containers_serve_a_model_together_and_one_that_is_killed_ends_the_o
     assert re.search(r"entrypoint: node 1, [\d.]+, is gone; .* so node 0 ends", said)
 
 
-def test_a_head_that_is_killed_ends_the_others(start: Callable[[], Pair]) -> None:
-    pair = start()
-    launched = "Launching vLLM"
-    wait(lambda: launched in pair.follower.logs(), READY, pair)
+def test_a_head_that_is_killed_ends_the_others(start: Start, tmp_path: Path) -> None:
+    program = tmp_path / "vllm"
+    program.write_text(WAITS)
+    program.chmod(0o755)
+    pair = start((program, "/opt/venv/bin/vllm"))
+    wait(lambda: "node 1, " in pair.head.logs(), READY, pair)
     pair.head.remove()
     wait(lambda: not pair.follower.alive(), ENDED, pair)
     assert "entrypoint: the head, head, is gone; " in pair.follower.logs()

@@ -46,7 +46,8 @@ hold:
   uv: {to: "<0", reason: a test, until: 2099-01-01}
   bookworm: {to: "<0", reason: a test, until: 2099-01-01}
 """
-MOVING = "moving_tags:\n  nightly: {}\n"
+#: What a night moves in the example, with the records of the moves.
+MOVED = ("nightly", "nightly was", "latest-cpu", "latest-cpu was")
 
 
 @dataclass
@@ -209,7 +210,7 @@ def test_nights_publish_what_was_verified_and_keep_the_last_good_image_when_that
     first = report(one.night(), 0)
     assert (first["state"], first["cells"][0]["state"]) == ("green", "pushed")
     found = one.digests(engine)
-    assert found == published(one, good, "nightly", "nightly was")
+    assert found == published(one, good, *MOVED)
 
     begun = time.monotonic()
     again = report(one.night(), 0)
@@ -224,7 +225,8 @@ def test_nights_publish_what_was_verified_and_keep_the_last_good_image_when_that
     assert (problem["where"], problem["step"]) == (one.plan.cell.name, "verify")
     assert [row["code"] for row in problem["problems"]] == ["container-start"]
     assert broken["cells"][0]["state"] == "verify failed"
-    assert broken["tags"] == [f"`nightly` stays where it was: {one.plan.cell.name} is not green"]
+    stays = f"stays where it was: {one.plan.cell.name} is not green"
+    assert broken["tags"] == [f"`nightly` {stays}", f"`latest-cpu` {stays}"]
     assert one.digests(engine) == found
     assert bad not in found.values()
     kept = next((one.state / "imagefactory" / "nightly").glob("*/report.md")).read_text()
@@ -319,7 +321,7 @@ def test_a_night_that_is_killed_anywhere_ends_as_an_undisturbed_one_in_the_next_
             done = one.night()
             assert done.code == 0, (after, alone, done.out, done.err)
             assert done.json["broken"] == []
-        assert one.digests(engine) == published(one, digest, "nightly", "nightly was")
+        assert one.digests(engine) == published(one, digest, *MOVED)
         assert attached(engine, one, digest) == [attachments.RECEIPTS[0], attachments.SBOM]
         assert engine.names(one.repository) == []
         assert one.journals == []

@@ -67,11 +67,10 @@ def judge_server(seen: Record) -> Judged:
         last = next((line for line in reversed(seen["log"]) if line.strip()), "no log")
         planted = bool(seen["spoil"])  # a server that does not start shows nothing about weights
         return Judged(PASS if planted else FAIL, f"{seen['fault']}: {last[-200:]}")
-    answers = [_answer(one) for one in seen["answers"]]
+    answers = answers_of(seen)
     wrong = [str(one) for one in answers if not one.right]
     doubts = [f"{one.question.prompt!r}: {one.doubt}" for one in answers if one.doubt]
-    refused = [Refusal(**one) for one in seen["refusals"]]
-    wrong += doubts + [str(one) for one in refused if not one.right]
+    wrong += doubts + [str(one) for one in refusals_of(seen) if not one.right]
     if wrong or not answers:
         return Judged(FAIL, "; ".join(dict.fromkeys(wrong)) or "nothing was asked")
     low = [
@@ -82,6 +81,16 @@ def judge_server(seen: Record) -> Judged:
     said = f"{len(answers)} answers right, healthy after {seen['start_seconds']:.0f} s"
     counted = "".join(f", {name} {value:g}" for name, value in seen["metrics"].items())
     return Judged(PASS, f"{said}, {seen['tokens_per_second']:.0f} tokens/s{counted}")
+
+
+def answers_of(seen: Record) -> tuple[Answer, ...]:
+    """What a server answered."""
+    return tuple(_answer(one) for one in seen["answers"])
+
+
+def refusals_of(seen: Record) -> tuple[Refusal, ...]:
+    """What it said to requests that are wrong."""
+    return tuple(Refusal(**one) for one in seen.get("refusals", ()))
 
 
 def _answer(one: Record) -> Answer:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import http.client
 import json
 import os
 import re
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -46,17 +45,12 @@ ENVIRONMENT = {
     # else it is compiled at the start
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
-#: Options that a model needs on every GPU: without, FlashInfer compiles CUTLASS's grouped products,
-#: which took more than eight minutes.
-MORE: Mapping[str, tuple[str, ...]] = {"moe": ("--moe-backend", "triton")}
 #: Seconds: for the start, the first answer, for which kernels are compiled, later ones, the end.
 START, FIRST_ANSWER, ANSWER, STOP = 240.0, 120.0, 60.0, 30.0
 #: Lines of a log that say nothing about the server: one for each request, and for each route.
 ACCESS = re.compile(r'"(GET|POST) /|Route: /|pid=\d+\)   |pid=\d+\) *$')
 #: Characters of a line that are kept.
 LINE = 300
-#: Tokens that are asked for at once when the speed is measured.
-STREAMS, TOKENS = 8, 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +80,7 @@ class Server:
         program = "import sys; from vllm.entrypoints.cli.main import main; sys.exit(main())"
         words = ("serve", str(written), "--host", "127.0.0.1", "--port", str(self.port))
         named = ("--served-model-name", job.model.name)
-        options = (*ARGUMENTS, *job.model.serve_args, *MORE.get(job.model.name, ()))
+        options = (*ARGUMENTS, *job.model.serve_args, *job.model.gpu_args)
         self.words = [*words, *named, *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -132,49 +126,6 @@ class Server:
         self.process.wait()
         return code
 
-    def speed(self) -> float:
-        """Tokens a second of several long answers at once; 0 if one does not come."""
-        began = time.monotonic()
-        with ThreadPoolExecutor(STREAMS) as pool:
-            counts = list(pool.map(lambda _: self._count(), range(STREAMS)))
-        seconds = time.monotonic() - began
-        return round(sum(counts) / seconds, 1) if all(counts) else 0.0
-
-    def _count(self) -> int:
-        body = {
-            "model": self.job.model.name,
-            "prompt": self.job.model.completions[0].prompt,
-            "temperature": 0,
-            "max_tokens": TOKENS,
-            "ignore_eos": True,
-        }
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER)
-            with closing(connection):
-                headers = {"Content-Type": "application/json"}
-                connection.request("POST", "/v1/completions", json.dumps(body), headers)
-                answer = json.loads(connection.getresponse().read())
-            return int(answer["usage"]["completion_tokens"])
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
-            return 0
-
-    def counters(self) -> dict[str, float]:
-        """The counters of ``/metrics``, added up by name."""
-        found: dict[str, float] = {}
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER)
-            with closing(connection):
-                connection.request("GET", "/metrics")
-                text = connection.getresponse().read().decode()
-        except (OSError, http.client.HTTPException):
-            return found
-        for line in text.splitlines():
-            name, _, value = line.partition(" ") if not line.startswith("#") else ("", "", "")
-            short = name.partition("{")[0]
-            if short in self.job.model.metrics:
-                found[short] = found.get(short, 0.0) + float(line.rpartition(" ")[2] or value)
-        return found
-
 
 def observe(job: Job, folder: Path, logs: Path) -> dict[str, Any]:
     """One life of a server: what it answered, how long it took, and the lines of its log."""
@@ -189,12 +140,12 @@ def observe(job: Job, folder: Path, logs: Path) -> dict[str, Any]:
             with closing(server.client(FIRST_ANSWER)) as client:
                 connect = functools.partial(server.client, ANSWER)
                 asked = asking.everything(job.model, connect, client=client, seconds=ANSWER)
+                seen["metrics"] = client.counters(job.model.metrics)
             seen["answers"] = [_plain(one) for one in asked.answers]
             seen["refusals"] = [asdict(one) for one in asked.refusals]
             right = all(one.right for one in asked.answers)
-            seen["tokens_per_second"] = server.speed() if right else 0.0
+            seen["tokens_per_second"] = asking.speed(job.model, connect) if right else 0.0
             seen["limits"] = dict(job.model.metrics)
-            seen["metrics"] = server.counters()
     finally:
         stopping = time.monotonic()
         seen["exit_code"] = server.stop()

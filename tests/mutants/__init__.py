@@ -20,12 +20,14 @@ class Mutant:
         subject: the patch or the room of the factory that it changes.
         change: what it changes, as ``file:line: before -> after``.
         killed: a test or a proof went red.
+        ended: it was killed because its tests ended without a verdict, or never.
         harmless: why it changes no behaviour, for a mutant that need not be killed.
     """
 
     subject: str
     change: str
     killed: bool
+    ended: bool = False
     harmless: str = ""
 
 

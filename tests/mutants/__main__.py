@@ -32,7 +32,7 @@ def main() -> int:
     given = options.parse_args()
     if unknown := sorted(set(given.names) - set(names)):
         options.error(f"no campaign named {', '.join(unknown)}; there are {', '.join(names)}")
-    rows, survived, missed = list[list[str]](), list[Mutant](), False
+    rows, survived, ended, missed = list[list[str]](), list[Mutant](), list[Mutant](), False
     for name in given.names or names:
         campaign = cast(Campaign, importlib.import_module(f"mutants.{name}"))
         start = time.monotonic()
@@ -53,11 +53,14 @@ def main() -> int:
             [name, "in all", str(whole[1]), f"{whole[2]}, {time.monotonic() - start:.1f} s"]
         )
         survived += alive
+        ended += [m for tried in subjects.values() for m in tried if m.ended]
     columns = ["campaign", "subject", "tried", "killed or harmless"]
     for line in tables.layout(columns, rows, width=None):
         print(line.plain)
     for mutant in survived:
         print(f"survived: {mutant.subject}: {mutant.change}", file=sys.stderr)
+    for mutant in ended:
+        print(f"killed by no test, but never done: {mutant.change}", file=sys.stderr)
     return 1 if missed else 0
 
 

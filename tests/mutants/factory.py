@@ -6,6 +6,8 @@ tests that call the changed function, until one fails. The first run finds out w
 what, and notes it. With QUICK=1 nothing is traced: the test files that name the function are run,
 each mutant for a few seconds, so that a mutant may survive only for lack of time.
 
+With TESTS, only tests below those folders and files are run: what they miss, others may notice.
+
 What kills a mutant must pass without it: all such tests are run again at the end.
 """
 
@@ -46,7 +48,8 @@ ROOMS = {
         *("inbuild/manifest.py", "building/stack/belt.py"),
     ),
 }
-TESTS = ("tests/unit", "imagefactory/verifying/checks")
+_GIVEN = [name for name in os.environ.get("TESTS", "").split(",") if name]
+TESTS = tuple(_GIVEN) or ("tests/unit", "imagefactory/verifying/checks")
 #: Tests of these tests, of the code's form and of the program as a whole say nothing of a decision.
 NOT_RUN = (
     *("test_mutation.py", "test_mutation_score.py"),
@@ -136,6 +139,7 @@ def campaign(folder: Path) -> Iterator[Mutant]:
                 subject=one.room,
                 change=one.text,
                 killed=not ran.passed,
+                ended=not (ran.passed or ran.failed),
                 harmless=HARMLESS.get(f"{one.path}: {one.change.text}", ""),
             )
         _confirm(pristine, killers)
@@ -253,8 +257,12 @@ def _most_likely(root: Path, one: Drawn, words: Mapping[str, set[str]]) -> list[
 
 
 def _test_files(root: Path) -> list[str]:
-    found = [path for tests in TESTS for path in sorted((root / tests).rglob("test_*.py"))]
+    found = [path for tests in TESTS for path in _tests_below(root / tests)]
     return [str(path.relative_to(root)) for path in found if path.name not in NOT_RUN]
+
+
+def _tests_below(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(path.rglob("test_*.py"))
 
 
 def _calling(calls: Calls, root: Path, drawn: Iterable[Drawn]) -> list[list[str]]:

@@ -193,7 +193,7 @@ def _template(chance: Random, project: Path) -> Bad:
     folder.mkdir()
     name = chance.choice(("Dockerfile.j2", "base.Dockerfile.j2"))
     if chance.random() < 0.2:
-        name = chance.choice((name, "entrypoint"))
+        name = chance.choice((name, "entrypoint", "nodes.py"))
         what, make = chance.choice(
             [row for row in _NOT_FILES if row[0] not in ("missing", "empty")]
         )

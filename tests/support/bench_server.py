@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from support.index import running
+
 
 def events(*rows: Any, done: bool = True) -> bytes:
     """Server-sent events as vLLM writes them."""
@@ -96,16 +98,10 @@ def _answer(behaviour: Behaviour, asked: str) -> bytes:
 
 
 @contextmanager
-def serving(behaviour: Behaviour) -> Iterator[str]:
-    """Serve on loopback; gives the URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+def serving(behaviour: Behaviour, port: int = 0) -> Iterator[str]:
+    """Serve on loopback, at any port unless one is given; gives the URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
     server.behaviour = behaviour  # type: ignore[attr-defined]
     server.lock = threading.Lock()  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with running(server) as url:
+        yield url

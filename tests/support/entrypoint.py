@@ -27,7 +27,7 @@ def run(
     arguments: Sequence[str] = (), env: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ENTRYPOINT), *arguments],
+        [sys.executable, "-B", str(ENTRYPOINT), *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONUTF8": "1", **env},
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import sys
@@ -14,8 +15,10 @@ from typing import Any
 
 from support import ROOT
 
-#: Seconds after which a test that does not end counts as failed, on a busy machine, too.
-STALLED = 120
+#: Seconds in which nothing ends and nothing wants a processor: the tests wait for what never comes.
+STALLED = 120.0
+#: Seconds of work, beside those that tests are given, after which one that does not end has failed.
+ENDLESS = 60
 #: What the fork writes: a test has ended, one has failed (with its id), and all have passed.
 _ENDED, _FAILED, _PASSED = ".", "F", "P"
 _OURS = ("imagefactory", "support", "mutants")
@@ -25,7 +28,8 @@ _OURS = ("imagefactory", "support", "mutants")
 class Ran:
     """How tests ended: ``failed`` is the first that did, or where it stalled, if one did.
 
-    A process that ends before pytest does, as through ``os._exit``, has not ``passed`` either.
+    A process that ends before pytest does, as through ``os._exit``, has not ``passed`` either, nor
+    one that was ended because it stalled. Then no test ``failed``.
     """
 
     passed: bool
@@ -50,7 +54,7 @@ def run(
         _child(copy, arguments, env, writing, seconds)
     os.close(writing)
     try:
-        said = _said(reading)
+        said = _said(reading, process)
     finally:
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):  # what tests leave behind, too
@@ -61,15 +65,36 @@ def run(
     return Ran(passed=not failed and _PASSED in lines, failed=failed[0] if failed else "")
 
 
-def _said(reading: int) -> str:
-    """All that the fork says until it ends or stalls."""
-    text = b""
-    while select.select([reading], [], [], STALLED)[0]:
+def _said(reading: int, process: int) -> str:
+    """All that the fork says until it ends or stalls.
+
+    How long that takes says nothing: on a busy machine, a test of a second takes minutes.
+    """
+    text, before = b"", _wanted(process)
+    while True:
+        if not select.select([reading], [], [], STALLED)[0]:
+            now = _wanted(process)
+            if abs(now - before) < STALLED / 100:
+                break
+            before = now
+            continue
         part = os.read(reading, 65536)
         text += part
         if not part or text.endswith((f"{_PASSED}\n".encode(), b"end\n")):
             break
     return text.decode(errors="replace")
+
+
+def _wanted(session: int) -> float:
+    """Seconds that the processes of a session have worked, or waited for a processor."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):  # it has ended
+            # the name before the last bracket may contain anything
+            if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                worked, waited, _ = (process / "schedstat").read_text().split()
+                found += int(worked) + int(waited)
+    return found / 1e9
 
 
 class _Reporter:
@@ -100,6 +125,8 @@ def _child(
     reporter = _Reporter(pipe, seconds)
     try:
         os.setsid()
+        if seconds:
+            resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + ENDLESS,) * 2)
         quiet = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(quiet, stream)

@@ -58,6 +58,8 @@ class Behaviour:
     refusal: int = 400
     good_after_refusal: bool = True
     exit_code: int = 0
+    #: What ``/metrics`` says.
+    metrics: str = ""
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     def message(self, text: str) -> dict[str, Any]:
@@ -80,6 +82,8 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.server.behaviour
         if self.path == "/health":
             self.reply(behaviour.health, b"")
+        elif self.path == "/metrics":
+            self.reply(200, behaviour.metrics.encode())
         else:
             self.reply(200, json.dumps(behaviour.models).encode())
 
@@ -135,7 +139,8 @@ class Handler(BaseHTTPRequestHandler):
             self.choice({"message": said, "finish_reason": finish, "logprobs": {"content": tokens}})
 
     def choice(self, one: dict[str, Any]) -> None:
-        self.reply(200, json.dumps({"choices": [one]}).encode())
+        usage = {"completion_tokens": 8}
+        self.reply(200, json.dumps({"choices": [one], "usage": usage}).encode())
 
     def stream(self, text: str, finish: str) -> None:
         said = self.server.behaviour.message(text)

@@ -64,6 +64,16 @@ STACK = Stack(
 
 
 def planned(base: BaseImage | None = None, **options: Any) -> CellPlan:
+    """A plan of one cell of the project's matrix; without arguments always the same."""
+    return _planned(base, **options) if base or options else _usual()
+
+
+@lru_cache
+def _usual() -> CellPlan:
+    return _planned(None)
+
+
+def _planned(base: BaseImage | None, **options: Any) -> CellPlan:
     cell = next(c for c in project_matrix().cells if c.axes["vllm"] == "0.22.1")
     resolution = project_lock().find(request_of(cell))
     assert resolution is not None

@@ -44,14 +44,20 @@ def runner(
     capsys: pytest.CaptureFixture[str],
     folder: Path,
     environ: Mapping[str, str] = {},
+    *,
+    command: str | None = None,
 ) -> Run:
-    """Calls the entry point in this process and ``folder``, which saves a start of Python."""
+    """Calls the entry point in this process and ``folder``, which saves a start of Python.
 
-    def run(*argv: str, cwd: Path = folder) -> Ended:
+    With ``command``, only that one, which need not be said again.
+    """
+    program = ["imagefactory", *([command] if command else ())]
+
+    def run(*argv: object, cwd: Path = folder) -> Ended:
         handler = signal.getsignal(signal.SIGTERM)
         with monkeypatch.context() as changed:
             changed.chdir(cwd)
-            changed.setattr(sys, "argv", ["imagefactory", *argv])
+            changed.setattr(sys, "argv", [*program, *map(str, argv)])
             changed.setattr(shell, "LOG", CommandLog())
             for name, value in environ.items():
                 changed.setenv(name, value)

@@ -20,7 +20,7 @@ from imagefactory.locking.lock import (
 )
 from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell, request_of
+from imagefactory.matrix.cell import Cell, Request, request_of
 from imagefactory.system.platforms import Platform
 from support import matrices, patches
 from support.plans import base_image, deb
@@ -59,10 +59,22 @@ def wheel(name: str, version: str, *requires: str) -> Wheel:
 
 def resolution_of(cell: Cell) -> Resolution:
     """A resolution for ``cell`` that is closed under its dependencies."""
-    request = request_of(cell)
     torch = cell.axes["torch"]
-    return Resolution(
+    request = request_of(cell)
+    return resolved(
+        request,
+        wheel("numpy", "2.3"),
+        wheel("torch", torch),
+        wheel("vllm", cell.vllm, f"torch=={torch}", "numpy>=1.0"),
         name=f"{request.platform.replace('/', '-')}-{cell.vllm}",
+        torch=f"{torch}+cu130",
+    )
+
+
+def resolved(request: Request, *wheels: Wheel, name: str, torch: str) -> Resolution:
+    """What a resolver gives for ``request``: its own values, and ``wheels``."""
+    return Resolution(
+        name=name,
         created=DAY,
         platform=request.platform,
         python=request.python,
@@ -73,12 +85,8 @@ def resolution_of(cell: Cell) -> Resolution:
             LockedOverride(requirement=o.requirement, drop=o.drop, reason=o.reason)
             for o in request.overrides
         ),
-        torch=TorchBuild(version=f"{torch}+cu130", cuda="13.0"),
-        wheels=(
-            wheel("numpy", "2.3"),
-            wheel("torch", torch),
-            wheel("vllm", cell.vllm, f"torch=={torch}", "numpy>=1.0"),
-        ),
+        torch=TorchBuild(version=torch, cuda="13.0"),
+        wheels=wheels,
         indexes=request.indexes,
     )
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -87,7 +86,12 @@ class FakeRegistry:
         }
         if labels is not None:
             os, _, arch = platform.partition("/")
-            content = {"os": os, "architecture": arch, "config": {"Labels": dict(labels)}}
+            content = {
+                "os": os,
+                "architecture": arch,
+                "config": {"Labels": dict(labels)},
+                "rootfs": {"type": "layers", "diff_ids": list(layers)},
+            }
             config |= self.put_blob(repository, json.dumps(content).encode())
         rows = [
             {"digest": digest, "size": size, "mediaType": f"{OCI}.layer.v1.tar+zstd"}
@@ -149,6 +153,134 @@ class FakeRegistry:
         return digest_of(data)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks: ``target`` is path and query."""
+
+    method: str
+    target: str
+    authorization: str | None
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the registry answers."""
+
+    status: int
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def answer(registry: FakeRegistry, request: Request) -> Reply:
+    """What a registry with this content answers, however the request reached it."""
+    url = urlsplit(request.target)
+    if request.method == "POST" and not url.path.endswith("/uploads/"):
+        registry.forms.append(parse_qs(request.data.decode()))
+        return Reply(200, json.dumps({"access_token": "a-token"}).encode())
+    registry.asked.append(f"{request.method} {request.target}")
+    registry.authorized.append(request.authorization)
+    if registry.broken:
+        registry.broken -= 1
+        return Reply(503, b"away")
+    return _refused(registry, request, url.path) or _done(registry, request)
+
+
+def _refused(registry: FakeRegistry, request: Request, path: str) -> Reply | None:
+    """What is answered instead to whoever wants a token, or has none."""
+    if path == "/token":
+        is_known = request.authorization == _basic(registry)
+        return Reply(200, json.dumps({"token": "a-token"}).encode()) if is_known else Reply(401)
+    wanted = "Bearer a-token" if registry.scheme == "Bearer" else _basic(registry)
+    if registry.user and request.authorization != wanted:
+        return _challenge(registry)
+    return None
+
+
+def _done(registry: FakeRegistry, request: Request) -> Reply:
+    url = urlsplit(request.target)
+    if request.method == "POST":
+        return Reply(202, headers={"Location": f"{request.target}1?state=x"})
+    if request.method in ("PUT", "DELETE"):
+        registry.on_write(f"{request.method} {url.path}", False)
+        reply = (_put if request.method == "PUT" else _delete)(registry, request)
+        registry.on_write(f"{request.method} {url.path}", True)
+        return reply
+    return _get(registry, url.path.removeprefix("/v2/"), parse_qs(url.query))
+
+
+def _basic(registry: FakeRegistry) -> str:
+    return f"Basic {base64.b64encode(registry.user.encode()).decode()}"
+
+
+def _challenge(registry: FakeRegistry) -> Reply:
+    fields = f'realm="http://{registry.address}/token",service="fake",scope="repository:x:pull"'
+    body = json.dumps({"errors": [{"code": "UNAUTHORIZED", "message": "who are you"}]})
+    return Reply(401, body.encode(), {"WWW-Authenticate": f"{registry.scheme} {fields}"})
+
+
+def _put(registry: FakeRegistry, request: Request) -> Reply:
+    url = urlsplit(request.target)
+    repository, _, tail = url.path.removeprefix("/v2/").rpartition("/manifests/")
+    if repository:
+        for name in (tail, digest_of(request.data)):
+            registry.manifests[repository, name] = request.data
+    else:
+        repository = url.path.removeprefix("/v2/").partition("/blobs/")[0]
+        if parse_qs(url.query)["digest"] != [digest_of(request.data)]:
+            return Reply(400, b'{"errors": [{"message": "another digest"}]}')
+        registry.put_blob(repository, request.data)
+    return Reply(201)
+
+
+def _delete(registry: FakeRegistry, request: Request) -> Reply:
+    repository, _, digest = request.target.removeprefix("/v2/").rpartition("/manifests/")
+    if not registry.deletes:
+        return Reply(405, b'{"errors": [{"message": "The operation is unsupported."}]}')
+    own = [
+        key
+        for key, data in registry.manifests.items()
+        if key[0] == repository and digest_of(data) == digest
+    ]
+    for key in own:
+        del registry.manifests[key]
+    return Reply(202 if own else 404)
+
+
+def _get(registry: FakeRegistry, path: str, query: Mapping[str, list[str]]) -> Reply:
+    if path.endswith("/tags/list"):
+        return _tags(registry, path.removesuffix("/tags/list"), query)
+    repository, kind, name = path.rsplit("/", 2)
+    if kind == "blobs" and (repository, name) in registry.contents:
+        return Reply(200, registry.contents[repository, name])
+    if kind == "blobs" and (repository, name) in registry.blobs:
+        return Reply(307, headers={"Location": "http://127.0.0.1:9/elsewhere"})
+    stored = {
+        "manifests": registry.manifests,
+        "referrers": registry.referrers if registry.has_referrers else {},
+    }.get(kind, {})
+    data = stored.get((repository, name))
+    if data is None:
+        return Reply(404, b'{"errors": [{"message": "unknown"}]}')
+    return Reply(200, data, {"Content-Type": f"{OCI}.manifest.v1+json"})
+
+
+def _tags(registry: FakeRegistry, repository: str, query: Mapping[str, list[str]]) -> Reply:
+    tags = sorted(
+        name
+        for there, name in registry.manifests
+        if there == repository and not name.startswith("sha256:")
+    )
+    if not tags:
+        return Reply(404, b'{"errors": [{"message": "repository unknown"}]}')
+    last = query.get("last", [""])[0]
+    shown = [tag for tag in tags if tag > last][: registry.page]
+    more = bool(shown) and shown[-1] != tags[-1]
+    link = f'</v2/{repository}/tags/list?n={registry.page}&last={shown[-1]}>; rel="next"'
+    body = json.dumps({"name": repository, "tags": shown}).encode()
+    return Reply(200, body, {"Link": link} if more else {})
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # without these, the second of two small writes waits 40 ms for the client
@@ -159,158 +291,20 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        registry = self.server.registry
-        data = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-        if not self.path.endswith("/uploads/"):
-            registry.forms.append(parse_qs(data))
-            self._send(200, json.dumps({"access_token": "a-token"}).encode())
-        elif self._may():
-            self._send(202, b"", {"Location": f"{self.path}1?state=x"})
-
-    def do_PUT(self) -> None:
-        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self._may():
-            self._write(partial(self._put, data))
-
-    def do_DELETE(self) -> None:
-        if self._may():
-            self._write(self._delete)
-
-    def _may(self) -> bool:
-        """Whether whoever asks may write; if not, that is answered."""
-        registry = self.server.registry
-        registry.asked.append(f"{self.command} {self.path}")
-        registry.authorized.append(self.headers.get("Authorization"))
-        if registry.broken:
-            registry.broken -= 1
-            self._send(503, b"away")
-        elif registry.user and not self._is_known(registry):
-            self._challenge(registry)
-        else:
-            return True
-        return False
-
-    def _write(self, work: Callable[[], tuple[int, bytes]]) -> None:
-        what = f"{self.command} {urlsplit(self.path).path}"
-        self.server.registry.on_write(what, False)
-        status, body = work()
-        self.server.registry.on_write(what, True)
-        with suppress(OSError):  # the client has left
-            self._send(status, body)
-
-    def _put(self, data: bytes) -> tuple[int, bytes]:
-        registry, url = self.server.registry, urlsplit(self.path)
-        repository, _, tail = url.path.removeprefix("/v2/").rpartition("/manifests/")
-        if repository:
-            for name in (tail, digest_of(data)):
-                registry.manifests[repository, name] = data
-        else:
-            repository = url.path.removeprefix("/v2/").partition("/blobs/")[0]
-            if parse_qs(url.query)["digest"] != [digest_of(data)]:
-                return 400, b'{"errors": [{"message": "another digest"}]}'
-            registry.put_blob(repository, data)
-        return 201, b""
-
-    def _delete(self) -> tuple[int, bytes]:
-        registry = self.server.registry
-        repository, _, digest = self.path.removeprefix("/v2/").rpartition("/manifests/")
-        if not registry.deletes:
-            return 405, b'{"errors": [{"message": "The operation is unsupported."}]}'
-        own = [
-            key
-            for key, data in registry.manifests.items()
-            if key[0] == repository and digest_of(data) == digest
-        ]
-        for key in own:
-            del registry.manifests[key]
-        return (202 if own else 404), b""
-
     def _answer(self) -> None:
-        registry = self.server.registry
-        registry.asked.append(f"{self.command} {self.path}")
-        registry.authorized.append(self.headers.get("Authorization"))
-        url = urlsplit(self.path)
-        if registry.broken:
-            registry.broken -= 1
-            self._send(503, b"away")
-        elif url.path == "/token":
-            self._token(registry)
-        elif registry.user and not self._is_known(registry):
-            self._challenge(registry)
-        else:
-            self._serve(registry, url.path.removeprefix("/v2/"), parse_qs(url.query))
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = Request(self.command, self.path, self.headers.get("Authorization"), data)
+        reply = answer(self.server.registry, request)
+        with suppress(OSError):  # the client has left
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(reply.content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(reply.content)
 
-    def _token(self, registry: FakeRegistry) -> None:
-        basic = base64.b64encode(registry.user.encode()).decode()
-        if self.headers.get("Authorization") == f"Basic {basic}":
-            self._send(200, json.dumps({"token": "a-token"}).encode())
-        else:
-            self._send(401, b"")
-
-    def _is_known(self, registry: FakeRegistry) -> bool:
-        basic = base64.b64encode(registry.user.encode()).decode()
-        wanted = "Bearer a-token" if registry.scheme == "Bearer" else f"Basic {basic}"
-        return self.headers.get("Authorization") == wanted
-
-    def _challenge(self, registry: FakeRegistry) -> None:
-        fields = f'realm="http://{registry.address}/token",service="fake",scope="repository:x:pull"'
-        body = json.dumps({"errors": [{"code": "UNAUTHORIZED", "message": "who are you"}]})
-        self._send(401, body.encode(), {"WWW-Authenticate": f"{registry.scheme} {fields}"})
-
-    def _serve(self, registry: FakeRegistry, path: str, query: Mapping[str, list[str]]) -> None:
-        if path.endswith("/tags/list"):
-            self._tags(registry, path.removesuffix("/tags/list"), query)
-            return
-        repository, kind, name = path.rsplit("/", 2)
-        if kind == "blobs" and (repository, name) in registry.contents:
-            self._send(200, registry.contents[repository, name])
-            return
-        if kind == "blobs" and (repository, name) in registry.blobs:
-            self._send(307, b"", {"Location": "http://127.0.0.1:9/elsewhere"})
-            return
-        stored = {
-            "manifests": registry.manifests,
-            "referrers": registry.referrers if registry.has_referrers else {},
-        }.get(kind, {})
-        data = stored.get((repository, name))
-        if data is None:
-            self._send(404, b'{"errors": [{"message": "unknown"}]}')
-        else:
-            self._send(200, data, {"Content-Type": f"{OCI}.manifest.v1+json"})
-
-    def _tags(
-        self, registry: FakeRegistry, repository: str, query: Mapping[str, list[str]]
-    ) -> None:
-        tags = sorted(
-            name
-            for there, name in registry.manifests
-            if there == repository and not name.startswith("sha256:")
-        )
-        if not tags:
-            self._send(404, b'{"errors": [{"message": "repository unknown"}]}')
-            return
-        last = query.get("last", [""])[0]
-        shown = [tag for tag in tags if tag > last][: registry.page]
-        more = bool(shown) and shown[-1] != tags[-1]
-        link = f'</v2/{repository}/tags/list?n={registry.page}&last={shown[-1]}>; rel="next"'
-        body = json.dumps({"name": repository, "tags": shown}).encode()
-        self._send(200, body, {"Link": link} if more else {})
-
-    def _send(self, code: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        self.send_response(code)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+    do_HEAD = do_GET = do_POST = do_PUT = do_DELETE = _answer
 
 
 class _Server(ThreadingHTTPServer):

@@ -23,6 +23,27 @@ raise SystemExit(0 if "patched" in text or "fixed upstream" in text else 1)
 """
 
 
+#: A patch.yaml; its comment and its folded text are to stay as they are.
+ENTRY = """\
+# a comment that stays
+summary: s
+purpose: >
+  a text
+  that is folded
+symptom: y
+evidence: []
+remove_when: r
+stage: installed
+variants:
+  - versions: ">=0.20,<0.21"
+    diff: 0.20.diff
+findings: f
+proof:
+  run: proof.py
+  kind: behaviour
+"""
+
+
 BASE = "head\na\nb\nc\nd\ne\nf\ng\n"
 
 
@@ -37,6 +58,15 @@ RELEASES = {
     "0.25.0": {"pkg/x.py": BASE.replace("c\n", "fixed upstream\n")},
     "0.26.0": {"pkg/y.py": "unrelated\n"},
 }
+
+
+def write_patch(root: Path) -> Path:
+    """Write the patch vllm/one below ``root``; its folder."""
+    folder = root / "patches/vllm/one"
+    folder.mkdir(parents=True)
+    for name, text in {"patch.yaml": ENTRY, "0.20.diff": DIFF, "proof.py": PROOF}.items():
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture

@@ -273,6 +273,7 @@ class Good:
         self.content: Judged | None = CONTENT
         self.builds: tuple[str, ...] = (image_info().digest,)
         self.gpu: GpuRun | None = None
+        self.models: dict[str, ServerRun | str] = {}
 
     @property
     def reported(self) -> dict[str, Any]:
@@ -303,6 +304,7 @@ class Good:
             content=self.content,
             builds=self.builds,
             gpu=self.gpu,
+            models=self.models,
         )
 
     def results(self) -> dict[str, CheckResult]:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from imagefactory.locking.lock import Lock, LockedOverride, Resolution, TorchBuild, Wheel
+from imagefactory.locking.lock import Lock, Resolution, Wheel
 from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.settings import Settings
 from imagefactory.watching import releases
 from imagefactory.watching.releases import Recorded
-from support import ROOT
+from support import ROOT, projects
 
 #: The day of the record: all of it was uploaded before.
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -100,21 +100,7 @@ def _resolution(cell: Cell) -> Resolution:
         )
         for name, version, lines in _wheels(cell)
     ]
-    return Resolution(
-        name=cell.name,
-        created="2026-11-22",
-        platform=request.platform,
-        python=request.python,
-        glibc=request.glibc,
-        channel=request.channel,
-        requirements=request.requirements,
-        overrides=tuple(
-            LockedOverride(requirement=one.requirement, drop=one.drop, reason=one.reason)
-            for one in request.overrides
-        ),
-        torch=TorchBuild(version="2.11.0+cu130", cuda="13.0"),
-        wheels=tuple(wheels),
-    )
+    return projects.resolved(request, *wheels, name=cell.name, torch="2.11.0+cu130")
 
 
 _OF_TORCH = ("cuda-toolkit[cublas]==13.0.2", "nvidia-nccl-cu13==2.28.9")

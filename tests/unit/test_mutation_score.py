@@ -9,7 +9,7 @@ from pathlib import Path
 import mutants.__main__ as program
 import pytest
 from mutants import Mutant, factory
-from support import ROOT
+from support import ROOT, forked
 from support.score import is_missed
 
 
@@ -63,3 +63,29 @@ def test_a_room_is_drawn_from_by_itself_and_alike_with_the_same_seed() -> None:
     assert {str(one.path.parent) for one in first} == {"imagefactory/publishing"}
     assert factory.draw(ROOT, "publishing", 25, 0) == first
     assert factory.draw(ROOT, "publishing", 25, 1) != first
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("body", "passed"),
+    [
+        ("time.sleep(60)", False),
+        ("end = time.process_time() + 0.5\n    while time.process_time() < end: pass", True),
+    ],
+)
+def test_a_test_that_waits_for_nothing_is_ended_and_one_that_works_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, passed: bool
+) -> None:
+    (tmp_path / "test_it.py").write_text(f"import time\ndef test_it():\n    {body}\n")
+    monkeypatch.setattr(forked, "STALLED", 0.2)
+    ran = forked.run(tmp_path, ["test_it.py"], seconds=5)
+    assert (ran.passed, ran.failed) == (passed, "")
+
+
+@pytest.mark.programs
+def test_a_test_that_works_without_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it():\n    while True: pass\n")
+    monkeypatch.setattr(forked, "ENDLESS", 0)
+    assert forked.run(tmp_path, ["test_it.py"], seconds=1) == forked.Ran(passed=False)

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from support import ROOT
 from support.json_index import JsonIndex, serve
+from support.program import Run, runner
 from support.terminal import Terminal
 from support.watched import locked, write
 
-from imagefactory import cli
 from imagefactory.locking import store
-from imagefactory.system import shell, ui
-from imagefactory.system.commandline import CommandLog
-
-
-class Ended(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
+from imagefactory.system import ui
 
 
 @pytest.fixture
@@ -49,15 +37,7 @@ def run(
         monkeypatch.setenv(name, str(tmp_path / value) if value in ("cache", "state") else value)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.chdir(tmp_path)
-
-    def run(*argv: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["imagefactory", "outdated", *argv])
-        monkeypatch.setattr(shell, "LOG", CommandLog())
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(ended.value.code, *capsys.readouterr())
-
-    return run
+    return runner(monkeypatch, capsys, tmp_path, command="outdated")
 
 
 def test_it_shows_what_is_newer_and_writes_the_rows_when_asked(tmp_path: Path, run: Run) -> None:

@@ -43,12 +43,13 @@ ORDER = (
         "reporting",
         "upkeep",
     ),
-    *("memory", "launching", "cluster", "recipes", "benchmarking"),
+    *("memory", "launching", "cluster", "recipes", "benchmarking", "tuning"),
     *(
         "workspace",
         "opening",
         "results",
         "pipeline",
+        "audits",
         "workflows",
         "transfers",
         "nightly",
@@ -123,6 +124,7 @@ def test_every_station_has_an_entry_module_of_its_own_name() -> None:
 
 def test_no_module_is_longer_than_the_limit() -> None:
     code = [*modules(), *modules(ROOT / "benchmarks"), *modules(ROOT / "patches")]
+    code += [*modules(ROOT / "templates"), ROOT / "templates/entrypoint"]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in code}
     long = {n: length for n, length in lengths.items() if length > LONGEST}
     assert long == {}

@@ -5,8 +5,12 @@ Nothing outside this package calls ``docker``, or knows how.
 
 from imagefactory.system.engine.builders import Builder
 from imagefactory.system.engine.cache_records import CacheRecord
-from imagefactory.system.engine.containers import ContainerMemory, Limits, RunningContainer
-from imagefactory.system.engine.engine import Engine
+from imagefactory.system.engine.containers import (
+    ContainerMemory,
+    Limits,
+    RunningContainer,
+)
+from imagefactory.system.engine.engine import Engine, client
 from imagefactory.system.engine.images import ImageInfo
 from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host
 from imagefactory.system.engine.services import Service
@@ -23,4 +27,5 @@ __all__ = [
     "RunningContainer",
     "Service",
     "check_host",
+    "client",
 ]

@@ -38,6 +38,15 @@ class Builder:
         return self.driver != "docker"
 
 
+def why_not(out: str, err: str) -> str:
+    """Why a builder does not answer, as ``docker buildx inspect`` says: each node, or the whole."""
+    nodes = re.findall(r"^Name:\s*(\S+)\n(?:(?!Name:).*\n)*?Error:\s*(.+)", out, re.MULTILINE)
+    if nodes:
+        return "; ".join(dict.fromkeys(f"{node}: {error}" for node, error in nodes))
+    said = (err or out).strip().splitlines()
+    return said[-1].removeprefix("ERROR: ") if said else "buildx wrote nothing"
+
+
 def parse(name: str, text: str) -> Builder | None:
     """The builder that ``docker buildx inspect name`` describes; None if no node of it runs."""
     driver = re.search(r"^Driver:\s*(\S+)", text, re.MULTILINE)

@@ -93,14 +93,15 @@ class Builds(Part):
         found = builders.parse(name, done.out) if done.ok else None
         if found is not None:
             return found
-        names = ", ".join(self.builder_names()) or "none"
-        said = (done.err or done.out).strip().splitlines()
-        raise fail(
-            SetupError,
-            "no-builder",
-            f"no builder {name} answers: {said[-1] if said else 'buildx wrote nothing'}",
-            fix=f"builders: {names}; docker buildx create makes one, see docs/builders.md",
-        )
+        names = self.builder_names()
+        if name not in names:
+            what = f"there is no builder {name}"
+            fix = f"builders: {', '.join(names) or 'none'}; docker buildx create makes one, "
+            raise fail(SetupError, "no-builder", what, fix=f"{fix}see docs/builders.md")
+        what = f"the builder {name} does not answer: {builders.why_not(done.out, done.err)}"
+        fix = "start its machine or cluster, or leave it out; "
+        fix += f"docker buildx inspect --bootstrap {name} tries it again"
+        raise fail(SetupError, "no-builder", what, fix=fix)
 
     def builder_names(self) -> list[str]:
         """The names of all builders; empty if buildx cannot list them."""

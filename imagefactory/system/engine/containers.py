@@ -13,12 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.system import platforms, processes, shell
 from imagefactory.system.engine import owner
-from imagefactory.system.engine.docker import Docker, GoneError, Part, check_ran, failure
+from imagefactory.system.engine.docker import (
+    Docker,
+    GoneError,
+    Part,
+    check_ran,
+    failure,
+)
+from imagefactory.system.engine.gpus import run as run_with_gpus
 
 GIB = 1 << 30
 #: The names of our containers. An image can set labels of its containers, but not their names.
@@ -67,6 +74,11 @@ class RunningContainer:
                 return client.container.inspect(self.id).state.running is True
         except GoneError:
             return False
+
+    def exit_code(self) -> int:
+        """What its main process exited with; 0 while it runs."""
+        with self._docker.whales(f"inspecting {self.id}") as client:
+            return client.container.inspect(self.id).state.exit_code or 0
 
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel killed a process of it because of the memory limit."""
@@ -135,7 +147,7 @@ class Containers(Part):
         Raises SetupError ``command-timeout`` if it does not end
         within ``timeout`` seconds, ``engine-failed`` if the engine fails to run it.
         """
-        name = _new_name()
+        name = new_name()
         options = [
             *("--rm", "--name", name, "--pull", "never", "--platform", platform),
             "--no-healthcheck",
@@ -145,17 +157,16 @@ class Containers(Part):
             *(("--entrypoint", entrypoint) if entrypoint else ()),
             *(("--network", network) if network else ()),
             *(("--shm-size", shm_size) if shm_size else ()),
-            *(("--gpus", "all") if gpus else ()),
             *_environment({**_emulation(platform), **(env or {})}),
         ]
         bound = [*_read_only(mounts), *volumes]
         options += [word for item in bound for word in ("--volume", ":".join(item))]
         try:
-            done = self._docker.call(
-                *("run", *options, image, *argv),
+            done = self._run(
+                (*options, image, *argv),
+                name if gpus else None,
                 stdin=stdin,
                 timeout=timeout,
-                quiet=False,
                 most=most,
             )
             check_ran(done, image)
@@ -188,7 +199,7 @@ class Containers(Part):
         Raises CheckFailedError ``container-start`` if the image cannot be started, SetupError
         ``engine-failed`` if the engine fails to start it.
         """
-        name = _new_name()
+        name = new_name()
         options = [
             *("--detach", "--name", name, "--pull", "never", "--platform", platform),
             "--no-healthcheck",  # it is asked anyway, and every start of a program takes time
@@ -198,12 +209,11 @@ class Containers(Part):
             *(("--network-alias", alias) if alias else ()),
             *_confined(limits),
             *(("--shm-size", shm_size) if shm_size else ()),
-            *(("--gpus", "all") if gpus else ()),
             *_environment(env or {}),
         ]
         options += [word for item in _read_only(mounts) for word in ("--volume", ":".join(item))]
         try:
-            done = self._docker.call("run", *options, image, *argv, quiet=False)
+            done = self._run((*options, image, *argv), name if gpus else None)
             check_ran(done, image)
         except BaseException:
             _remove(self._docker, name)
@@ -218,12 +228,15 @@ class Containers(Part):
         what, fix = f"{image} does not start: {last[0]}", f"start it by hand: {by_hand}"
         raise fail(CheckFailedError, "container-start", what, fix=fix)
 
-    def launch(self, words: Sequence[str]) -> str:
-        """Start a container for a user, as ``docker run`` does with ``words``; returns its id.
+    def _run(self, words: Sequence[str], with_gpus: str | None, **how: Any) -> shell.Completed:
+        """``docker run``; ``with_gpus`` is the name of a container that gets all GPUs."""
 
-        Raises SetupError ``engine-failed`` if the engine does not start it.
-        """
-        return self._docker.must("run", *words).strip()
+        def call(more: Sequence[str] = ()) -> shell.Completed:
+            return self._docker.call("run", *more, *words, quiet=False, **how)
+
+        if with_gpus is None:
+            return call()
+        return run_with_gpus(call, lambda: _remove(self._docker, with_gpus))
 
     def orphans(self) -> list[str]:
         """Ids of our containers whose owner, a process of imagefactory, has ended."""
@@ -243,7 +256,7 @@ class Containers(Part):
 
         Raises CheckFailedError ``image-missing`` if there is no such image.
         """
-        name = _new_name()
+        name = new_name()
         label = ("--label", f"{owner.LABEL}={owner.mine()}")
         try:
             # an image without a command needs one to be given; it is not run
@@ -351,5 +364,6 @@ def _read_only(mounts: Sequence[tuple[Path, str]]) -> list[tuple[str, str, str]]
     return [(str(path), inside, "ro") for path, inside in mounts]
 
 
-def _new_name() -> str:
+def new_name() -> str:
+    """A name by which ``orphans`` knows that a container is ours."""
     return f"imagefactory-{secrets.token_hex(6)}"

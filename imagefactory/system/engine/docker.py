@@ -188,9 +188,13 @@ def check_ran(done: shell.Completed, image: str) -> None:
     by_docker = re.search(r"(?im)^(docker:|error)", done.err)
     if done.code != _ENGINE_EXIT or not by_docker or _OF_THE_IMAGE.search(done.err):
         return
+    raise failure("docker run", said_by_docker(done), image)
+
+
+def said_by_docker(done: shell.Completed) -> str:
+    """What ``docker run`` wrote, without its hints at help."""
     lines = [line for line in done.err.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("See ", "Run '"))]
-    raise failure("docker run", "\n".join(said), image)
+    return "\n".join(line for line in lines if not line.startswith(("See ", "Run '")))
 
 
 class Part:

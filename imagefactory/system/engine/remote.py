@@ -10,18 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagefactory.errors import InputError, Problem, SetupError, fail
-from imagefactory.system import shell
+from imagefactory.system import shell, ssh
+from imagefactory.system.engine.docker import Docker
 
 #: An ssh destination: nothing that ssh takes for an option, and nothing for a shell.
 _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-#: Seconds for a connection; one that is silent for three times ``ALIVE`` is given up.
-CONNECT, ALIVE = 10, 5
 #: Seconds that the engine has to answer a question.
 ANSWER = 60
+#: Seconds for a pull from a registry, of tens of gigabytes.
+PULL = 24 * 3600.0
 #: Ports there that are tried, and how often another one if it is in use.
 PORTS, PORT_TRIES = range(20000, 32000), 4
-#: What ssh exits with if the connection failed, and not the command.
-_SSH_FAILED = 255
+#: A connection of our own: what others share would keep the forwarded port.
+_OWN_CONNECTION = (
+    *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
+    *("-o", "ExitOnForwardFailure=yes", "-o", "ForwardAgent=no", "-o", "Compression=no"),
+)
 _NO_FORWARD = "remote port forwarding failed"
 _REFUSED = re.compile(
     r"permission denied|host key verification failed|identification has changed"
@@ -31,6 +35,12 @@ _REFUSED = re.compile(
 _CUT = re.compile(
     r"\bEOF\b|connection re(fused|set)|i/o timeout|broken pipe|unexpected end|deadline exceeded",
     re.IGNORECASE,
+)
+
+
+#: What an engine says of a registry that wants another account.
+_NO_ACCESS = re.compile(
+    r"pull access denied|unauthorized|no basic auth|authentication required|\b40[13]\b"
 )
 
 
@@ -54,15 +64,16 @@ def check_host(text: str) -> str:
     """``text``, if ssh can connect to it. Raises InputError ``host-name`` otherwise."""
     if not _HOST.fullmatch(text):
         what = f"{text!r} is not a host that ssh connects to"
-        raise fail(InputError, "host-name", what, fix="write [USER@]HOST, as for ssh")
+        raise fail(InputError, "host-name", what, fix="write [USER@]HOST[:PORT]")
     return text
 
 
 class RemoteEngine:
     """The engine of ``host``, to which ``ssh HOST`` connects without asking anything."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, *, binary: str = "docker") -> None:
         self.host = check_host(host)
+        self._binary = binary  # Docker's client on this machine
 
     def find(self, digests: Sequence[str]) -> RemoteImage | None:
         """The image that the engine knows by one of ``digests``; None if it has none."""
@@ -121,6 +132,17 @@ class RemoteEngine:
                 break
         raise self._failure(done)
 
+    def pull_from_registry(self, reference: str, platform: str) -> None:
+        """Let the engine pull an image by digest, with the account that this machine has.
+
+        Docker's client here talks to it over ssh.
+        """
+        client = Docker(binary=self._binary, host=f"ssh://{self.host.removeprefix('ssh://')}")
+        words = ("pull", "--quiet", "--platform", platform, reference)
+        done = client.call(*words, timeout=PULL, quiet=False)
+        if not done.ok:
+            raise self._failure(done, login=reference.partition("/")[0])
+
     def tag(self, source: str, target: str) -> None:
         """Give an image one more name."""
         self._must("tag", source, target)
@@ -141,27 +163,27 @@ class RemoteEngine:
         timeout: float | None = ANSWER,
         quiet: bool = True,
     ) -> shell.Completed:
-        argv = [
-            *("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT}"),
-            *("-o", f"ServerAliveInterval={ALIVE}", "-o", "ServerAliveCountMax=3"),
-            # a connection of our own: what others share would keep the forwarded port
-            *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
-            *("-o", "ExitOnForwardFailure=yes", "-o", "ForwardAgent=no", "-o", "Compression=no"),
-            *(*options, "--", self.host, shlex.join(("docker", *words))),
-        ]
-        return shell.run(argv, timeout=timeout, quiet=quiet)
+        return ssh.call(
+            self.host,
+            shlex.join(("docker", *words)),
+            options=(*_OWN_CONNECTION, *options),
+            timeout=timeout,
+            quiet=quiet,
+        )
 
-    def _failure(self, done: shell.Completed) -> RemoteError:
+    def _failure(self, done: shell.Completed, *, login: str = "") -> RemoteError:
         said = [line for line in done.err.strip().splitlines() if line.strip()]
         last = said[-1] if said else f"exit {done.code}, without a reason"
         cut = False
         if _NO_FORWARD in done.err:
             code, fix = "remote-forward", "sshd there needs AllowTcpForwarding yes (or remote)"
-        elif done.code == _SSH_FAILED or done.code < 0:
-            code, fix = "remote-connection", f"try by hand: ssh -o BatchMode=yes {self.host} true"
+        elif login and _NO_ACCESS.search(done.err):
+            code, fix = "remote-access", f"docker login {login}, on this machine"
+        elif ssh.broke(done) or "error during connect" in done.err.lower():
+            code, fix = "remote-connection", ssh.by_hand(self.host, "true")
             cut = not _REFUSED.search(done.err)
         else:
-            code, fix = "remote-engine", f"try by hand: ssh {self.host} docker info"
+            code, fix = "remote-engine", ssh.by_hand(self.host, "docker info")
             cut = bool(_CUT.search(done.err))
         problem = Problem(code=code, what=f"{self.host}: {last}", fix=fix)
         return RemoteError(problem, transient=cut)

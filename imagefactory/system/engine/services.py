@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from imagefactory.errors import CheckFailedError, fail
+from imagefactory.errors import CheckFailedError, FactoryError, fail
+from imagefactory.system.engine import gpus, owner
+from imagefactory.system.engine.containers import RunningContainer, new_name
 from imagefactory.system.engine.docker import Part, failure
 
 
@@ -50,19 +53,38 @@ class Services(Part):
         """The version of the engine. Raises SetupError ``engine-failed`` if it does not answer."""
         return self._docker.must("version", "--format", "{{.Server.Version}}").strip()
 
-    def start_service(self, arguments: Sequence[str]) -> None:
-        """``docker run`` with ``arguments``, from an image that the engine has.
+    def start_service(self, arguments: Sequence[str]) -> str:
+        """``docker run`` with ``arguments``, from an image that the engine has; returns the id.
 
         Raises CheckFailedError ``container-start`` if the container cannot be started; Docker keeps
-        it then.
+        it then. Raises SetupError ``gpu-missing`` if it wants a GPU and the engine has none.
         """
         done = self._docker.call("run", "--pull", "never", *arguments)
+        gpus.check(done)
         if not done.ok:
             said = [line for line in done.err.splitlines() if line.strip()]
             what = said[0] if said else "Docker gave no reason"
             by_hand = self._docker.show("run", *arguments)
             fix = f"start it by hand: {by_hand}"
             raise fail(CheckFailedError, "container-start", what, fix=fix)
+        return done.out.strip()
+
+    @contextmanager
+    def lent(
+        self, arguments: Callable[[str, Mapping[str, str]], Sequence[str]]
+    ) -> Iterator[RunningContainer]:
+        """A container as ``start_service`` starts it, which is removed when the block ends.
+
+        ``arguments`` makes those of ``docker run`` from the name and the labels by which
+        ``orphans`` finds it, should this process be killed.
+        """
+        name = new_name()
+        try:
+            self.start_service(arguments(name, {owner.LABEL: owner.mine()}))
+            yield RunningContainer(self._docker, id=name)
+        finally:  # also after a failure: Docker keeps a container that it could not start
+            with suppress(FactoryError):
+                self.remove_service(name)
 
     def services(self, label: str) -> list[Service]:
         """Containers with ``label``, which is a name or ``NAME=VALUE``, running or not."""

@@ -27,6 +27,7 @@ ORDER = (
     "server",
     "logs",
     "gpu",
+    "models",
 )
 #: Themes that judge what was read of the image, and run nothing of it.
 STATIC = ("image",)

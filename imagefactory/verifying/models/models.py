@@ -33,6 +33,7 @@ class TinyModel:
         calls: questions for chat with functions that it may call.
         at_once: questions to be asked at the same time.
         serve_args: what ``vllm serve`` needs for it besides the folder.
+        gpu_args: what it needs on a GPU besides.
         devices: the kinds of device whose vLLM takes it.
         vllm: the releases of vLLM that take it.
         metrics: counters of ``/metrics`` that have to be above these values once it has answered.
@@ -47,15 +48,23 @@ class TinyModel:
     calls: tuple[Question, ...] = ()
     at_once: tuple[Question, ...] = words.AT_ONCE
     serve_args: tuple[str, ...] = ()
+    gpu_args: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ("cpu", "cuda")
     vllm: str = ">=0.16"
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def runs_on(self, device: Device, version: str) -> bool:
         """Whether this release of vLLM takes it on this kind of device."""
-        return device in self.devices and SpecifierSet(self.vllm, prereleases=True).contains(
-            version
-        )
+        return not self.why_not(device, version)
+
+    def why_not(self, device: Device, version: str) -> str:
+        """Why this release of vLLM does not take it; empty if it does, or is not known."""
+        if device not in self.devices:
+            return f"vLLM's {device} backend has no kernels for it"
+        taken = SpecifierSet(self.vllm, prereleases=True)
+        if version and not taken.contains(version):
+            return f"needs vLLM {self.vllm}, this is {version}"
+        return ""
 
 
 @cache

@@ -151,6 +151,7 @@ def _record(
     """RECORD is written anew when a wheel is installed and trimmed: its rows are judged."""
     path = f"{python.site}/{_info(inventory)}/RECORD"
     known = {file.path: file.member for file in own}
+    claims = {file.path: inventory.sizes.get(file.name) for file in own}
 
     def fault(text: bytes) -> str:
         try:
@@ -168,8 +169,8 @@ def _record(
         if other:
             return f"and the files of the wheel differ: {other[0]}"
         for name, row in listed.items():
-            wrong = name in tree.entries and not _agrees(row, name, known.get(name), tree)
-            if wrong:
+            member, claim = known.get(name), claims.get(name)
+            if name in tree.entries and not _agrees(row, name, member, claim, tree):
                 return f"has a wrong hash or size for {row[0]}"
         return ""
 
@@ -187,15 +188,20 @@ def _resolve(path: str) -> str:
     return "/".join(parts)
 
 
-def _agrees(row: Sequence[str], path: str, member: Member | None, tree: Layer) -> bool:
-    """Whether a row of RECORD is that of the wheel's file, or of the file in the image."""
+def _agrees(
+    row: Sequence[str], path: str, member: Member | None, claim: str | None, tree: Layer
+) -> bool:
+    """Whether a row of RECORD is that of the wheel's file, or of the file in the image.
+
+    ``claim`` is the size in the wheel's own RECORD, if it is wrong: the file was stripped since.
+    """
     entry = tree.entries[path]
     if not row[1]:
         return path.endswith("/RECORD") or entry.kind == "link" or not (member and member.sha256)
-    pairs = {(entry.sha256, entry.size)}
+    pairs = {(entry.sha256, str(entry.size))}
     if member:
-        pairs.add((member.sha256, member.size))
-    return any((_field(digest), str(size)) == (row[1], row[2]) for digest, size in pairs if digest)
+        pairs.add((member.sha256, claim or str(member.size)))
+    return any((_field(digest), size) == (row[1], row[2]) for digest, size in pairs if digest)
 
 
 def _field(digest: str) -> str:

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,6 +48,7 @@ class Inventory:
         folders: members that are folders.
         scripts: ``module:function`` of each console script, by name.
         ghosts: files that RECORD lists and the wheel does not have.
+        sizes: what RECORD says of files that have another size.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Inventory:
     folders: tuple[str, ...]
     scripts: Mapping[str, str]
     ghosts: tuple[str, ...] = ()
+    sizes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Wheels:
@@ -136,7 +138,8 @@ class Wheels:
             row = json.loads((self._folder / f"{sha256}.json").read_text(encoding="utf-8"))
             files = {path: Member(*fields) for path, fields in row["files"].items()}
             lists = {name: tuple(row[name]) for name in ("folders", "ghosts")}
-            return Inventory(**{**row, "files": files, **lists})
+            # notes of former versions have no sizes
+            return Inventory(**{**row, "files": files, **lists, "sizes": row["sizes"]})
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -159,11 +162,10 @@ def read(name: str, archive: zipfile.ZipFile) -> Inventory:
     )
     inside = next(records, "").partition("/")[0]
     record = archive.read(f"{inside}/RECORD").decode()
-    hashes = {
-        row[0]: _hex(row[1])
-        for row in csv.reader(io.StringIO(record, newline=""))
-        if len(row) == 3 and row[1].startswith("sha256=")
-    }
+    rows = [row for row in csv.reader(io.StringIO(record, newline="")) if row]
+    signed = [row for row in rows if len(row) == 3 and row[1].startswith("sha256=")]
+    hashes = {row[0]: _hex(row[1]) for row in signed}
+    claims = {row[0]: row[2] for row in signed}
     names = {info.filename for info in infos}
     text = (
         archive.read(f"{inside}/entry_points.txt") if f"{inside}/entry_points.txt" in names else b""
@@ -176,13 +178,18 @@ def read(name: str, archive: zipfile.ZipFile) -> Inventory:
         if not info.is_dir()
     }
     folders = tuple(info.filename.rstrip("/") for info in infos if info.is_dir())
-    listed = {row[0] for row in csv.reader(io.StringIO(record, newline="")) if row}
+    listed = {row[0] for row in rows}
     return Inventory(
         name=name,
         files=files,
         folders=folders,
         scripts=_scripts(text.decode()),
         ghosts=tuple(sorted(listed - set(files))),
+        sizes={
+            path: claims[path]
+            for path, member in files.items()
+            if claims.get(path, str(member.size)) != str(member.size)
+        },
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from imagefactory import inbuild
 from imagefactory.inbuild import overlay
 from imagefactory.inbuild.layer import VENV
-from imagefactory.inbuild.manifest import FOLDER
+from imagefactory.inbuild.manifest import FOLDER, PROGRAMS
 from imagefactory.planning import context
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.layers import split
@@ -20,7 +20,7 @@ from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import sha256
 from imagefactory.verifying.outside.layers import Layer
 from imagefactory.verifying.outside.patched import Patched
-from imagefactory.verifying.outside.want import PROGRAM, Want, Wants
+from imagefactory.verifying.outside.want import Want, Wants
 
 _ORIGIN = "the Python environment"
 #: What ``python3 -m venv`` says about itself; the version is that of the builder's Python.
@@ -98,7 +98,7 @@ def metadata(
     """Add the top layer. ``trimmed`` has, for each install layer, the paths that it left out."""
     origin = "imagefactory"
     kit = sorted(Path(inbuild.__file__).with_name("proofkit").glob("*.py"))
-    files = {"entrypoint": (plan.files["image/entrypoint"], PROGRAM)}
+    files = {name: (plan.files[f"image/{name}"], mode) for name, mode in PROGRAMS.items()}
     series = json.loads(plan.files["patches/series.json"])
     for row in (row for row in series if row.get("proof")):
         files[f"proofs/{row['name']}/proof.py"] = (plan.files[f"patches/{row['proof']}"], 0o644)

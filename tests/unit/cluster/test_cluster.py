@@ -146,6 +146,7 @@ model: some/model
 weights: bf16
 vllm: ">=0.16"
 nodes: [2]
+user: "1000:1000"
 options:
   tensor-parallel-size: 2
   distributed-executor-backend: ray
@@ -166,6 +167,7 @@ cell: {cell.name}
 recipe: two
 args: --max-model-len 2000
 environment: {{SOME: own}}
+cache: /srv/cache
 nodes:
   - {{host: a, address: 10.0.0.1}}
   - {{host: b, address: 10.0.0.2}}
@@ -185,6 +187,13 @@ nodes:
     assert "--env SOME=own" in shown.out
     assert "--env OTHER=recipe" in shown.out
 
+    assert "--user 1000:1000" in shown.out
+    assert "--volume /srv/cache:/tmp/home-1000/.cache" in shown.out
+
+    file.write_text(text.replace("cache: /srv/cache", "user: '7'"))
+    refused = run("cluster", "show", cwd=tmp_path)
+    assert (refused.code, "user 7 cannot write" in refused.err) == (2, True)
+    file.write_text(text)
     problem = Problem(code="recipe-dead-option", what="--x is dead")
     found.append(Checked(recipe="two", target=cell.name, nodes=2, problems=(problem,)))
     assert "recipe-dead-option" in run("cluster", "show", cwd=tmp_path).err

@@ -69,6 +69,8 @@ WRONG = [
     (("model:", "port: 70000\nmodel:"), 2, "cluster-port"),
     (("model:", "name: A B\nmodel:"), 2, "cluster-name"),
     (("model:", "cache: ~/.cache\nmodel:"), 2, "cluster-mount"),
+    (("model:", "user: me\nmodel:"), 2, "cluster-user"),
+    (("model:", "user: '0'\nmodel:"), 2, "cluster-user"),
     (("model:", "mounts: ['/a:b']\nmodel:"), 2, "cluster-mount"),
     (("model:", "pass_on: [HF_TOKEN=x]\nmodel:"), 2, "cluster-variable"),
     (("model:", "environment: {A-B: c}\nmodel:"), 2, "cluster-variable"),

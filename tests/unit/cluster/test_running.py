@@ -59,7 +59,7 @@ class Node(Engine):
             return changed
         return None
 
-    def start_service(self, arguments: Sequence[str]) -> None:
+    def start_service(self, arguments: Sequence[str]) -> str:
         words = list(arguments)
         name = words[words.index("--name") + 1]
         labels = [words[n + 1] for n, word in enumerate(words) if word == "--label"]
@@ -67,6 +67,7 @@ class Node(Engine):
             raise fail(CheckFailedError, "container-start", "docker: the name is taken")
         self.done.append(f"start {name}")
         self.found[name] = container(name, dict(label.split("=", 1) for label in labels))
+        return self.found[name].id
 
     def stop_service(self, container: str) -> None:
         self.done.append(f"stop {container}")

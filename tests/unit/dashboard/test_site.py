@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from support.pages import Page
+from support.program import Run, runner
 from support.recorded import HOSTILE, cell, failure, night, write
 
-from imagefactory import cli
 from imagefactory.dashboard import pages
 from imagefactory.nightly import nightly
 from imagefactory.nightly.record import PatchRecord, Record
-from imagefactory.system import shell
-from imagefactory.system.commandline import CommandLog
 from imagefactory.workspace import find
-
-
-class Ended(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -38,15 +25,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path / "sparks")
     for name in ("STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-
-    def run(*argv: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["imagefactory", "dashboard", *argv])
-        monkeypatch.setattr(shell, "LOG", CommandLog())
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(ended.value.code, *capsys.readouterr())
-
-    return run
+    return runner(monkeypatch, capsys, tmp_path / "sparks", command="dashboard")
 
 
 def keep(*records: Record) -> Path:

@@ -54,7 +54,8 @@ def root(tmp_path: Path) -> Path:
         path = folder / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value))
-    (folder / "image/entrypoint").write_text("#!/bin/sh\n")
+    for name in manifest.PROGRAMS:
+        (folder / "image" / name).write_text("#!/bin/sh\n")
     steps = [
         {"name": "vllm/one", "proof": "vllm/one/proof.py"},
         {"name": "vllm/two", "proof": "vllm/two/proof.py"},
@@ -94,7 +95,7 @@ def test_the_layer_has_nothing_but_its_files_all_of_one_date(root: Path) -> None
     found = {str(path.relative_to(out)) for path in root.rglob("*") if path.is_file()}
     kit = {f"proofs/proofkit/{p.name}" for p in Path(proofkit.__file__).parent.glob("*.py")}
     proofs = {"proofs/vllm/one/proof.py", "proofs/vllm/two/proof.py", *kit}
-    assert found == {"manifest.json", "dropped.json", "entrypoint", *proofs}
+    assert found == {"manifest.json", "dropped.json", *manifest.PROGRAMS, *proofs}
     assert {path.stat().st_mtime for path in [root, *root.rglob("*")]} == {EPOCH}
     assert (out / "proofs/vllm/two/proof.py").read_text() == "proof of vllm/two"
 

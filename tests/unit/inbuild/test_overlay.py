@@ -352,11 +352,12 @@ def test_created_files_are_recorded_and_taken_back_with_their_folders(
     assert done.created == ["deep/er/new.txt"]
 
 
-def test_the_program_writes_an_overlay_of_the_changed_files_only(
-    tmp_path: Path, tree: Path
-) -> None:
+def run_program(
+    tmp_path: Path, tree: Path, file: str
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """The program with one patch, which changes ``file``; and where it writes."""
     series = tmp_path / "series"
-    write(series / "p" / "x.diff", DIFF.format(file="a.py", word="zwei"))
+    write(series / "p" / "x.diff", DIFF.format(file=file, word="zwei"))
     write(series / "p" / "proof.py", PROOF.format(file="a.py", word="zwei"))
     write(
         series / "series.json",
@@ -365,6 +366,13 @@ def test_the_program_writes_an_overlay_of_the_changed_files_only(
     out = tmp_path / "out" / "site"
     argv = [sys.executable, overlay.__file__, str(tree), str(series), str(out)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done, out
+
+
+def test_the_program_writes_an_overlay_of_the_changed_files_only(
+    tmp_path: Path, tree: Path
+) -> None:
+    done, out = run_program(tmp_path, tree, file="a.py")
     assert done.returncode == 0, done.stderr
     assert [p.name for p in out.rglob("*")] == ["a.py"]
     assert json.loads((tmp_path / "out" / "site.json").read_text())[0]["state"] == "needed"
@@ -373,16 +381,7 @@ def test_the_program_writes_an_overlay_of_the_changed_files_only(
 def test_the_program_exits_1_and_writes_nothing_when_a_patch_conflicts(
     tmp_path: Path, tree: Path
 ) -> None:
-    series = tmp_path / "series"
-    write(series / "p" / "x.diff", DIFF.format(file="gone.py", word="zwei"))
-    write(series / "p" / "proof.py", PROOF.format(file="a.py", word="zwei"))
-    write(
-        series / "series.json",
-        json.dumps([{"name": "p", "diff": "p/x.diff", "proof": "p/proof.py"}]),
-    )
-    out = tmp_path / "out" / "site"
-    argv = [sys.executable, overlay.__file__, str(tree), str(series), str(out)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done, out = run_program(tmp_path, tree, file="gone.py")
     assert done.returncode == 1
     assert "conflict" in done.stdout
     assert not out.exists()

@@ -67,7 +67,7 @@ def inputs(folder: Path) -> Path:
         folder,
         {
             "image/manifest.json": json.dumps({"cell": "c"}),
-            "image/entrypoint": "#!",
+            **{f"image/{name}": "#!" for name in manifest.PROGRAMS},
             "image/layers.json": json.dumps({"layers": [{"group": "torch"}], "dropped": dropped}),
             "patched.json": json.dumps([{"name": "vllm/one"}]),
         },
@@ -81,11 +81,12 @@ def test_the_top_layer_has_the_entrypoint_the_records_and_the_proofs(tmp_path: P
     assert names(folder) == {
         "manifest.json",
         "dropped.json",
-        "entrypoint",
+        *manifest.PROGRAMS,
         *(f"proofs/proofkit/{path.name}" for path in Path(proofkit.__file__).parent.glob("*.py")),
         "proofs/vllm/one/proof.py",
     }
-    assert (folder / "entrypoint").stat().st_mode & 0o777 == 0o755
+    modes = {name: (folder / name).stat().st_mode & 0o777 for name in manifest.PROGRAMS}
+    assert modes == {"entrypoint": 0o755, "nodes.py": 0o644}
     assert dates(root) == {EPOCH}
 
 

@@ -37,7 +37,7 @@ FULL = Launch(
     restart=True,
     labels={"io.imagefactory.cluster": "two words"},
 )
-ON_HOST_NETWORK = replace(FULL, ports=(), host_network=True)
+ON_HOST_NETWORK = replace(FULL, ports=(), host_network=True, user="1000:100")
 LAUNCHES = LEAST, FULL, ON_HOST_NETWORK
 
 
@@ -123,6 +123,24 @@ def test_no_form_gives_more_privileges_than_the_launch_needs() -> None:
         for form in (docker, compose, quadlet, kubernetes):
             assert "privileged" not in form.text(launch).replace("no-new-privileges", "")
     assert "add" not in container(LEAST)["securityContext"]["capabilities"]
+
+
+def test_a_user_is_the_same_in_every_form_and_root_where_none_is_named() -> None:
+    mine = replace(FULL, user="1000:100")
+    assert "--user 1000:100" in " ".join(docker.arguments(mine))
+    assert service(mine)["user"] == "1000:100"
+    assert (unit(mine)["User"], unit(mine)["Group"]) == (["1000"], ["100"])
+    assert pod(mine)["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 100,
+        "fsGroup": 100,
+    }
+    assert "Group" not in unit(replace(FULL, user="1000"))
+    assert "--user" not in docker.arguments(FULL)
+    assert "user" not in service(FULL)
+    assert "User" not in unit(FULL)
+    assert "securityContext" not in pod(FULL)
 
 
 def test_values_that_are_passed_on_are_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

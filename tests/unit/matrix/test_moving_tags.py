@@ -28,6 +28,22 @@ def test_a_moving_tag_is_filled_in_for_the_images_that_may_have_it(tmp_path: Pat
     assert str(stable.location).endswith("matrix.yaml:7")
 
 
+def test_nights_move_nightly_and_latest_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    text = """\
+  nightly: {}
+  nightly-x: {}
+  latest: {}
+  "latest-{flavor}": {}
+  latest-y: {nightly: false}
+  latest-z: {level: gpu}
+  nightlyx: {}
+  latestx: {nightly: true}
+"""
+    found = matrix.load(declared(tmp_path, text)).moving_tags
+    moved = [one.template for one in found if one.nightly]
+    assert moved == ["nightly", "nightly-x", "latest", "latest-{flavor}", "latestx"]
+
+
 @pytest.mark.parametrize(
     ("text", "code", "line"),
     [
@@ -37,6 +53,8 @@ def test_a_moving_tag_is_filled_in_for_the_images_that_may_have_it(tmp_path: Pat
         ("  gb10-vllm0.33.0-torch2.14.0-py3.13: {}\n", "matrix-same-tag", 6),
         ("  nightly: {when: {flavour: gb10}}\n", "matrix-unknown-axis", 6),
         ("  nightly: {level: tpu}\n", "matrix-wrong-value", 6),
+        ("  stable: {level: gpu, nightly: true}\n", "matrix-night-level", 6),
+        ("  nightly: {nightly: often}\n", "matrix-wrong-value", 6),
         ("  nightly: {zzz: gpu}\n", "matrix-unknown-key", 6),
     ],
 )

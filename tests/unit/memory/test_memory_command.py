@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from support.memory import MODELS, raw
-
-from imagefactory import cli
-from imagefactory.system import shell
-from imagefactory.system.commandline import CommandLog
-
-
-class Ended(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
+from support.program import Run, runner
 
 
 @pytest.fixture
@@ -31,15 +16,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-    def run(*argv: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["imagefactory", "memory", *map(str, argv)])
-        monkeypatch.setattr(shell, "LOG", CommandLog())
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(ended.value.code, *capsys.readouterr())
-
-    return run
+    return runner(monkeypatch, capsys, tmp_path, command="memory")
 
 
 def test_it_shows_a_picture_what_fits_and_the_settings(run: Run) -> None:

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from support.nights import World
+from support.program import Run, runner
 
-from imagefactory import cli
 from imagefactory.errors import Problem, SetupError
 from imagefactory.nightly import stations
-from imagefactory.system import shell
-from imagefactory.system.commandline import CommandLog
-
-
-class Ended(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -36,16 +22,7 @@ def world(tmp_path: Path) -> World:
 def run(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("XDG_STATE_HOME", str(world.folder / "state"))
     monkeypatch.setattr(stations, "real", lambda _: world.stations)
-    monkeypatch.chdir(world.project)
-
-    def run(*argv: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["imagefactory", "nightly", *argv])
-        monkeypatch.setattr(shell, "LOG", CommandLog())
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(ended.value.code, *capsys.readouterr())
-
-    return run
+    return runner(monkeypatch, capsys, world.project, command="nightly")
 
 
 @pytest.mark.programs

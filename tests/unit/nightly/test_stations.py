@@ -14,7 +14,7 @@ from support.nights import JOB
 from support.plans import all_planned
 from support.promoting import image, receipt_of, repository
 from support.registry import FakeRegistry, fake_registry
-from support.releases import DIFF, PROOF, using
+from support.releases import using, write_patch
 from support.watched import write
 
 from imagefactory import opening, pipeline, workflows
@@ -34,29 +34,11 @@ from imagefactory.verifying.receipt_store import ReceiptStore
 from imagefactory.workspace import Workspace
 
 __all__ = ["using"]
-PATCH = """\
-summary: s
-purpose: p
-symptom: y
-evidence: []
-remove_when: r
-stage: installed
-variants:
-  - versions: ">=0.20,<0.21"
-    diff: 0.20.diff
-findings: f
-proof:
-  run: proof.py
-  kind: behaviour
-"""
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, using: Settings) -> Workspace:
-    folder = tmp_path / "patches/vllm/one"
-    folder.mkdir(parents=True)
-    for name, text in {"patch.yaml": PATCH, "0.20.diff": DIFF, "proof.py": PROOF}.items():
-        (folder / name).write_text(text)
+    write_patch(tmp_path)
     return Workspace(matrix=tmp_path / "matrix.yaml", project=tmp_path, settings=using)
 
 
@@ -125,18 +107,61 @@ def test_without_sources_the_build_checks_the_patches(
     assert done.stops == ()
 
 
-def test_a_nightly_tag_is_for_the_newest_vllm_that_may_have_it(tmp_path: Path) -> None:
-    more = """
+MOVING = """
 moving_tags:
   nightly: {when: {flavor: gb10}}
   "nightly-{flavor}": {}
   "latest-{flavor}": {}
+  "stable-{flavor}": {level: gpu}
+  by-hand: {}
+  "also-{flavor}": {nightly: true, when: {flavor: cpu}}
 """
-    declared = write(tmp_path, more=more)
+
+
+def test_a_tag_that_nights_move_is_for_the_newest_vllm_that_may_have_it(tmp_path: Path) -> None:
+    declared = write(tmp_path, more=MOVING)
     newest = next(cell.name for cell in declared.cells if cell.vllm == "0.29.0")
     cpu = next(cell.name for cell in declared.cells if cell.flavor.name == "cpu")
-    found = dict(stations.nightly_tags(declared))
-    assert found == {"nightly": newest, "nightly-gb10": newest, "nightly-cpu": cpu}
+    assert dict(stations.nightly_tags(declared)) == {
+        "nightly": newest,
+        "nightly-gb10": newest,
+        "nightly-cpu": cpu,
+        "latest-gb10": newest,
+        "latest-cpu": cpu,
+        "also-cpu": cpu,
+    }
+    held = MOVING.replace('"latest-{flavor}": {}', '"latest-{flavor}": {nightly: false}')
+    found = dict(stations.nightly_tags(write(tmp_path, more=held)))
+    assert [tag for tag in found if tag.startswith("latest")] == []
+
+
+def test_only_nightly_goes_to_a_version_before_its_release(tmp_path: Path) -> None:
+    newest = (
+        ('"0.22.0", "0.29.0"', '"0.22.0", "0.29.0rc1"'),
+        ('vllm: "0.29.0"', 'vllm: "0.29.0rc1"'),
+    )
+    declared = write(tmp_path, *newest, more=MOVING)
+    vllm = {cell.name: cell.vllm for cell in declared.cells}
+    found = {tag: vllm[name] for tag, name in stations.nightly_tags(declared)}
+    assert (found["nightly-gb10"], found["latest-gb10"]) == ("0.29.0rc1", "0.22.0")
+
+
+def test_a_tag_that_was_taken_back_stays_and_the_night_says_how_to_give_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(code: str) -> None:
+        def promote(*_: object, **how: bool) -> None:
+            assert how == {"unattended": True}
+            raise CheckFailedError(Problem(code=code, what="it is back", fix="promote it"))
+
+        monkeypatch.setattr(workflows, "promote", promote)
+
+    refuse("promote-taken-back")
+    line = stations.promote(_workspace(tmp_path), "a", "nightly", job=JOB)
+    assert line == "`nightly` stays where it was: it is back; promote it"
+    refuse("promote-failed-verify")
+    with pytest.raises(CheckFailedError):
+        stations.promote(_workspace(tmp_path), "a", "nightly", job=JOB)
 
 
 def test_a_cell_needs_what_neither_the_engine_nor_the_registry_has(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.releases import BASE, DIFF, PROOF, RELEASES
+from support.releases import BASE, DIFF, ENTRY, PROOF, RELEASES, write_patch
 
 from imagefactory.errors import InputError
 from imagefactory.patching import (
@@ -24,33 +24,10 @@ from imagefactory.settings import Settings
 
 pytestmark = pytest.mark.programs
 
-ENTRY = """\
-# a comment that stays
-summary: s
-purpose: >
-  a text
-  that is folded
-symptom: y
-evidence: []
-remove_when: r
-stage: installed
-variants:
-  - versions: ">=0.20,<0.21"
-    diff: 0.20.diff
-findings: f
-proof:
-  run: proof.py
-  kind: behaviour
-"""
-
 
 @pytest.fixture
 def patch(tmp_path: Path) -> Patch:
-    folder = tmp_path / "patches/vllm/one"
-    folder.mkdir(parents=True)
-    (folder / "patch.yaml").write_text(ENTRY)
-    (folder / "0.20.diff").write_text(DIFF)
-    (folder / "proof.py").write_text(PROOF)
+    folder = write_patch(tmp_path)
     return again(folder)
 
 

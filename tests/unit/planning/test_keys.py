@@ -125,7 +125,7 @@ def test_the_content_of_each_program_and_template_is_in_the_key(
 
 
 #: The templates that decide an image; the others are of wheels.
-OF_AN_IMAGE = ("Dockerfile.j2", "base.Dockerfile.j2", "entrypoint")
+OF_AN_IMAGE = ("Dockerfile.j2", "base.Dockerfile.j2", "entrypoint", "nodes.py")
 
 
 def test_every_template_is_of_an_image_or_of_a_wheel() -> None:

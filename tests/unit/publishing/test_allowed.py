@@ -140,7 +140,7 @@ def test_what_the_real_checks_require_depends_on_the_channel() -> None:
     assert server
     assert all(cuda[name].excusable and not cpu[name].excusable for name in server)
     excusable = {name for name in cpu if cpu[name].excusable}
-    gpu = {name for name in excusable if name.startswith("gpu-")}
+    gpu = {name for name in excusable if name.startswith(("gpu-", "model-"))}
     assert excusable - gpu == {"cluster-ray", "image-origin", "patches-effective"}
 
 

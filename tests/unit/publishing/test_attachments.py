@@ -82,3 +82,14 @@ def test_the_provenance_has_the_fields_of_slsa() -> None:
     assert ran["builder"] == {"id": provenance.BUILDER, "version": {"imagefactory": __version__}}
     assert ran["metadata"] == {"invocationId": plan.build_key}
     assert ran["byproducts"] == [{"name": "sbom", "mediaType": "x", "digest": {"sha256": "ab"}}]
+
+
+def test_what_others_look_for_in_a_provenance_and_an_sbom_stays_the_same() -> None:
+    assert provenance.PREDICATE == "https://slsa.dev/provenance/v1"
+    assert provenance.BUILD == "https://imagefactory.io/build/v1"
+    assert provenance.BUILDER == "https://imagefactory.io/builder/v1"
+    assert attachments.SBOM == "application/vnd.cyclonedx+json"
+    assert (attachments.DSSE, attachments.JSON) == (
+        "application/vnd.dsse.envelope.v1+json",
+        "application/json",
+    )

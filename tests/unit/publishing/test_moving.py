@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from support.promoting import (
     row_of,
     verified,
 )
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry
 
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
 from imagefactory.publishing import attachments, ledger, tags
@@ -33,12 +33,6 @@ from imagefactory.system import registry_writes
 from imagefactory.verifying.receipt import Level, Outcome
 
 OLD, NEW = labels("aaaaaaaa", vllm="0.32.0", day="2026-11-19"), labels("bbbbbbbb")
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 def code_of(kind: type[FactoryError], work: Callable[..., object], *args: object) -> str:
@@ -80,6 +74,31 @@ def test_a_tag_goes_to_a_verified_image_and_back_and_no_blob_moves(
     assert [row.digest for row in moves.history(elsewhere, "nightly")] == [old, new, old]
     assert moves.rollback(own, "nightly", "1", at(27)).digest == new
     assert moves.rollback(own, "nightly", old[:17], at(28)).digest == old
+
+
+def test_nobody_but_a_person_gives_a_tag_to_the_image_that_it_was_taken_back_from(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    newer = labels("cccccccc", day="2026-11-21")
+    old, bad, new = (verified(registry, tmp_path, own) for own in (OLD, NEW, newer))
+    own = repository(registry, tmp_path)
+
+    elsewhere = replace(own, state=tmp_path / "another machine")
+
+    def night(wanted: str, hours: int, on: Repository = own) -> str | None:
+        moves.promote(on, wanted, "nightly", at(hours), unattended=True)
+        return nightly(registry)
+
+    # nights go to and fro as they find it right: a wheel was yanked, and came back
+    assert [night(old, 0), night(bad, 1), night(old, 2), night(bad, 3)] == [old, bad, old, bad]
+    moves.rollback(own, "nightly", None, at(4))
+    for machine in (own, elsewhere):
+        assert code_of(CheckFailedError, night, bad, 5, machine) == "promote-taken-back"
+        assert nightly(registry) == old
+    assert night(new, 6) == new
+    moves.rollback(own, "nightly", None, at(7))
+    moves.promote(own, new, "nightly", at(8))
+    assert night(new, 9) == new
 
 
 def test_only_what_the_history_has_is_a_target(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -194,7 +213,7 @@ def test_a_registry_that_takes_no_receipts_gets_its_images_and_says_so(
     own = repository(registry, tmp_path)
     there = own.registries.document(f"{own.name}@{digest}")
     assert there is not None
-    registry.user = "me:secret"
+    registry.user, registry.scheme = "me:secret", "Basic"
     rows = [row_of(receipt_of(digest, NEW))]
     assert not attachments.attach(own.registries, own.name, there, rows)
     assert "only this machine can promote it" in capsys.readouterr().err

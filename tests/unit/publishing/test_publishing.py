@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from support.images import DIGEST, Images, image
 from support.machine import settings
 from support.plans import planned
 from support.receipts import saved
-from support.registry import FakeRegistry, digest_of, fake_registry
+from support.registry import FakeRegistry, digest_of
 
 from imagefactory import pipeline
 from imagefactory.building import records
@@ -68,11 +68,10 @@ class Pushing(Images):
 
 
 @pytest.fixture
-def pushing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pushing]:
+def pushing(registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pushing:
     # the real one takes a fifth of a second
     monkeypatch.setattr(sbom, "make", lambda _, digest: json.dumps({"of": digest}).encode())
-    with fake_registry() as registry:
-        yield Pushing(registry, tmp_path)
+    return Pushing(registry, tmp_path)
 
 
 def cell(*tags: str) -> CellPlan:

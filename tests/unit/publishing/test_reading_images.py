@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.plans import planned
 from support.promoting import PATH, labels
-from support.registry import OCI, FakeRegistry, fake_registry
+from support.registry import OCI, FakeRegistry
 
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.publishing import tags, vouching
 from imagefactory.system.registry import Registries
 
 OWN = labels("aaaaaaaa")
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 @pytest.mark.parametrize("rows", [["unknown/unknown", "linux/arm64"], ["linux/arm64"]])

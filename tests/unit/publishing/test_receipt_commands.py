@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from support.plans import planned
 from support.promoting import NEEDED, PATH, attach, attached, labels, receipt_of, repository
 from support.promoting import image as stored
 from support.receipts import GOOD
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry
 from typer.testing import CliRunner
 
 from imagefactory import opening, workflows
@@ -33,12 +33,6 @@ from imagefactory.workspace import Workspace
 
 NEW = labels("bbbbbbbb")
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 @pytest.fixture

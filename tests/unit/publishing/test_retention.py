@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -24,7 +23,7 @@ from support.promoting import (
     repository,
     verified,
 )
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.publishing import moving, retention, tags
@@ -38,12 +37,6 @@ from imagefactory.system.registry_writes import Attachment
 
 TODAY = date(2026, 11, 22)
 TWO = Keep(number=2, days=False)
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 def manifest(name: str, *parts: str, layers: tuple[str, ...] = ()) -> Manifest:
@@ -65,7 +58,7 @@ def name(day: int, key: str, flavor: str = "gb10") -> str:
 
 
 def removed(found: dict[str, Manifest], keep: Keep = TWO) -> list[str]:
-    return [item.digest[7:] for item in retention.plan(found, set(), keep, TODAY).items]
+    return [item.digest[7:] for item in retention.plan(found, set(), keep, TODAY, {}).items]
 
 
 def test_the_newest_images_of_each_flavor_stay_and_older_ones_go() -> None:
@@ -107,6 +100,29 @@ def test_what_any_other_name_or_a_kept_index_names_stays(more: dict[str, Manifes
     assert removed(found | more) == ([] if name(9, "f") not in more else ["new7"])
 
 
+@pytest.mark.parametrize(
+    ("pin", "index"),
+    [
+        ("sha256:old", False),
+        (name(1, "1"), False),
+        ("nightly.20261101T000000Z.0123456789ab", False),
+        ("sha256:config", False),  # as an engine without containerd names it
+        ("sha256:arm", True),
+    ],
+)
+def test_what_a_file_pins_stays_whatever_its_age(pin: str, index: bool) -> None:
+    config = Descriptor(digest="sha256:config", media_type="", size=3)
+    old = manifest("old", *(("arm", "amd") if index else ()))
+    found = {name(day, f"{day:x}"): manifest(f"new{day}") for day in (7, 8)}
+    found |= {name(1, "1"): old if index else replace(old, config=config)}
+    found |= {"nightly.20261101T000000Z.0123456789ab": found[name(1, "1")]}
+    found |= {f"nightly.202611{day:02}T000000Z.0123456789ab": manifest("new8") for day in (7, 8)}
+    assert removed(found) == ["old"]
+    plan = retention.plan(found, set(), TWO, TODAY, {pin: "compose.yaml"})
+    assert plan.items == ()
+    assert {i.digest: i.why for i in plan.kept}["sha256:old"] == "compose.yaml pins it"
+
+
 def test_the_size_is_of_blobs_that_no_kept_image_has() -> None:
     found = {
         name(1, "1"): manifest("a", layers=("base", "x", "y")),
@@ -114,14 +130,14 @@ def test_the_size_is_of_blobs_that_no_kept_image_has() -> None:
         name(8, "8"): manifest("c", layers=("base",)),
         name(9, "9"): manifest("d"),
     }
-    items = retention.plan(found, set(), TWO, TODAY).items
+    items = retention.plan(found, set(), TWO, TODAY, {}).items
     assert [item.size for item in items] == [20, 0]
 
 
 def test_parts_of_an_index_go_with_it_unless_something_else_names_them() -> None:
     found = {name(day, f"{day:x}"): manifest(f"new{day}") for day in (7, 8)}
     found |= {name(1, "1"): manifest("index", "arm", "amd"), "mine": manifest("amd")}
-    (item,) = retention.plan(found, set(), TWO, TODAY).items
+    (item,) = retention.plan(found, set(), TWO, TODAY, {}).items
     assert (item.parts, item.size) == (("sha256:arm",), None)
 
 
@@ -133,7 +149,7 @@ def test_an_index_has_no_size_and_counts_the_configuration_of_an_image_once() ->
         name(9, "9"): manifest("d"),
         name(8, "8"): manifest("c"),
     }
-    items = retention.plan(found, set(), TWO, TODAY).items
+    items = retention.plan(found, set(), TWO, TODAY, {}).items
     assert [(item.size, item.attached) for item in items] == [(13, ""), (10, "")]
 
 
@@ -152,7 +168,7 @@ def test_each_image_that_stays_says_why_with_all_of_its_names() -> None:
         "sha256-" + "1" * 64: manifest("other", "lone", "a"),
     }
     gone = {"sha256:" + "1" * 64}
-    plan = retention.plan(found, gone, TWO, TODAY)
+    plan = retention.plan(found, gone, TWO, TODAY, {})
     kept = {item.digest[7:]: (item.tags, item.why) for item in plan.kept}
     assert kept == {
         "a": ((old, "zz"), "the tag zz names it"),
@@ -221,7 +237,7 @@ def test_a_problem_with_one_image_is_told_and_the_others_go(
     for day in (1, 2, 3):
         image(registry, labels(f"{day}" * 8, day=f"2026-11-0{day}"))
     own, keep = repository(registry, tmp_path), Keep(number=1, days=False)
-    plan, delete = retention.survey(own, keep, NOW), registry_writes.delete
+    plan, delete = retention.survey(own, keep, NOW, {}), registry_writes.delete
 
     def first_fails(registries: Registries, name: str, digest: str) -> None:
         if digest == plan.items[0].digest:
@@ -230,8 +246,8 @@ def test_a_problem_with_one_image_is_told_and_the_others_go(
         delete(registries, name, digest)
 
     monkeypatch.setattr(registry_writes, "delete", first_fails)
-    assert [one.code for one in retention.remove(own, plan, keep, NOW)] == ["registry-down"]
-    left = retention.survey(own, keep, NOW)
+    assert [one.code for one in retention.remove(own, plan, keep, NOW, {})] == ["registry-down"]
+    left = retention.survey(own, keep, NOW, {})
     assert [item.digest for item in left.items] == [plan.items[0].digest]
 
 
@@ -248,7 +264,7 @@ NAMES = st.sampled_from(
 )
 def test_nothing_that_a_kept_name_names_ever_goes(found: dict[str, str], keep: Keep) -> None:
     plan = retention.plan(
-        {tag: manifest(digest) for tag, digest in found.items()}, set(), keep, TODAY
+        {tag: manifest(digest) for tag, digest in found.items()}, set(), keep, TODAY, {}
     )
     going, staying = {i.digest for i in plan.items}, {i.digest for i in plan.kept}
     assert not going & staying
@@ -295,15 +311,15 @@ def test_images_go_with_what_is_attached_to_them_and_the_history_shows_it(
 ) -> None:
     own, digests = filled(registry, tmp_path)
     keep = Keep(number=1, days=False)
-    plan = retention.survey(own, keep, at(48))
+    plan = retention.survey(own, keep, at(48), {})
     assert [item.digest for item in plan.items] == [digests[0], digests[2]]
     assert plan.items[0].attached.startswith("sha256-")
     assert {i.digest: i.why for i in plan.kept}[digests[1]] == "the tag nightly names it"
-    assert retention.remove(own, plan, keep, at(48)) == []
+    assert retention.remove(own, plan, keep, at(48), {}) == []
     assert {*registry.tags(PATH).values()} == {digests[1], digests[3]}
     assert subjects(registry) == {digests[1]}
     assert [row.digest for row in moving.history(own, "nightly")] == [digests[1]]
-    assert retention.survey(own, keep, at(48)).items == ()
+    assert retention.survey(own, keep, at(48), {}).items == ()
 
 
 def test_what_gets_a_name_between_plan_and_removal_stays(
@@ -311,12 +327,23 @@ def test_what_gets_a_name_between_plan_and_removal_stays(
 ) -> None:
     own, digests = filled(registry, tmp_path)
     keep = Keep(number=1, days=False)
-    plan = retention.survey(own, keep, at(48))
+    plan = retention.survey(own, keep, at(48), {})
     moving.promote(own, digests[2], "nightly", at(40))
     registry.manifests[PATH, "mine"] = registry.manifests[PATH, digests[0]]
-    assert retention.remove(own, plan, keep, at(48)) == []
+    assert retention.remove(own, plan, keep, at(48), {}) == []
     assert {digests[0], digests[2]} <= {*registry.tags(PATH).values()}
     assert capsys.readouterr().err.count("its names have changed") == 2
+
+
+def test_what_a_file_pins_between_plan_and_removal_stays(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    own, digests = filled(registry, tmp_path)
+    keep = Keep(number=1, days=False)
+    plan = retention.survey(own, keep, at(48), {})
+    assert retention.remove(own, plan, keep, at(48), {digests[0]: "compose.yaml"}) == []
+    assert digests[0] in registry.tags(PATH).values()
+    assert digests[2] not in registry.tags(PATH).values()
 
 
 def test_a_list_of_what_is_attached_to_a_lost_image_goes(
@@ -328,9 +355,9 @@ def test_a_list_of_what_is_attached_to_a_lost_image_goes(
         for other in [k for k, d in registry.manifests.items() if d == data]:
             del registry.manifests[other]
     keep = Keep(number=9, days=False)
-    (item,) = retention.survey(own, keep, NOW).items
+    (item,) = retention.survey(own, keep, NOW, {}).items
     assert (item.why, len(item.parts)) == ("attached to an image that is gone", 2)
-    assert retention.remove(own, retention.survey(own, keep, NOW), keep, NOW) == []
+    assert retention.remove(own, retention.survey(own, keep, NOW, {}), keep, NOW, {}) == []
     assert subjects(registry) == {digests[1]}
 
 
@@ -341,7 +368,7 @@ def test_a_registry_that_removes_nothing_says_so_once(
     registry.deletes = False
     keep = Keep(number=1, days=False)
     with pytest.raises(RegistryError) as caught:
-        retention.remove(own, retention.survey(own, keep, NOW), keep, NOW)
+        retention.remove(own, retention.survey(own, keep, NOW, {}), keep, NOW, {})
     (problem,) = caught.value.problems
     assert problem.code == "registry-cannot"
     assert "REGISTRY_STORAGE_DELETE_ENABLED" in problem.fix
@@ -354,6 +381,6 @@ def test_an_image_without_labels_is_left_to_its_owner(
     image(registry, labels("aaaaaaaa", day="2026-01-01"))
     theirs = registry.put(PATH, "theirs", {})
     own = replace(repository(registry, tmp_path), moving=())
-    plan = retention.survey(own, Keep(number=1, days=True), NOW)
+    plan = retention.survey(own, Keep(number=1, days=True), NOW, {})
     assert theirs in {item.digest for item in plan.kept}
     assert len(plan.items) == 1

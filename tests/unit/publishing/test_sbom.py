@@ -34,9 +34,7 @@ def plan() -> CellPlan:
 
 @pytest.fixture(scope="module")
 def listed(plan: CellPlan) -> Mapping[str, Any]:
-    content = sbom.make(plan, DIGEST)
-    assert content == sbom.make(plan, DIGEST), "equal plans give equal bytes"
-    return dict(json.loads(content))
+    return dict(json.loads(sbom.make(plan, DIGEST)))
 
 
 def test_an_sbom_has_every_wheel_and_package_by_purl_and_hash(
@@ -107,7 +105,11 @@ def test_an_sbom_describes_image_parts_and_patches_in_the_fields_of_cyclonedx(
 
 
 def test_an_image_that_is_not_built_yet_is_named_by_its_build_key(plan: CellPlan) -> None:
-    made = json.loads(sbom.make(plan))
+    few = replace(plan.resolution, wheels=plan.resolution.wheels[:9])
+    plan = replace(plan, resolution=few)
+    content = sbom.make(plan)
+    assert content == sbom.make(plan), "equal plans give equal bytes"
+    made = json.loads(content)
     image = made["metadata"]["component"]
     assert image["bom-ref"] == plan.build_key
     assert "hashes" not in image
@@ -187,6 +189,25 @@ def test_a_package_and_a_base_have_their_purl() -> None:
     image = materials._of_image(name, "sha256:ab")
     assert image.purl == f"pkg:oci/cuda@sha256%3Aab?repository_url={quote(name, safe='')}"
     assert (image.name, image.version, image.sha256) == (name, "sha256:ab", "ab")
+
+
+def test_the_base_of_a_registry_is_a_container_in_an_sbom_and_all_else_a_library() -> None:
+    base = materials._of_image("x.test/me/cuda:13", DIGEST)
+    package = materials._of_deb(deb("bash"), "trixie")
+    kinds = [sbom._component(one, None).type.value for one in (base, package)]
+    assert kinds == ["container", "library"]
+
+
+def test_a_base_that_is_named_with_its_digest_is_named_without_it(plan: CellPlan) -> None:
+    locked = replace(plan.base.locked, image=f"x.test/me/cuda:13@{DIGEST}", digest=DIGEST, debs=())
+    few = replace(plan.resolution, wheels=plan.resolution.wheels[:1] * 2)
+    own = replace(plan, base=replace(plan.base, locked=locked), resolution=few)
+    (wheel, base) = materials.of(own)
+    assert wheel == materials.of_wheel(few.wheels[0])
+    assert base == materials._of_image("x.test/me/cuda:13", DIGEST)
+    twice = replace(plan.base.locked, debs=(deb("bash"), deb("bash")), digest=None)
+    own = replace(own, base=replace(plan.base, locked=twice))
+    assert [one.name for one in materials.of(own)] == [few.wheels[0].name, "bash"]
 
 
 def test_a_provenance_names_the_build_and_all_that_went_into_it(plan: CellPlan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from support import projects
 from support.machine import settings
 from support.promoting import NEEDED, NOW, PATH, labels, receipt_of, verified
-from support.registry import FakeRegistry, fake_registry
+from support.registry import FakeRegistry
 from typer.testing import CliRunner
 
 from imagefactory import opening, workflows
@@ -23,12 +23,6 @@ from imagefactory.workspace import Workspace
 
 OLD, NEW = labels("aaaaaaaa", vllm="0.10.0", day="2026-11-01"), labels("bbbbbbbb")
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with fake_registry() as made:
-        yield made
 
 
 @pytest.fixture
@@ -101,9 +95,39 @@ def test_registry_images_are_removed_only_after_a_plan_and_a_yes(
     assert {*before} - {*registry.tags(PATH)} == {str(tags.of_labels(OLD))}
 
 
+def test_an_image_that_a_file_pins_stays_and_a_file_that_cannot_be_read_keeps_all(
+    registry: FakeRegistry, workspace: Workspace, run: Run, tmp_path: Path
+) -> None:
+    newest = labels("cccccccc", day="2026-11-21")
+    old, new, _ = (verified(registry, workspace.settings.state, one) for one in (OLD, NEW, newest))
+    elsewhere, before = tmp_path / "deploy", registry.tags(PATH)
+    elsewhere.mkdir()
+    (tmp_path / "cluster.yaml").write_text(f"image: ghcr.io/me/vllm@{old}\n")
+    (elsewhere / "pod.yaml").write_text(f"image: me/vllm:{tags.of_labels(NEW)}\n")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/broken.yaml").write_bytes(b"\xff")
+    argv = ["--registry", "--keep", "1", "--yes", "--json"]
+    with pytest.raises(InputError, match=r"broken.yaml: cannot be read"):
+        run(prune, *argv)
+    assert registry.tags(PATH) == before
+    (tmp_path / "recipes/broken.yaml").unlink()
+    kept = run(prune, *argv, "--pinned-by", str(elsewhere))["kept"]
+    why = {row["digest"]: row["why"].rpartition("/")[2] for row in kept}
+    assert (why[old], why[new]) == ("cluster.yaml pins it", "pod.yaml pins it")
+    assert registry.tags(PATH) == before
+    run(prune, *argv)
+    assert {*before} - {*registry.tags(PATH)} == {str(tags.of_labels(NEW))}
+
+
 @pytest.mark.parametrize(
     "argv",
-    [["--registry"], ["--keep", "3"], ["--registry", "--keep", "3", "--all"], []],
+    [
+        ["--registry"],
+        ["--keep", "3"],
+        ["--registry", "--keep", "3", "--all"],
+        ["--pinned-by", "x"],
+        [],
+    ],
 )
 def test_options_that_do_not_belong_together_are_refused(run: Run, argv: list[str]) -> None:
     with pytest.raises(InputError) as caught:

@@ -70,6 +70,7 @@ def test_what_is_written_is_read_back(numbers: list[int], more: str, day: date) 
 
 def test_the_longest_names_still_fit_a_tag() -> None:
     found = tags.of_labels(labels("1a2b3c4d", vllm="1" * 300, flavor="f" * 300, channel="cpu"))
+    assert str(found) == f"{'1' * 40}-cu130-{'f' * 48}-20261120-1a2b3c4d"
     assert reference.is_tag(str(found))
     assert reference.is_tag(f"{'t' * 90}.20261122T021700Z.0123456789ab")
 

@@ -54,8 +54,8 @@ class FakeEngine:
     def find_images(self, refs: Sequence[str]) -> dict[str, ImageInfo]:
         return {ref: self.images[ref] for ref in refs if ref in self.images}
 
-    def launch(self, words: Sequence[str]) -> str:
-        self.started.append(words)
+    def start_service(self, arguments: Sequence[str]) -> str:
+        self.started.append(arguments)
         return "0123"
 
 
@@ -98,6 +98,20 @@ def test_a_container_keeps_its_caches_and_no_secret(mine: Path) -> None:
     assert (found.name, found.gpus, found.ports[0].host) == ("x", False, 9000)
 
 
+def test_tuned_kernels_of_the_project_are_given_to_servers_with_a_gpu(mine: Path) -> None:
+    wishes = Wishes(tunings="/mine/tunings")
+    setup = recipes.read(mine).on("0.33.0", 1)
+    found = starting.launch(setup, "image", "gb10", wishes)
+    assert ("/mine/tunings", "/tunings", True) in [
+        (one.source, one.target, one.read_only) for one in found.mounts
+    ]
+    assert found.environment["VLLM_TUNED_CONFIG_FOLDER"] == "/tunings"
+    assert len(starting.launch(setup, "image", "cpu", wishes).mounts) == 1
+    mine.write_text(RECIPE.replace("{A: b c}", "{VLLM_TUNED_CONFIG_FOLDER: /own}"))
+    own = starting.launch(recipes.read(mine).on("0.33.0", 1), "image", "gb10", wishes)
+    assert (own.environment["VLLM_TUNED_CONFIG_FOLDER"], len(own.mounts)) == ("/own", 1)
+
+
 def test_the_command_is_printed_with_the_digest(
     run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +134,24 @@ def test_an_image_that_the_engine_has_is_started(run: Run, mine: Path, engine: F
     missing = run("recipe", "run", str(mine), "--cell", "gb10*22*")
     assert (missing.code, len(engine.started)) == (2, 1)
     assert "the engine has no image" in missing.err
+
+
+def test_a_user_other_than_root_has_a_cache_that_can_be_written(
+    run: Run, mine: Path, engine: FakeEngine, tmp_path: Path
+) -> None:
+    argv = ("recipe", "run", str(mine), "--cell", "gb10*33*", "--cache", str(tmp_path))
+    shown = run(*argv, "--user", "1000:100", "--print").out
+    assert "--user 1000:100" in shown
+    assert f"--volume {tmp_path}:/tmp/home-1000/.cache" in shown
+    mine.write_text(f"{RECIPE}user: '1001'\n")
+    assert "--user 1001 " in run(*argv, "--print").out
+    assert "--user 1000:100 " in run(*argv, "--user", "1000:100", "--print").out
+    assert run(*argv, "--user", "me").code == 2
+    assert "volume imagefactory-cache belongs to root" in run(*argv[:-2]).err
+    export = ("recipe", "export", str(mine), "--cell", "gb10*33*", "--to")
+    assert run(*export, "compose").code == 2
+    assert run(*export, "kubernetes").code == 0
+    assert engine.started == []
 
 
 def test_an_image_is_checked_as_the_release_that_its_label_names(

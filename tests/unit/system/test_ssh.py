@@ -27,8 +27,10 @@ def answer(
 @pytest.mark.parametrize(
     ("host", "end"),
     [
-        ("spark1", ["--", "spark1", "sh", "-s"]),
-        ("me@spark1:2222", ["-p", "2222", "--", "me@spark1", "sh", "-s"]),
+        ("spark1", ["--", "spark1", "sh -s"]),
+        ("me@spark1:2222", ["-p", "2222", "--", "me@spark1", "sh -s"]),
+        ("fe80::1", ["--", "fe80::1", "sh -s"]),
+        ("ssh://spark1:2222", ["--", "ssh://spark1:2222", "sh -s"]),
     ],
 )
 def test_a_script_is_the_input_of_a_shell_and_nobody_is_asked_for_a_password(

@@ -83,7 +83,7 @@ def observed(image: ImageTree) -> Subject:
 def test_a_good_cpu_image_passes_every_check() -> None:
     results = Good(torch=CPU).results()
     left = {name for name, result in results.items() if result.outcome is not Outcome.PASS}
-    assert left == {name for name in results if name.startswith("gpu-")}
+    assert left == {name for name in results if name.startswith(("gpu-", "model-"))}
     assert check_registry.reached(tuple(results.values())) is Level.SERVE
     assert receipt(Good(torch=CPU)).passed
 
@@ -91,7 +91,7 @@ def test_a_good_cpu_image_passes_every_check() -> None:
 def test_a_good_cuda_image_passes_every_check_but_those_that_need_a_gpu() -> None:
     results = Good().results()
     assert {name for name, result in results.items() if result.outcome is not Outcome.PASS} == {
-        name for name in results if name.startswith(("server-", "gpu-"))
+        name for name in results if name.startswith(("server-", "gpu-", "model-"))
     }
     left = [one for one in results.values() if one.outcome is not Outcome.PASS]
     assert all(one.outcome is Outcome.SKIP and not one.required for one in left)
@@ -144,7 +144,7 @@ def test_checks_are_described_in_the_order_of_results() -> None:
 def test_results_come_in_the_order_of_the_themes() -> None:
     names = [entry.name for entry in check_registry.all_checks()]
     assert names[0] == "probe"
-    assert names[-1] == "gpu-memory"
+    assert names[-1] == "model-nvfp4-modelopt"
     assert check_registry.themes() == checks.ORDER
 
 

@@ -273,7 +273,7 @@ def test_vllm_takes_the_place_of_the_entrypoint_so_that_signals_reach_it(tmp_pat
         "signal.pause()",
     )
     with subprocess.Popen(
-        [sys.executable, str(ENTRYPOINT)],
+        [sys.executable, "-B", str(ENTRYPOINT)],
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **MODEL},
         stdout=subprocess.PIPE,
         text=True,
@@ -347,3 +347,9 @@ def test_the_help_of_vllm_serve_can_be_reached_without_a_model() -> None:
 def test_the_entrypoint_is_executable_and_runs_the_image_s_python() -> None:
     assert ENTRYPOINT.stat().st_mode & stat.S_IXUSR
     assert ENTRYPOINT.read_text().startswith("#!/opt/venv/bin/python\n")
+
+
+@pytest.mark.programs
+def test_the_entrypoint_finds_the_file_beside_it_where_python_does_not_look_there() -> None:
+    done = run(env={"PYTHONSAFEPATH": "1", "IMAGEFACTORY_DRY_RUN": "1", **MODEL})
+    assert (done.returncode, done.stderr) == (0, "")

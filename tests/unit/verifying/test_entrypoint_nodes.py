@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,6 +25,11 @@ time.sleep(60)
 """
 
 
+def declared(words: list[str], variables: Mapping[str, str] = {}) -> tuple[object, ...] | None:
+    found: tuple[object, ...] | None = PROGRAM.nodes.declared(PROGRAM.serving(words), variables)
+    return found
+
+
 def test_nodes_differ_in_their_rank_and_only_the_head_has_an_api() -> None:
     head, follower = argv(env=HEAD), argv(env=FOLLOWER)
     assert head[-6:] == ["--nnodes", "2", "--node-rank", "0", "--master-addr", "10.0.0.1"]
@@ -35,8 +40,8 @@ def test_nodes_differ_in_their_rank_and_only_the_head_has_an_api() -> None:
 
 def test_a_server_on_one_node_has_no_option_of_several() -> None:
     assert not {"--nnodes", "--node-rank", "--master-addr", "--master-port"} & {*argv(env=MODEL)}
-    assert PROGRAM.nodes(argv(env=MODEL), {}) is None
-    assert PROGRAM.nodes(["bash", "--nnodes", "2"], {}) is None
+    assert declared(argv(env=MODEL)) is None
+    assert declared(["bash", "--nnodes", "2"]) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_a_server_on_one_node_has_no_option_of_several() -> None:
 def test_several_nodes_watch_each_other_unless_they_are_told_not_to(
     given: list[str], variables: dict[str, str], expected: tuple[int, int, str, int] | None
 ) -> None:
-    assert PROGRAM.nodes(["vllm", "serve", "m", *given], variables) == expected
+    assert declared(["vllm", "serve", "m", *given], variables) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_several_nodes_watch_each_other_unless_they_are_told_not_to(
 )
 def test_nodes_that_cannot_find_each_other_are_an_error(given: list[str], cause: str) -> None:
     with pytest.raises(PROGRAM.UsageError, match=cause):
-        PROGRAM.nodes(["vllm", "serve", "m", *given], {})
+        declared(["vllm", "serve", "m", *given])
 
 
 def test_a_node_without_an_api_has_no_health_to_ask_for() -> None:
@@ -78,16 +83,16 @@ def test_nodes_talk_on_the_way_to_the_head_unless_they_are_told_another() -> Non
     found = PROGRAM.environment(words, {"NCCL_SOCKET_IFNAME": "eth9"})
     assert (found["VLLM_HOST_IP"], found["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
     assert found["NCCL_SOCKET_IFNAME"] == "eth9"
-    assert PROGRAM.interface(words)["NCCL_SOCKET_IFNAME"] == "=lo"
+    assert PROGRAM.nodes.interface(PROGRAM.serving(words))["NCCL_SOCKET_IFNAME"] == "=lo"
     assert "VLLM_HOST_IP" not in PROGRAM.environment(words[:3], {})
 
 
 def test_a_head_without_an_address_is_an_error_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(PROGRAM, "RESOLVING", -1.0)
+    monkeypatch.setattr(PROGRAM.nodes, "RESOLVING", -1.0)
     with pytest.raises(PROGRAM.UsageError, match="the head, no such host, cannot be found"):
-        PROGRAM.interface(["vllm", "serve", "--nnodes=2", "--master-addr", "no such host"])
+        PROGRAM.nodes.interface({"nnodes": "2", "master-addr": "no such host"})
 
 
 class Node:
@@ -97,7 +102,7 @@ class Node:
         env = {**HEAD, "NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
         env |= {"NODE_WATCH_PORT": str(port), "PATH": f"{folder}:{os.environ['PATH']}"}
         self.process = subprocess.Popen(
-            [sys.executable, "-u", str(ENTRYPOINT)],
+            [sys.executable, "-Bu", str(ENTRYPOINT)],
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -153,7 +158,7 @@ def test_a_node_ends_with_the_head_and_says_so(pair: tuple[Node, Node, int]) -> 
 @pytest.mark.programs
 def test_the_head_ends_with_any_other_node_and_names_it(pair: tuple[Node, Node, int]) -> None:
     head, follower, port = pair
-    say(port, PROGRAM.GREETING + b"7\n")
+    say(port, PROGRAM.nodes.GREETING + b"7\n")
     code, said = head.ends()
     assert code == 1
     assert "entrypoint: node 7, 127.0.0.1, is gone; " in said

@@ -10,6 +10,7 @@ from support.verify_fakes import CPU, Good, server_run
 
 from imagefactory.verifying import check_registry, log_rules
 from imagefactory.verifying.checks.gpu.test_gpu import reported
+from imagefactory.verifying.checks.models.test_models import served
 from imagefactory.verifying.gpu import running
 from imagefactory.verifying.gpu.judging import FAIL
 from imagefactory.verifying.gpu.probes import e2m1
@@ -67,8 +68,7 @@ def test_a_real_log_of_the_cpu_backend_shows_a_variable_that_it_does_not_know() 
 
 def test_an_image_that_serves_and_computes_on_a_gpu_reaches_that_level() -> None:
     image = Good()
-    image.server = server_run()
-    reported(image)
+    served(image)
     results = image.results()
     assert check_registry.reached(tuple(results.values())) is Level.GPU
     reported(image, lambda probes: probes["flashinfer"].update(facts={"missing": "no nvcc"}))

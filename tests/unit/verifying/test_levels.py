@@ -13,10 +13,13 @@ from support.verify_station import StationEngine, of_probes, outcomes, verify
 from imagefactory.errors import SetupError
 from imagefactory.settings import Settings
 from imagefactory.system.shell import Completed
+from imagefactory.verifying.models.models import family
 from imagefactory.verifying.receipt import Level, Outcome, below
 
 pytestmark = pytest.mark.programs
 
+#: Models whose logs say which kernel they took; the fake server's log says nothing.
+QUIET = {"model-moe-nvfp4", "model-mtp", "model-mtp-nvfp4", "model-nvfp4-modelopt"}
 PROBES = load_all()["nvidia-h200-2026-11-22"]["probes"]
 
 
@@ -45,12 +48,18 @@ def test_a_cuda_image_computes_and_serves_on_the_gpu(
 ) -> None:
     cuda.gpu_says = says(json.dumps(PROBES))
     made = verify(cuda, settings, level=Level.GPU)
-    (probes,) = [call for call in of_probes(cuda) if call.get("gpus")]
+    first, *_, probes = [call for call in of_probes(cuda) if call.get("gpus")]
+    assert (first["argv"], cuda.calls.index(first)) == (("-c", ""), 0)
     assert probes["network"] == "none"
-    assert cuda.started["gpus"] is True
-    assert "--kv-cache-memory-bytes" in cuda.started["env"]["VLLM_EXTRA_ARGS"]
+    assert len(cuda.starts) == len(family())
+    assert {started["gpus"] for started in cuda.starts} == {True}
+    assert all("--kv-cache-memory-bytes" in s["env"]["VLLM_EXTRA_ARGS"] for s in cuda.starts)
+    (routed,) = [s for s in cuda.starts if "--moe-backend" in s["argv"]]
+    assert "--dtype" not in routed["env"]["VLLM_EXTRA_ARGS"]
     assert outcomes(made, Outcome.SKIP) == {"gpu-gemm-fp4", "gpu-e2m1-hardware"}
-    assert (made.passed, made.level) == (True, Level.GPU)
+    assert outcomes(made, Outcome.FAIL) == QUIET
+    assert made.level is Level.SERVE
+    assert any("tokens/s" in one.detail for one in made.checks)
 
 
 def test_probes_that_report_nothing_fail_the_image(cuda: StationEngine, settings: Settings) -> None:
@@ -65,12 +74,12 @@ def test_probes_that_report_nothing_fail_the_image(cuda: StationEngine, settings
 def test_a_machine_without_a_gpu_is_no_fault_of_the_image(
     cuda: StationEngine, settings: Settings
 ) -> None:
-    cuda.gpu_says = says(
-        err='docker: could not select device driver "" with capabilities', code=125
-    )
+    said = 'docker: Error response from daemon: could not select device driver "" with\n'
+    cuda.gpu_says = says(err=said, code=125)
     with pytest.raises(SetupError) as raised:
         verify(cuda, settings, level=Level.GPU)
     assert raised.value.problems[0].code == "gpu-missing"
+    assert len(cuda.calls) == 1
 
 
 def test_an_image_that_does_not_reach_the_level_is_a_problem() -> None:

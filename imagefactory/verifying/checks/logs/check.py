@@ -17,18 +17,5 @@ def says(subject: Subject) -> Verdict:
     """
     if subject.server is None or subject.server.fault:
         return unknown("the server did not start")
-    rules, wrong = log_rules.broken(
-        subject.server.log,
-        vllm=subject.label("pin.vllm") or "0",
-        model=MODEL.name,
-        device="cpu" if subject.channel == "cpu" else "cuda",
-        capability=_capability(subject),
-    )
+    rules, wrong = log_rules.broken(subject.server.log, model=MODEL.name, **subject.runs_on)
     return failed("; ".join(wrong)) if wrong else passed(f"{count(len(rules), 'rule')} kept")
-
-
-def _capability(subject: Subject) -> str:
-    """The compute capability that the probes reported; empty if they did not."""
-    report = subject.gpu.report if subject.gpu else None
-    facts = report["probes"].get("identity", {}).get("facts", {}) if report else {}
-    return ".".join(str(part) for part in facts.get("capability", ()))

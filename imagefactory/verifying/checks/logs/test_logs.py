@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
-from support.verify_fakes import CPU, server_run
+from support.verify_fakes import CPU, Good, server_run
 from support.verify_faults import Fault, red
 
+from imagefactory.planning.cell_plan import LABEL
 from imagefactory.verifying import log_rules
 from imagefactory.verifying.checks.logs import check
 from imagefactory.verifying.gpu.running import GpuRun
@@ -52,9 +50,10 @@ def test_the_rules_are_those_of_the_release_the_model_and_the_device_that_probes
 
     monkeypatch.setattr(log_rules, "broken", broken)
     for channel, device, label in (("cpu", "cpu", "0.33.0"), ("cu130", "cuda", "")):
-        subject: Any = SimpleNamespace(
-            gpu=run, server=server_run(log="said"), channel=channel, label=lambda _, own=label: own
-        )
+        image = Good()
+        image.gpu, image.server = run, server_run(log="said")
+        image.labels |= {f"{LABEL}.channel": channel, f"{LABEL}.pin.vllm": label}
+        subject = image.subject()
         assert check.says.function(subject).outcome is Outcome.PASS
         assert asked == {
             "log": "said",

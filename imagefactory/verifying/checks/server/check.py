@@ -30,7 +30,7 @@ def starts(subject: Subject) -> Verdict:
     """
     run = _run(subject)
     if run.fault:
-        return failed(_with_log(run.fault, run), seconds=run.start_seconds)
+        return failed(run.explain(run.fault), seconds=run.start_seconds)
     return passed(f"healthy after {run.start_seconds:.0f} s", seconds=run.start_seconds)
 
 
@@ -50,7 +50,7 @@ def limits(subject: Subject) -> Verdict:
     if run.log_bytes >= LOG_FLOOD:
         faults.append(f"it wrote {LOG_FLOOD >> 20} MiB of log or more")
     if faults:
-        return failed(_with_log("; ".join(faults), run))
+        return failed(run.explain("; ".join(faults)))
     if run.fault:
         return unknown(NOT_UP)
     return passed(f"within {run.memory >> 30} GiB of memory; {run.log_bytes / 1000:.0f} kB of log")
@@ -67,7 +67,7 @@ def models(subject: Subject) -> Verdict:
         return unknown(NOT_UP)
     if run.models != (MODEL_NAME,):
         said = run.models_error or ", ".join(run.models) or "none"
-        return failed(_with_log(f"/v1/models should list {MODEL_NAME}: {said}", run))
+        return failed(run.explain(f"/v1/models should list {MODEL_NAME}: {said}"))
     return passed(MODEL_NAME)
 
 
@@ -112,7 +112,7 @@ def stream(subject: Subject) -> Verdict:
         text = whole.get(_asked(answer), answer.text)
         if verdict.outcome is Outcome.PASS and answer.kind == "stream" and answer.text != text:
             said = f"{answer.question.prompt!r}: {answer.text!r} streamed, {text!r} in one piece"
-            return failed(_with_log(said, run))
+            return failed(run.explain(said))
     return verdict
 
 
@@ -150,7 +150,7 @@ def logprobs(subject: Subject) -> Verdict:
         return unknown("no answer was right")
     doubts = [f"{answer.kind} {answer}: {answer.doubt}" for answer in right if answer.doubt]
     if doubts:
-        return failed(_with_log("; ".join(doubts), run))
+        return failed(run.explain("; ".join(doubts)))
     least = min(min(answer.logprobs) for answer in right)
     return passed(f"{count(len(right), 'answer')}, each word with a logprob of {least:.2f} or more")
 
@@ -169,7 +169,7 @@ def refusals(subject: Subject) -> Verdict:
         return unknown("its first answers were wrong")
     wrong = [str(refusal) for refusal in run.refusals if not refusal.right]
     if wrong:
-        return failed(_with_log("; ".join(wrong), run))
+        return failed(run.explain("; ".join(wrong)))
     return passed("; ".join(map(str, run.refusals)))
 
 
@@ -186,7 +186,7 @@ def stops(subject: Subject) -> Verdict:
         in_time = "killed, it did not end in time"
         why = in_time if run.exit_code == KILLED else ending(run.exit_code) or "not a clean end"
         return failed(
-            _with_log(f"exit {run.exit_code} after SIGTERM: {why}", run), seconds=run.stop_seconds
+            run.explain(f"exit {run.exit_code} after SIGTERM: {why}"), seconds=run.stop_seconds
         )
     return passed(f"exit 0 after {run.stop_seconds:.1f} s", seconds=run.stop_seconds)
 
@@ -206,7 +206,7 @@ def _answers(run: ServerRun, *kinds: str) -> Verdict:
     asked = {answer.kind for answer in answers}
     wrong += [f"no {kind} was asked for" for kind in kinds if kind not in asked]
     if wrong:
-        return failed(_with_log("; ".join(wrong), run), seconds=seconds)
+        return failed(run.explain("; ".join(wrong)), seconds=seconds)
     different = dict.fromkeys(str(answer) for answer in answers if answer.when == FIRST)
     later = len(answers) - len(different)
     return passed(f"{'; '.join(different)}; right {count(later, 'more time')}", seconds=seconds)
@@ -214,7 +214,3 @@ def _answers(run: ServerRun, *kinds: str) -> Verdict:
 
 def _asked(answer: Answer) -> tuple[str, str]:
     return answer.question.prompt, answer.when
-
-
-def _with_log(text: str, run: ServerRun) -> str:
-    return f"{text}\nlast lines of the server's log:\n{run.log_tail}" if run.log_tail else text

@@ -42,17 +42,17 @@ FILES = {
 }
 #: What each is asked, and where it runs; as above.
 ASKED = {
-    "dense": "d4f0a4d41b0915e9",
-    "dense-bf16": "52ecb60a41c0eb2c",
-    "dialog": "b239963d3d4b29e5",
-    "fp8": "01ae74e58b030505",
-    "hybrid": "6830dfd5f25cd7c2",
-    "moe": "074f4168dca3a00b",
-    "moe-nvfp4": "b9d548fc6af18bb5",
-    "mtp": "988ae611df85db3f",
-    "mtp-nvfp4": "687b6514ed231bcb",
-    "nvfp4": "f244066239dce404",
-    "nvfp4-modelopt": "36769f3bd878f30b",
+    "dense": "e8c8dc137530a23a",
+    "dense-bf16": "41b85e1922d7159a",
+    "dialog": "b024ed20686786c8",
+    "fp8": "3cf8c91a005138b7",
+    "hybrid": "cfa5a4ea1a62acf4",
+    "moe": "320d6bfe111a16f8",
+    "moe-nvfp4": "d60b21bcb3402914",
+    "mtp": "6398ca234d1d41ce",
+    "mtp-nvfp4": "335ba5965941ec82",
+    "nvfp4": "aaee4f88ed74c1a7",
+    "nvfp4-modelopt": "f80e01e967d12190",
 }
 SAID = "the capital of France is Paris"
 

@@ -212,6 +212,11 @@ CHANGED = (
         says="RECORD has a wrong hash or size for numpy/core.so",
     ),
     Spoilt(
+        name="RECORD is wrong in another way than the wheel's own",
+        spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", same(b",1600", b",1601")),
+        says="RECORD has a wrong hash or size for numpy/stripped.so",
+    ),
+    Spoilt(
         name="RECORD has no hash",
         spoil=edit(f"{SITE}/numpy-2.0.dist-info/RECORD", without(rb"(?<=core\.so,)[^,\n]+")),
         says="RECORD has a wrong hash or size for numpy/core.so",

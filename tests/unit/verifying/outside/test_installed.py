@@ -213,7 +213,7 @@ def archive(files: Mapping[str, bytes]) -> zipfile.ZipFile:
 
 def test_an_inventory_has_all_that_a_wheel_says_of_itself() -> None:
     record = (
-        f"a/run,sha256={'A' * 43},3\na/md5,md5=x,1\na/bare,,\na/ghost,sha256={'B' * 43},9\n\n"
+        f"a/run,sha256={'A' * 43},5\na/md5,md5=x,1\na/bare,,\na/ghost,sha256={'B' * 43},9\n\n"
         "a-1.dist-info/RECORD,,\n"
     )
     files = {
@@ -231,6 +231,7 @@ def test_an_inventory_has_all_that_a_wheel_says_of_itself() -> None:
     assert found.folders == ("a",)
     assert found.scripts == {"run": "a.b : main", "Other": "a:o", "gui": "a:gui"}
     assert found.ghosts == ("a/ghost",)
+    assert found.sizes == {"a/run": "5"}
     assert set(found.files) == set(files) - {"a/"}
     assert found.files["a/run"] == Member("00" * 32, 3, True)
     assert found.files["a/bare"] == Member("", 4, False)
@@ -240,6 +241,7 @@ def test_an_inventory_has_all_that_a_wheel_says_of_itself() -> None:
 def test_an_inventory_is_kept_as_it_was_and_a_damaged_note_is_none(tmp_path: Path) -> None:
     wheels = Wheels(settings(tmp_path))
     made = replace(inventory_of("a", "b/nvcc", folders=("c",)), scripts={"s": "a:b"}, ghosts=("g",))
+    made = replace(made, sizes={"b/nvcc": "3"})
     wheels._save("ab", made)
     assert Wheels(settings(tmp_path))._load("ab") == made
     assert wheels._load("cd") is None

@@ -31,7 +31,8 @@ from imagefactory.verifying.outside.layers import DamagedError
         '{"files": {}, "folders": 3}',
         '{"files": {}, "folders": []}',
         '{"files": {}, "folders": [], "ghosts": []}',
-        '{"files": {}, "folders": [], "ghosts": [], "name": "n", "scripts": {}, "more": 1}',
+        '{"files": {}, "folders": [], "ghosts": [], "name": "n", "scripts": {}}',
+        '{"files": {}, "folders": [], "ghosts": [], "name": "n", "scripts": {}, "sizes": {}, "x": 1}',
     ],
 )
 def test_a_damaged_inventory_is_made_again(tmp_path: Path, text: str) -> None:

@@ -1,0 +1,1 @@
+"""Does the image compute right in every format, with each of the tiny models?"""
