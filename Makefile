@@ -89,6 +89,8 @@ starters: $(BIN)/imagefactory
 	  || { echo "the tests need Debian's packages docker-compose and podman" >&2; exit 3; }
 
 test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
+	@# in a fresh clone, each process would compile all of it
+	@$(BIN)/python -m compileall -qq -j 0 imagefactory tests/support
 	@$(BIN)/pytest -n $$(nproc) -m 'not programs and not e2e' tests/unit imagefactory
 
 # one process more than there are cores, for some tests wait

@@ -1,7 +1,8 @@
 """imagefactory: vLLM container images, declared, locked, patched, built, verified, pushed.
 
 ``pipeline`` is the whole road: it calls one station after the other, with frozen values in and out.
-``workflows`` has the shorter ones of other commands; ``commands`` parse options and show results.
+``audits`` and ``workflows`` have the shorter ones of other commands; ``commands`` parse options and
+show results.
 
 The stations, each with an entry module of its own name, in the order in which they may import:
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
@@ -41,9 +41,25 @@ class _OnDemand(Mapping[str, Any]):
         return len(commands.COMMANDS)
 
 
+#: What help calls the value of an option that has no name of its own for it, by its type.
+VALUES = {
+    "<path>": "PATH",
+    "<str>": "TEXT",
+    "<list[str]>": "TEXT",
+    "<int range>": "N",
+    "<float range>": "SECONDS",
+}
+
+
 def _plain(command: Any) -> Any:
-    """``command`` with help that has no boxes, on a terminal as in a pipe."""
+    """``command`` with help that has no boxes, names no Python types and cuts no sentence off."""
     command.rich_markup_mode = None
+    command.short_help = (command.help or "").partition("\n\n")[0]
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument):
+            parameter.display_type_rich = lambda **_: ""  # type: ignore[method-assign]
+        elif not (parameter.metavar or parameter.type_descriptor.is_choice):
+            parameter.metavar = VALUES.get(parameter.display_type(None))
     for child in getattr(command, "commands", {}).values():
         _plain(child)
     return command

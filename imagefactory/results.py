@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagefactory.auditing.auditing import Audit
 from imagefactory.building.building import BuildResult
 from imagefactory.building.sites import Site
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem
@@ -40,6 +41,7 @@ class Planned:
         images: the engine's images of these cells, by reference; None if no engine answers.
         site: where builds run; None if no engine answers.
         uncovered: the selected cells that are not locked, if they were left out.
+        audits: what earlier audits found out, by cell; None if that was not looked up.
     """
 
     inputs: Inputs
@@ -48,12 +50,19 @@ class Planned:
     images: Mapping[str, ImageInfo] | None
     site: Site | None
     uncovered: tuple[Uncovered, ...] = ()
+    audits: Mapping[str, Audit] | None = None
 
     @property
     def error(self) -> InputError | None:
         """The problems of the cells that were left out, or None."""
         problems = [problem for one in self.uncovered for problem in one.problems]
         return InputError(dict.fromkeys(problems)) if problems else None
+
+    @property
+    def bad(self) -> list[Problem]:
+        """What earlier audits found wrong, without repetitions."""
+        audits = (self.audits or {}).values()
+        return list(dict.fromkeys(problem for one in audits for problem in one.problems))
 
     @property
     def rows(self) -> tuple[Decision | Uncovered, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from imagefactory import opening, pipeline
@@ -10,9 +12,12 @@ from imagefactory.errors import CheckFailedError, FactoryError, InputError, Prob
 from imagefactory.matrix.select import select
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.publishing import sbom, tags, vouching
-from imagefactory.system.engine import Engine, ImageInfo, check_host
-from imagefactory.transport import distributing, saving, transport
+from imagefactory.system import reference as references
+from imagefactory.system.engine import Engine, ImageInfo, RemoteEngine, check_host, client
+from imagefactory.system.registry import Registries
+from imagefactory.transport import distributing, pulling, saving, transport
 from imagefactory.transport.distributing import Delivered
+from imagefactory.transport.pulling import Stored
 from imagefactory.transport.saving import Papers
 from imagefactory.transport.transport import Loaded
 from imagefactory.verifying.receipt_store import Found, ReceiptStore
@@ -61,6 +66,54 @@ def distribute(
     images = [image for image, _ in ready]
     with transport.reading(engine, images, workspace.settings.cache) as found:
         return distributing.distribute(found, list(dict.fromkeys(hosts)))
+
+
+def distribute_from_registry(
+    workspace: Workspace,
+    hosts: Sequence[str],
+    source: str,
+    names: Sequence[str],
+    selection: Sequence[str],
+) -> tuple[Delivered, ...]:
+    """Let other machines pull verified images from a registry: each only what it lacks.
+
+    ``source`` is an image there, or a repository that has the images that are named.
+    """
+    from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy and requests
+
+    for host in hosts:
+        check_host(host)
+    registries, receipts = Registries(), opening.receipts(workspace)
+    ready: list[Stored] = []
+    problems: list[Problem] = []
+    for repository, wanted in _in_registry(workspace, source, names, selection):
+        try:
+            one = pulling.read(registries, repository, wanted)
+            found = vouching.candidates(one.image, registries, receipts)
+            vouching.judge(one.image, found, check_registry.requirements, "distribute")
+            ready.append(one)
+        except CheckFailedError as error:
+            problems += error.problems
+    if problems:
+        raise CheckFailedError(problems)
+    binary = client(os.environ, workspace.settings.state)
+    connect = partial(RemoteEngine, binary=binary)
+    return pulling.distribute(ready, list(dict.fromkeys(hosts)), connect)
+
+
+def _in_registry(
+    workspace: Workspace, source: str, names: Sequence[str], selection: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Repository and tag or digest of what is wanted. Raises InputError."""
+    parts = references.parse(source)
+    if not (parts.tag or parts.digest):
+        wanted = _wanted(workspace, names, selection)
+        return [(source, name.rpartition(":")[2]) for name in wanted]
+    if names or selection:
+        what = f"{source} is one image, and others are named, too"
+        fix = f"name the repository: --from-registry {source.partition('@')[0].rpartition(':')[0]}"
+        raise fail(InputError, "images-unnamed", what, fix=fix)
+    return [vouching.reference_of(source, "")]
 
 
 def _wanted(workspace: Workspace, names: Sequence[str], selection: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from imagefactory import opening, pipeline
 from imagefactory.auditing import auditing
 from imagefactory.auditing.auditing import Audit
-from imagefactory.building import bakefile, building, sites
+from imagefactory.building import bakefile, building, records, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
@@ -20,28 +20,26 @@ from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.anatomy import Anatomy
 from imagefactory.inspecting.rebuild import Rebuilt
 from imagefactory.locking import bases, locking, store
-from imagefactory.locking.lock import Lock
 from imagefactory.locking.locking import Renewed
 from imagefactory.matrix import matrix
-from imagefactory.matrix.cell import Cell, request_of
+from imagefactory.matrix.cell import Cell
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.select import select
 from imagefactory.patching import catalog, patching
 from imagefactory.patching.check import Checked
 from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial
 from imagefactory.publishing import attachments, moving, retention, tags, vouching
 from imagefactory.publishing.moving import Move, Moved, Repository
 from imagefactory.reporting.facts import Before, Facts
 from imagefactory.results import Exported, Rendered
-from imagefactory.system import reference
+from imagefactory.system import reference, ui
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
 from imagefactory.verifying import receipt_store
-from imagefactory.verifying.receipt import Requirement
+from imagefactory.verifying.receipt import Level, Requirement
 from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
@@ -94,31 +92,6 @@ def lock(
     if writes:
         opening.write_lock(workspace, renewed.lock)
     return renewed, writes
-
-
-def audit(
-    workspace: Workspace, selection: Sequence[str]
-) -> tuple[tuple[Audit, ...], tuple[Uncovered, ...]]:
-    """Judge the locked wheels of the selected cells; also returns the cells that are not locked."""
-    inputs = opening.read(workspace)
-    cells, uncovered = planning.split(select(inputs.matrix.cells, selection), inputs)
-    return auditing.audit_cells(cells, inputs), uncovered
-
-
-def audit_locked(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
-    """Judge the cells whose wheels are not those of ``old``, and others if that takes no time."""
-    inputs = opening.read(workspace)
-    unlocked = {cell.name for cell in inputs.lock.uncovered(inputs.matrix.cells)}
-    cells = [cell for cell in inputs.matrix.cells if cell.name not in unlocked]
-    known = {
-        cell.name for cell in cells if old and _wheels(cell, old) == _wheels(cell, inputs.lock)
-    }
-    return auditing.audit_cells(cells, inputs, unless_long=known)
-
-
-def _wheels(cell: Cell, lock: Lock) -> frozenset[str] | None:
-    found = lock.find(request_of(cell))
-    return frozenset(wheel.sha256 for wheel in found.wheels) if found else None
 
 
 def render(workspace: Workspace, selection: Sequence[str], out: Path | None) -> Rendered:
@@ -272,6 +245,32 @@ def find_receipt(workspace: Workspace, tag: str) -> Found:
     return vouching.judge(there, candidates, _needed, "verify")
 
 
+def vouched(workspace: Workspace, tag: str, level: Level | None) -> Found | None:
+    """The signed receipt by which an image that was pulled need not be run here.
+
+    None for an image that this machine built or verified itself, and where no receipt of another
+    machine counts or shows ``level``.
+    """
+    receipts = opening.receipts(workspace)
+    if not (receipts.trust.wants_signatures and reference.parse(tag).host):
+        return None
+    image = opening.connect(workspace).find_images([tag]).get(tag)
+    if image is None or receipts.find(image.digest) is not None:
+        return None
+    key = image.labels.get(f"{LABEL}.build-key", "")
+    if image.digest in records.read(workspace.settings.state / records.FOLDER, key):
+        return None
+    try:
+        found = find_receipt(workspace, tag)
+    except FactoryError as error:
+        ui.say(f"it is run here: {error.problems[0].what}")
+        return None
+    if level and not found.receipt.level.includes(level):
+        ui.say(f"it is run here: its receipt shows level {found.receipt.level}, not {level}")
+        return None
+    return found
+
+
 def gather(workspace: Workspace, engine: Engine, image: Anatomy, now: datetime) -> Facts:
     """All that is known of an image of ``engine``; it is not run, and no wheel is read."""
     from imagefactory.verifying import check_registry  # noqa: PLC0415 - imports NumPy
@@ -309,7 +308,7 @@ def _recall_audit(workspace: Workspace, image: Anatomy) -> Audit | str:
         locked = planning.installed(cell, inputs)
         if store.digest(locked) != image.labels.get(f"{LABEL}.lock-digest"):
             return "the lock has other wheels than the image"
-        known = auditing.audit_cells([cell], inputs, unless_long=[name])
+        known = [*auditing.recall([cell], inputs).values()]
         return known[0] if known else f"run imagefactory audit {name}"
     except FactoryError as error:
         return error.problems[0].what

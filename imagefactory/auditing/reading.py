@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
-import threading
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,7 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.locking import indexes, wheelhouse
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
-from imagefactory.system import index_errors, web
+from imagefactory.system import files, index_errors, web
 
 #: Written into the path of what is kept: another format is another folder.
 FORMAT = "1"
@@ -96,10 +94,10 @@ class Reader:
         left = sorted((m for m in wanted if m not in found), key=lambda member: -member.size)
         wheels = list({member.wheel.sha256: member.wheel for member in left}.values())
         if self._whole:
-            with wheelhouse.Collection(self._settings) as files:
-                files.fetch(wheels)
+            with wheelhouse.Collection(self._settings) as fetched:
+                fetched.fetch(wheels)
                 for wheel in wheels:
-                    files.path(wheel)
+                    fetched.path(wheel)
         else:
             self._look_up(wheels)
         with ThreadPoolExecutor(THREADS) as pool:
@@ -242,8 +240,4 @@ def _rows(value: object) -> list[str]:
 
 def write(path: Path, value: object) -> None:
     """Write JSON atomically, if possible: without it, the wheel is only read again."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(value), encoding="utf-8")
-        part.replace(path)
+    files.keep(path, json.dumps(value))

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import workflows
+from imagefactory import audits
 from imagefactory.auditing import auditing
-from imagefactory.auditing.auditing import Audit, State
+from imagefactory.auditing.auditing import Audit
 from imagefactory.auditing.gpu_code import Way
 from imagefactory.auditing.judging import Extension
 from imagefactory.commands.options import HERE, File, Json, Select, workspace_of
-from imagefactory.errors import CheckFailedError, FactoryError, InputError
+from imagefactory.commands.tables import AUDITED
+from imagefactory.errors import FactoryError, InputError
 from imagefactory.planning.decision import Uncovered
 from imagefactory.system import ui
 
-COLOURS = {State.GOOD: "green", State.BAD: "red", State.UNKNOWN: "yellow"}
 WAYS = {Way.NATIVE: "green", Way.FAMILY: "green", Way.NONE: "dim"}
 
 app = typer.Typer(add_completion=False)
@@ -26,23 +26,23 @@ app = typer.Typer(add_completion=False)
 @app.command("audit", epilog="Example: imagefactory audit 'gb10*'")
 def audit_command(
     cells: Annotated[
-        list[str] | None, typer.Argument(metavar="[CELL]...", help="Cells, as for --select.")
+        list[str] | None, typer.Argument(metavar="CELL", help="Cells, as for --select.")
     ] = None,
     file: File = HERE,
     select: Select = None,
     json: Json = False,
 ) -> None:
-    """Judge whether the locked wheels of cells can work together; nothing is built or run.
+    """Check whether the locked wheels of each cell work together, before anything is built.
 
     Reads symbols, libraries, versions and GPU code of the extensions of vLLM and FlashInfer, by
     ranged requests where the wheels are not on this machine.
     """
-    audits, uncovered = workflows.audit(workspace_of(file), [*(cells or ()), *(select or ())])
+    found, uncovered = audits.audit(workspace_of(file), [*(cells or ()), *(select or ())])
     if json:
-        ui.emit_json([*(one.as_dict() for one in audits), *map(_uncovered, uncovered)])
+        ui.emit_json([*(one.as_dict() for one in found), *map(_uncovered, uncovered)])
     else:
-        _show(audits, uncovered)
-    error = _error(audits, uncovered)
+        _show(found, uncovered)
+    error = _error(found, uncovered)
     if error:
         raise error
 
@@ -52,33 +52,32 @@ def _uncovered(one: Uncovered) -> dict[str, object]:
     return {"cell": one.cell.name, "state": "not locked", "problems": problems}
 
 
-def _error(audits: Sequence[Audit], uncovered: Sequence[Uncovered]) -> FactoryError | None:
+def _error(found: Sequence[Audit], uncovered: Sequence[Uncovered]) -> FactoryError | None:
     """As of the audits; InputError if all that is wrong is the lock."""
-    found = auditing.error(audits)
+    failed = auditing.error(found)
     unlocked = [problem for one in uncovered for problem in one.problems]
-    if found is None:
+    if failed is None:
         return InputError(dict.fromkeys(unlocked)) if unlocked else None
-    kind = CheckFailedError if isinstance(found, CheckFailedError) else type(found)
-    return kind(dict.fromkeys([*found.problems, *unlocked]))
+    return type(failed)(dict.fromkeys([*failed.problems, *unlocked]))
 
 
-def _show(audits: Sequence[Audit], uncovered: Sequence[Uncovered]) -> None:
+def _show(found: Sequence[Audit], uncovered: Sequence[Uncovered]) -> None:
     rows: list[list[ui.Part]] = [
         [
             ui.styled(one.cell, "bold"),
-            ui.styled(one.state, COLOURS[one.state]),
+            ui.styled(one.state, AUDITED[one.state]),
             ", ".join(dict.fromkeys(problem.code for problem in one.problems)),
         ]
-        for one in audits
+        for one in found
     ]
     rows += [
         [ui.styled(one.cell.name, "bold"), ui.styled("not locked", "red"), ""] for one in uncovered
     ]
     ui.table("audit", ["cell", "result", "problems"], rows)
-    for note in dict.fromkeys(note for one in audits for note in one.notes):
+    for note in dict.fromkeys(note for one in found for note in one.notes):
         ui.say(f"note: {note}")
     groups: dict[tuple[str, int], list[Extension]] = {}
-    for one in audits:
+    for one in found:
         for extension in one.extensions if one.capability else ():
             group = groups.setdefault((extension.wheel, one.capability or 0), [])
             if extension not in group:

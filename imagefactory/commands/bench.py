@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -13,14 +14,28 @@ import typer
 from typer.core import TyperGroup
 
 from imagefactory import opening
-from imagefactory.benchmarking import benchmarking, comparing, streaming
+from imagefactory.benchmarking import benchmarking, comparing, serving, streaming
 from imagefactory.benchmarking.benchmarking import Image, Load
 from imagefactory.benchmarking.comparing import Verdict
 from imagefactory.benchmarking.metrics import HIGH, LOW, METRICS, Spread, spread
 from imagefactory.benchmarking.results import Result, Store
 from imagefactory.commands.options import HERE, File, Json, check_images, workspace_of
+from imagefactory.commands.recipe_check import STOCK
+from imagefactory.commands.recipe_target import (
+    CacheFolder,
+    CellName,
+    folder_of,
+    must_be_here,
+    source_of,
+    target_of,
+    tunings_of,
+)
 from imagefactory.errors import CheckFailedError, InputError, Problem
+from imagefactory.launching.launching import Launch, check_cache
+from imagefactory.recipes import recipes, starting
+from imagefactory.recipes.starting import Wishes
 from imagefactory.system import ui
+from imagefactory.verifying import leftovers
 from imagefactory.workspace import Workspace
 
 #: Hosts that are this machine.
@@ -29,7 +44,7 @@ COLOURS = {Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.UNKNOWN: "yel
 
 
 class _ServerOrCommand(TyperGroup):
-    """``bench URL`` is short for ``bench server URL``."""
+    """``bench URL`` is short for ``bench server URL``, and so is ``bench RECIPE``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -42,13 +57,22 @@ app = typer.Typer(
     cls=_ServerOrCommand,
     add_completion=False,
     no_args_is_help=True,
-    help="Measure a server, and compare results. `bench URL` is short for `bench server URL`.",
+    help=(
+        "Measure a server, or a recipe, and compare results. `bench URL` is short for "
+        "`bench server URL`."
+    ),
 )
 
 
 @app.command("server", epilog="Example: imagefactory bench server http://127.0.0.1:8888")
 def server_command(
-    url: Annotated[str, typer.Argument(metavar="URL", help="An OpenAI-compatible server.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL|RECIPE",
+            help="An OpenAI-compatible server, or a recipe to serve meanwhile.",
+        ),
+    ],
     model: Annotated[
         str | None, typer.Option("--model", help="The model; by default the first one served.")
     ] = None,
@@ -72,8 +96,19 @@ def server_command(
     ] = 8192,
     image: Annotated[
         str | None,
-        typer.Option("--image", help="The server's image; found by its port if it runs here."),
+        typer.Option(
+            "--image", help="A recipe's image; or a URL's, which is found by its port here."
+        ),
     ] = None,
+    cell: CellName = None,
+    cache: CacheFolder = starting.VOLUME,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Serve the recipe's model from this folder."),
+    ] = None,
+    start: Annotated[
+        float, typer.Option("--start", min=1, help="Seconds that a recipe's server may take.")
+    ] = 3600,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that the server may be silent.")
     ] = 600,
@@ -82,15 +117,56 @@ def server_command(
 ) -> None:
     """Measure prefill, decode and latencies of a server, and whether it finds needles.
 
+    A recipe is served for that time, as recipe run does, in a container that is removed afterwards.
     Exits with 1 if a request failed or a needle was not found. OPENAI_API_KEY is sent if it is set.
     """
     load = _load(concurrency, repeats, prompt_tokens, output_tokens, needle, context)
-    address = streaming.address(url)
     workspace = workspace_of(file)
-    found = _image(workspace, address, image)
-    server = streaming.Server(address, key=os.environ.get("OPENAI_API_KEY"), seconds=timeout)
-    asked = streaming.check_model(model, server.models())
-    result = benchmarking.measure(server, asked, load, found, datetime.now(UTC), ui.say)
+
+    def measure(url: str, found: Image | None) -> Result:
+        server = streaming.Server(url, key=os.environ.get("OPENAI_API_KEY"), seconds=timeout)
+        asked = streaming.check_model(model, server.models())
+        return benchmarking.measure(server, asked, load, found, datetime.now(UTC), ui.say)
+
+    if _is_recipe(what):
+        launch, found = _launch(workspace, what, image, cell, cache, folder)
+        engine = opening.connect(workspace)
+        leftovers.sweep(engine, workspace.settings.cache)
+        with serving.served(engine, launch, seconds=start, say=ui.say) as url:
+            result = measure(url, found)
+    else:
+        address = streaming.address(what)
+        result = measure(address, _image(workspace, address, image))
+    _report(workspace, result, json=json)
+
+
+def _is_recipe(what: str) -> bool:
+    return ":" not in what and bool(what)
+
+
+def _launch(
+    workspace: Workspace,
+    name: str,
+    image: str | None,
+    cell: str | None,
+    cache: str,
+    folder: Path | None,
+) -> tuple[Launch, Image]:
+    """The container that serves a recipe, and its image, which the engine has."""
+    recipe = recipes.find(name, workspace.recipes, STOCK)
+    target = target_of(workspace, recipe, 1, image, cell)
+    must_be_here(target)
+    wishes = Wishes(cache=source_of(cache), model=folder_of(folder), tunings=tunings_of(workspace))
+    launch = starting.launch(target.setup, target.image, target.hardware, wishes)
+    check_cache(launch)
+    if target.note:
+        ui.warn(target.note)
+    name, _, digest = target.image.partition("@")
+    return launch, Image(name=image or (target.cell.tag if target.cell else name), digest=digest)
+
+
+def _report(workspace: Workspace, result: Result, *, json: bool) -> None:
+    """Keep a result that is whole, and show it. Raises CheckFailedError for one that is not."""
     kept = None if result.failed else _store(workspace).save(result)
     if json:
         ui.emit_json({**result.data, "file": str(kept) if kept else None})
@@ -106,7 +182,9 @@ def server_command(
 
 @app.command("diff", epilog="Example: imagefactory bench diff imagefactory/vllm:old new.json")
 def diff_command(
-    before: Annotated[str, typer.Argument(metavar="A", help="A file, or an image's tag, digest.")],
+    before: Annotated[
+        str, typer.Argument(metavar="A", help="A file, or the image's tag or digest.")
+    ],
     after: Annotated[str, typer.Argument(metavar="B", help="The same, to compare with A.")],
     file: File = HERE,
     json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import pipeline
+from imagefactory import audits, pipeline
 from imagefactory.building import builders
 from imagefactory.commands import tables
 from imagefactory.commands.options import (
@@ -41,7 +41,7 @@ def build_command(
     ] = False,
     no_audit: Annotated[
         bool,
-        typer.Option("--no-audit", help="Build cells whose wheels cannot work together, too."),
+        typer.Option("--no-audit", help="Also build cells whose wheels do not work together."),
     ] = False,
     builder: BuilderNames = None,
     cache: Annotated[
@@ -70,9 +70,7 @@ def build_command(
         builders.cache_ref(cache, "")  # reject a bad repository before anything is built
     workspace = workspace_of(path)
     if dry_run:
-        planned = pipeline.plan(
-            workspace, select or [], allow_no_engine=False, allow_uncovered=True
-        )
+        planned = audits.plan(workspace, select or [], allow_no_engine=False)
         tables.result_of_plan(planned, json=json)
         return
     silent = Watcher()

@@ -1,4 +1,4 @@
-"""The ``distribute`` command: sends verified images to other machines over ssh."""
+"""The ``distribute`` command: verified images to other machines, over ssh or from a registry."""
 
 from __future__ import annotations
 
@@ -27,16 +27,29 @@ def distribute_command(
         typer.Option("--tag", "-t", metavar="TAG", help="An image of the engine. Repeat for more."),
     ] = None,
     select: Select = None,
+    from_registry: Annotated[
+        str | None,
+        typer.Option(
+            "--from-registry",
+            metavar="REF",
+            help="Let them pull from a registry: an image, or the repository of those named.",
+        ),
+    ] = None,
     file: File = HERE,
     json: Json = False,
 ) -> None:
     """Send verified images to the engines of other machines, all at once.
 
     Each gets only the blobs that it lacks, through ssh, from this machine. Docker has to run there,
-    and nothing else. After a cut, it goes on with the layer in which that was.
+    and nothing else. After a cut, it goes on with the layer in which that was. With --from-registry
+    the blobs come from a registry, with the account that docker login has kept on this machine.
     """
     check_images(*(tag or []))
-    rows = transfers.distribute(workspace_of(file), hosts, tag or [], select or [])
+    workspace, named = workspace_of(file), (tag or [], select or [])
+    if from_registry is None:
+        rows = transfers.distribute(workspace, hosts, *named)
+    else:
+        rows = transfers.distribute_from_registry(workspace, hosts, from_registry, *named)
     if json:
         ui.emit_json([row.as_dict() for row in rows])
     else:

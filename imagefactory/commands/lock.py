@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import opening, workflows
+from imagefactory import audits, opening, workflows
 from imagefactory.auditing.auditing import Audit
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import (
@@ -56,7 +56,7 @@ def lock_command(
         typer.Option("--upgrade-package", "-P", help="Upgrade only this package; repeatable."),
     ] = None,
     no_audit: Annotated[
-        bool, typer.Option("--no-audit", help="Do not judge whether the wheels can work together.")
+        bool, typer.Option("--no-audit", help="Do not check whether the wheels work together.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List every wheel that changed.")
@@ -89,7 +89,7 @@ def lock_command(
         upgrade_base=upgrade_base,
         upgrade_packages=packages,
     )
-    audits = () if no_audit or not renewed.lock.resolutions else _audits(workspace, old)
+    audited = () if no_audit or not renewed.lock.resolutions else _audits(workspace, old)
     summaries = changes.summarize(renewed.changes, renewed.lock, packages)
     if json:
         ui.emit_json(
@@ -98,26 +98,26 @@ def lock_command(
                 "summary": [summary.as_dict() for summary in summaries],
                 "changes": [change.as_dict() for change in renewed.changes],
                 "failed": [failure.as_dict() for failure in renewed.failures],
-                "audits": [{"cell": one.cell, "state": one.state} for one in audits],
+                "audits": [{"cell": one.cell, "state": one.state} for one in audited],
             }
         )
     else:
         for line in renewed.changes if verbose else summaries:
             ui.say(str(line))
         _say_what_was_written(renewed, writes=writes)
-    _raise(renewed.error, [problem for one in audits for problem in one.problems])
+    _raise(renewed.error, [problem for one in audited for problem in one.problems])
 
 
 def _audits(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:
     """The audits of what is locked; a lock is none the worse for what could not be read."""
     try:
-        audits = workflows.audit_locked(workspace, old)
+        found = audits.audit_locked(workspace, old)
     except FactoryError as error:
         ui.warn(f"not audited: {error.problems[0].what}")
         return ()
-    for problem in dict.fromkeys(one.unknown for one in audits if one.unknown):
+    for problem in dict.fromkeys(one.unknown for one in found if one.unknown):
         ui.warn(problem.what)
-    return audits
+    return found
 
 
 def _raise(failed: FactoryError | None, wrong: list[Problem]) -> None:

@@ -51,7 +51,7 @@ def nightly_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Take over what is new, build, verify and push what changed, and move the nightly tags.
+    """Adopt what is new, build, verify and push what changed, and move the nightly tags.
 
     Meant for cron, systemd or CI: what breaks stops nothing else and is reported, a run that was
     killed goes on, and nothing new takes seconds. Exits 1 if something broke, 3 if that was the

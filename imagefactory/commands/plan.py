@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from imagefactory import opening, pipeline, workflows
+from imagefactory import audits, opening
+from imagefactory.auditing.auditing import State
 from imagefactory.commands import tables
 from imagefactory.commands.options import (
     HERE,
@@ -32,7 +33,8 @@ def plan_command(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Only check that matrix, lock and patches agree; needs no engine."
+            "--check",
+            help="Only check that matrix, lock, patches and known audits agree; needs no engine.",
         ),
     ] = False,
     explained: Annotated[
@@ -41,7 +43,10 @@ def plan_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the cells, and what a build would do for each."""
+    """List the cells, what a build would do for each, and what earlier audits found.
+
+    Exits with 1 if one of these found a cell bad. Nothing is fetched.
+    """
     workspace = workspace_of(file)
     if explained:
         _explain(workspace, explained, json=json)
@@ -49,16 +54,18 @@ def plan_command(
     if check:
         _check(workspace, select or [], json=json)
         return
-    tables.result_of_plan(pipeline.plan(workspace, select or [], allow_uncovered=True), json=json)
+    tables.result_of_plan(audits.plan(workspace, select or []), json=json)
 
 
 def _check(workspace: Workspace, select: list[str], *, json: bool) -> None:
-    names = [plan.cell.name for plan in workflows.check(workspace, select)]
+    audited = audits.check(workspace, select)
     if json:
-        ui.emit_json({"cells": names})
+        ui.emit_json({"cells": [*audited], "audits": audited})
         return
-    noun = "cell" if len(names) == 1 else "cells"
-    ui.say(f"{len(names)} {noun}: matrix, lock and patches agree")
+    noun = "cell" if len(audited) == 1 else "cells"
+    left = sum(state is State.UNKNOWN for state in audited.values())
+    more = f"; {left} not audited: imagefactory audit" if left else ", and the audits are good"
+    ui.say(f"{len(audited)} {noun}: matrix, lock and patches agree{more}")
 
 
 def _explain(workspace: Workspace, name: str, *, json: bool) -> None:

@@ -27,7 +27,7 @@ def promote_command(
     repository: Repository = None,
     json: Json = False,
 ) -> None:
-    """Give a moving tag to an image in the registry that a receipt vouches for.
+    """Point a moving tag at an image in the registry that a receipt vouches for.
 
     One request moves it; no layer is sent. What was cut off is finished by the same command.
     """

@@ -56,7 +56,7 @@ RunAs = Annotated[
     typer.Option(
         "--user",
         metavar="UID[:GID]",
-        help="Run as this user and not as whom the recipe says, else root; needs --cache DIR.",
+        help="Run as this user instead of the recipe's, by default root; needs --cache DIR.",
     ),
 ]
 ModelFolder = Annotated[

@@ -29,7 +29,7 @@ def rollback_command(
     repository: Repository = None,
     json: Json = False,
 ) -> None:
-    """Give a moving tag back to an image that it named before, by digest.
+    """Point a moving tag back at an image that it named before, by digest.
 
     Nothing is built or sent, and the matrix need not describe the image any more.
     """

@@ -12,6 +12,13 @@ from imagefactory.system import archive, shell
 
 #: Never ask for credentials.
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ADVICE": "0", "LC_ALL": "C"}
+#: What git adds to every failure to read from a repository, after the reason.
+_GENERAL = (
+    "fatal: Could not read from remote repository.",
+    "Please make sure you have the correct access rights",
+    "and the repository exists.",
+    "",
+)
 
 
 def commit_of(repository: str, ref: str) -> str:
@@ -86,7 +93,8 @@ def output(done: shell.Completed) -> str:
     if not done.ok:
         command = done.argv[3] if done.argv[1] == "-C" else done.argv[1]
         lines = (done.err or done.out).strip().splitlines()
-        what = f"git {command}: {lines[-1] if lines else 'failed'}"
+        own = [line for line in lines if line.strip() not in _GENERAL] or lines
+        what = f"git {command}: {own[-1] if own else 'failed'}"
         raise fail(SetupError, "git-failed", what, fix=f"run it by hand: {shell.show(done.argv)}")
     return done.out
 

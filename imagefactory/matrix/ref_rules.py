@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -9,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from imagefactory.errors import Problem
 from imagefactory.matrix.cell import Cell
-from imagefactory.matrix.schema import MatrixFile, RefEntry
+from imagefactory.matrix.schema import REPOSITORY_URL, MatrixFile, RefEntry
 from imagefactory.system.yamlfile import Loc, Positions
 
 #: The only axis whose values may be refs, and the project whose wheel has their binaries.
@@ -23,6 +24,10 @@ def of_file(file: MatrixFile, positions: Positions) -> Iterator[Problem]:
             axis = next(str(part) for part in reversed(loc) if isinstance(part, str))
             what, fix = f"{axis} cannot be a git ref", f"only {AXIS} can: write a text"
             yield _problem("ref-axis", loc, what, fix, positions)
+        if not re.fullmatch(REPOSITORY_URL, entry.repository):
+            what = f"{entry.repository!r} is not the URL of a git repository"
+            fix = f"write {_url(entry.repository)}"
+            yield _problem("ref-url", (*loc, "repository"), what, fix, positions)
         if entry.tools is not None and entry.tools not in file.toolchains:
             known = ", ".join(file.toolchains)
             what = f"there is no toolchain {entry.tools!r}"
@@ -47,6 +52,14 @@ def of_cells(cells: Sequence[Cell]) -> Iterator[Problem]:
             what = f"{cell.name}: flavor {cell.flavor.name} requires no wheel of vllm"
             fix = "use a flavor with the requirement vllm=={vllm}"
             yield Problem(code="matrix-ref-flavor", where=where, what=what, fix=fix)
+
+
+def _url(text: str) -> str:
+    """The URL that ``text`` may stand for, or what a URL is."""
+    there = re.fullmatch(r"([\w.-]+@[\w.-]+):([\w.~][\w./~-]*)", text)
+    if there:
+        return f"ssh://{there[1]}/{there[2]}"
+    return f"file://{text}" if text.startswith("/") else "one with https://, ssh:// or file:///"
 
 
 def _is_vllm(text: str) -> bool:

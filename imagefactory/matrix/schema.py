@@ -95,6 +95,10 @@ class IndexEntry(Strict):
     ]
 
 
+#: What git is given as a repository. No helper is run (``ext::``), and it is no option.
+REPOSITORY_URL = r"^(?:https?|ssh|file)://[^\s#-][!-~]*$"
+
+
 class RefEntry(Strict):
     """A value of the axis `vllm`: a git ref, whose Python is put on the binaries of a wheel."""
 
@@ -116,8 +120,8 @@ class RefEntry(Strict):
     repository: Annotated[
         Text,
         Field(
-            description="URL of the git repository",
-            pattern=r"^(?:https?|ssh|file)://[^\s#-][!-~]*$",
+            description="URL of the git repository, which may be a mirror",
+            json_schema_extra={"pattern": REPOSITORY_URL},
         ),
     ] = "https://github.com/vllm-project/vllm"
     tools: Annotated[

@@ -286,7 +286,7 @@ def _read(file: Path) -> list[Measured] | None:
 
 def _write(file: Path, rows: Sequence[Measured]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{threading.get_ident()}")
+    part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     part.write_text(json.dumps([row.as_dict() for row in rows]), encoding="utf-8")
     part.replace(file)
 

@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import stat
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -35,6 +37,18 @@ def write_text(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+def keep(path: Path, text: str) -> None:
+    """Write a file of a cache, in one step and if possible: without it, work is only done again.
+
+    Other processes and threads may write the same file meanwhile.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
 
 
 def write_durably(path: Path, content: bytes) -> None:

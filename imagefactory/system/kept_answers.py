@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from requests import Response, Session
+
+from imagefactory.system import files
 
 #: Longer answers are not kept.
 LONGEST = 8_000_000
@@ -68,8 +67,4 @@ def _keep(path: Path, answer: Response) -> None:
         "sha256": hashlib.sha256(body).hexdigest(),
         "body": text,
     }
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with suppress(OSError):  # without it, the page is only read again the next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(row), encoding="utf-8")
-        part.replace(path)
+    files.keep(path, json.dumps(row))

@@ -93,6 +93,8 @@ def verify(
     image = engine.inspect_image(image_ref)
     chosen = choice.choose(image, level, models)
     _mind_the_disk(engine, image)
+    if level is Level.GPU:
+        running.check(engine, image)  # before all else takes its time
     judging = in_background(content, image.digest) if content else None
     inside = Inside(
         engine=engine,

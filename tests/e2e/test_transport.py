@@ -12,6 +12,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,59 @@ def missing(engine: Engine, new: str, old: str) -> int:
     return sum(size for digest, size in blobs(engine, new).items() if digest not in there)
 
 
+@contextmanager
+def reached_from(machine: Machine, registry: str) -> Iterator[None]:
+    """This machine's registry has the same address on another one meanwhile."""
+    there = f"{registry}:{registry}"
+    words = ["ssh", "-F", str(machine.config), "-N", "-o", "ExitOnForwardFailure=yes", "-R", there]
+    with subprocess.Popen([*words, machine.name]) as tunnel:
+        try:
+            probe = f"'exec 3<>/dev/tcp/{registry.replace(':', '/')}'"
+            while machine.run("bash", "-c", probe, check=False).returncode:
+                assert tunnel.poll() is None
+                time.sleep(0.1)
+            yield
+        finally:
+            tunnel.terminate()
+
+
+def pulled_from(
+    registry: str, engine: Engine, images: tuple[str, str], machines: Machines, layouts: Path
+) -> None:
+    """The second machine pulls both from a registry, the upgrade with what it lacks alone."""
+    old, new = images
+    one, other = machines.all
+    for image in images:
+        there = image.replace("imagefactory/", f"{registry}/")
+        tag = image.rpartition(":")[2]
+        source = f"oci-archive:{layouts / tag}.tar:{tag}"
+        copied = ["skopeo", "copy", "--quiet", "--preserve-digests", "--dest-tls-verify=false"]
+        subprocess.run([*copied, source, f"docker://{there}"], check=True)
+    where = f"{registry}/test-transport"
+    with reached_from(other, registry):
+        words = ("--from-registry", where, "--json")
+        first = factory(
+            *("distribute", other.name, "--tag", old, *words), environ=machines.environment
+        )
+        assert first.code == 0, first.err
+        before = other.received()
+        done = factory(
+            *("distribute", "nowhere.invalid", other.name, one.name, "--tag", new, *words),
+            environ=machines.environment,
+        )
+        unknown, sent, there = done.json
+    lacked = missing(engine, new, old)
+    assert (done.code, unknown["errors"][0]["code"]) == (1, "remote-connection")
+    assert (sent["state"], sent["reference"]) == ("sent", f"{where}:new"), done.err
+    assert lacked <= sent["bytes_sent"] <= 1.02 * lacked
+    assert other.received() - before <= 1.02 * lacked
+    assert (there["state"], there["bytes_sent"]) == ("there", 0)
+    assert names_on(other) == {f"{where}:old", f"{where}:new"}
+    assert digest_on(other, f"{where}:new") == engine.inspect_image(new).digest
+
+
 def test_an_upgraded_image_costs_its_missing_blobs_and_a_dead_machine_stops_no_other(
-    engine: Engine, images: tuple[str, str], machines: Machines
+    engine: Engine, images: tuple[str, str], machines: Machines, registry: str, tmp_path: Path
 ) -> None:
     old, new = images
     one, other = machines.all
@@ -139,6 +191,8 @@ def test_an_upgraded_image_costs_its_missing_blobs_and_a_dead_machine_stops_no_o
     assert digest_on(one, new) == engine.inspect_image(new).digest
     again = factory("distribute", one.name, "--tag", new, "--json", environ=machines.environment)
     assert [(row["state"], row["bytes_sent"]) for row in again.json] == [("there", 0)]
+    other.plug()
+    pulled_from(registry, engine, images, machines, tmp_path / "image")
 
 
 def test_what_was_cut_off_goes_on_and_a_large_layer_is_sent_once(

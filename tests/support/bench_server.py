@@ -98,9 +98,9 @@ def _answer(behaviour: Behaviour, asked: str) -> bytes:
 
 
 @contextmanager
-def serving(behaviour: Behaviour) -> Iterator[str]:
-    """Serve on loopback; gives the URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+def serving(behaviour: Behaviour, port: int = 0) -> Iterator[str]:
+    """Serve on loopback, at any port unless one is given; gives the URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
     server.behaviour = behaviour  # type: ignore[attr-defined]
     server.lock = threading.Lock()  # type: ignore[attr-defined]
     with running(server) as url:

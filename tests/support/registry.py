@@ -86,7 +86,12 @@ class FakeRegistry:
         }
         if labels is not None:
             os, _, arch = platform.partition("/")
-            content = {"os": os, "architecture": arch, "config": {"Labels": dict(labels)}}
+            content = {
+                "os": os,
+                "architecture": arch,
+                "config": {"Labels": dict(labels)},
+                "rootfs": {"type": "layers", "diff_ids": list(layers)},
+            }
             config |= self.put_blob(repository, json.dumps(content).encode())
         rows = [
             {"digest": digest, "size": size, "mediaType": f"{OCI}.layer.v1.tar+zstd"}

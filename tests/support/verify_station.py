@@ -15,7 +15,7 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.settings import Settings
-from imagefactory.system.engine import ImageInfo
+from imagefactory.system.engine import ImageInfo, gpus
 from imagefactory.system.shell import Completed
 from imagefactory.verifying import verifying
 from imagefactory.verifying.client import PYTHON
@@ -69,6 +69,7 @@ class StationEngine(FakeEngine):
     ) -> Completed:
         self.calls.append({"image": image, "argv": argv, "env": env, **options})
         if options.get("gpus"):
+            gpus.check(self.gpu_says)  # as the real one does
             return self.gpu_says
         if options.get("entrypoint") == PYTHON:
             if self.probe_hangs:

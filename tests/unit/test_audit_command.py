@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,9 +90,28 @@ def test_a_lock_is_written_and_says_which_cells_cannot_work(project: Path, run: 
     assert row["extensions"][0]["targets"] == {"sm_120f": 1, "sm_90a": 1}
     assert run("audit", "no-such-cell").code == 2
     assert not list((project / "cache").rglob("*.whl"))  # its parts were read
+    recalled = [*(project / "cache").rglob("*")]
+    done = run("plan")
+    assert done.code == 1
+    assert re.search(r"gb10\S+ +blocked +\w{12} +bad +audit-symbols: _C of vllm 0.22.1", done.out)
+    (row,) = json.loads(run("plan", "--json").out)
+    assert (row["action"], row["audit"]["state"]) == ("blocked", "bad")
+    assert [one["code"] for one in row["audit"]["problems"]] == ["audit-symbols"]
+    done = run("plan", "--check")
+    assert (done.code, done.out) == (1, "")
+    assert "error: matrix.yaml:27: _C of vllm 0.22.1 does not load" in done.err
+    assert [*(project / "cache").rglob("*")] == recalled
     inputs = opening.read(workspace.find(project / "matrix.yaml", os.environ))
     shutil.rmtree(project / "cache")
     assert run("lock").code == 0  # nothing has changed, and an audit would take its time
+    done = run("plan")
+    assert (done.code, "build   " in done.out, "not audited" in done.out) == (0, True, True)
+    assert json.loads(run("plan", "--json").out)[0]["audit"] == {
+        "state": "not audited",
+        "problems": [],
+    }
+    done = run("plan", "--check", "--json")
+    assert (done.code, [*json.loads(done.out)["audits"].values()]) == (0, ["not audited"])
     auditing.audit_cells(inputs.matrix.cells, inputs, before_build=True)
     kept = sorted(path.name for path in (project / "cache" / "imagefactory").rglob("*.whl"))
     assert kept == ["torch-2.11.0-py3-none-any.whl", "vllm-0.22.1-py3-none-any.whl"]

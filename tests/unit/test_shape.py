@@ -49,6 +49,7 @@ ORDER = (
         "opening",
         "results",
         "pipeline",
+        "audits",
         "workflows",
         "transfers",
         "nightly",

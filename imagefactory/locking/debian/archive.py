@@ -17,7 +17,7 @@ from pathlib import Path
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.settings import Debian, split_account
-from imagefactory.system import web
+from imagefactory.system import files, web
 
 _APT = Path("/etc/apt")
 _VERSION = re.compile(rb"(?m)^Package: (\S+)\n(?:(?!Version: )\S.*\n|[ \t].*\n)*Version: (\S+)$")
@@ -159,10 +159,7 @@ def _versions(
         pass
     text = _packages(url, folder, hashes, debian)
     rows = {n.decode(): v.decode() for n, v in _VERSION.findall(text)}
-    new = path.with_name(f".{path.name}.part")
-    new.parent.mkdir(parents=True, exist_ok=True)
-    new.write_text(json.dumps(rows), encoding="utf-8")
-    new.replace(path)
+    files.keep(path, json.dumps(rows))  # lists of two architectures may be one, such as no list
     return rows
 
 

@@ -10,14 +10,12 @@ from imagefactory.system.engine.containers import (
     Limits,
     RunningContainer,
 )
-from imagefactory.system.engine.docker import NO_GPU
-from imagefactory.system.engine.engine import Engine
+from imagefactory.system.engine.engine import Engine, client
 from imagefactory.system.engine.images import ImageInfo
 from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host
 from imagefactory.system.engine.services import Service
 
 __all__ = [
-    "NO_GPU",
     "Builder",
     "CacheRecord",
     "ContainerMemory",
@@ -29,4 +27,5 @@ __all__ = [
     "RunningContainer",
     "Service",
     "check_host",
+    "client",
 ]

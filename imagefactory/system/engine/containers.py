@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.system import platforms, processes, shell
@@ -25,6 +25,7 @@ from imagefactory.system.engine.docker import (
     check_ran,
     failure,
 )
+from imagefactory.system.engine.gpus import run as run_with_gpus
 
 GIB = 1 << 30
 #: The names of our containers. An image can set labels of its containers, but not their names.
@@ -156,17 +157,16 @@ class Containers(Part):
             *(("--entrypoint", entrypoint) if entrypoint else ()),
             *(("--network", network) if network else ()),
             *(("--shm-size", shm_size) if shm_size else ()),
-            *(("--gpus", "all") if gpus else ()),
             *_environment({**_emulation(platform), **(env or {})}),
         ]
         bound = [*_read_only(mounts), *volumes]
         options += [word for item in bound for word in ("--volume", ":".join(item))]
         try:
-            done = self._docker.call(
-                *("run", *options, image, *argv),
+            done = self._run(
+                (*options, image, *argv),
+                name if gpus else None,
                 stdin=stdin,
                 timeout=timeout,
-                quiet=False,
                 most=most,
             )
             check_ran(done, image)
@@ -209,12 +209,11 @@ class Containers(Part):
             *(("--network-alias", alias) if alias else ()),
             *_confined(limits),
             *(("--shm-size", shm_size) if shm_size else ()),
-            *(("--gpus", "all") if gpus else ()),
             *_environment(env or {}),
         ]
         options += [word for item in _read_only(mounts) for word in ("--volume", ":".join(item))]
         try:
-            done = self._docker.call("run", *options, image, *argv, quiet=False)
+            done = self._run((*options, image, *argv), name if gpus else None)
             check_ran(done, image)
         except BaseException:
             _remove(self._docker, name)
@@ -228,6 +227,16 @@ class Containers(Part):
         by_hand = self._docker.show("run", "--rm", "--platform", platform, image, *argv)
         what, fix = f"{image} does not start: {last[0]}", f"start it by hand: {by_hand}"
         raise fail(CheckFailedError, "container-start", what, fix=fix)
+
+    def _run(self, words: Sequence[str], with_gpus: str | None, **how: Any) -> shell.Completed:
+        """``docker run``; ``with_gpus`` is the name of a container that gets all GPUs."""
+
+        def call(more: Sequence[str] = ()) -> shell.Completed:
+            return self._docker.call("run", *more, *words, quiet=False, **how)
+
+        if with_gpus is None:
+            return call()
+        return run_with_gpus(call, lambda: _remove(self._docker, with_gpus))
 
     def orphans(self) -> list[str]:
         """Ids of our containers whose owner, a process of imagefactory, has ended."""

@@ -97,9 +97,11 @@ class Docker:
             raise failure(f"docker {words[0]}", done.err or done.out, image)
         return done.out
 
-    def stream(self, *words: str, env: Mapping[str, str]) -> AbstractContextManager[Popen[str]]:
+    def stream(
+        self, *words: str, env: Mapping[str, str], quiet: bool = False
+    ) -> AbstractContextManager[Popen[str]]:
         """``docker words...`` as ``shell.stream`` runs it, with ``env`` added."""
-        return shell.stream([*self._argv, *words], env={**self.environment, **env})
+        return shell.stream([*self._argv, *words], env={**self.environment, **env}, quiet=quiet)
 
     def pipe(self, *words: str) -> AbstractContextManager[IO[bytes]]:
         """What ``docker words...`` writes, as a stream of bytes."""
@@ -193,10 +195,6 @@ def said_by_docker(done: shell.Completed) -> str:
     """What ``docker run`` wrote, without its hints at help."""
     lines = [line for line in done.err.splitlines() if line.strip()]
     return "\n".join(line for line in lines if not line.startswith(("See ", "Run '")))
-
-
-#: What the engine says if it has no GPU for a container.
-NO_GPU = ("could not select device driver", "nvidia-container-cli", "nvidia.com/gpu")
 
 
 class Part:

@@ -90,9 +90,7 @@ class Engine(Images, Containers, Networks, Services, Builds):
 
         ``host`` is ``[user@]host[:port]``. No engine has to run on this machine.
         """
-        own, known = shutil.which("docker", path=environ.get("PATH")), _private(environ, state)
-        binary = own or (known[0] if known else "docker")
-        return cls(binary=binary, host=f"ssh://{host}", timeout=REMOTE_SECONDS)
+        return cls(binary=client(environ, state), host=f"ssh://{host}", timeout=REMOTE_SECONDS)
 
     def alive(self) -> bool:
         """Whether a daemon answers and Buildx is installed."""
@@ -152,6 +150,12 @@ class Engine(Images, Containers, Networks, Services, Builds):
         rootless = "rootless" in self._docker.call("info", "--format", "{{.SecurityOptions}}").out
         return Path(self.data_root).is_dir() and not rootless
 
+    @cached_property
+    def has_containerd_store(self) -> bool:
+        """Whether images are in containerd's store, where a layer that is unpacked stays so."""
+        status = self._docker.call("info", "--format", "{{.DriverStatus}}").out
+        return "io.containerd.snapshotter" in status
+
     def blob_folder(self, digest: str) -> Path | None:
         """The folder of this machine with the engine's blobs, named by their SHA-256.
 
@@ -168,6 +172,12 @@ class Engine(Images, Containers, Networks, Services, Builds):
         """Whether the kernel runs programs of ``platform``: its own, or through binfmt_misc."""
         handler = Path("/proc/sys/fs/binfmt_misc", platform.emulator)
         return platform == platforms.here() or handler.exists()
+
+
+def client(environ: Mapping[str, str], state: Path) -> str:
+    """Docker's client on this machine: its own, else the private engine's."""
+    own, known = shutil.which("docker", path=environ.get("PATH")), _private(environ, state)
+    return own or (known[0] if known else "docker")
 
 
 def _private(environ: Mapping[str, str], state: Path) -> tuple[str, str, str] | None:

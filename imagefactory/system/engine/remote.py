@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 from imagefactory.errors import InputError, Problem, SetupError, fail
 from imagefactory.system import shell, ssh
+from imagefactory.system.engine.docker import Docker
 
 #: An ssh destination: nothing that ssh takes for an option, and nothing for a shell.
 _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 #: Seconds that the engine has to answer a question.
 ANSWER = 60
+#: Seconds for a pull from a registry, of tens of gigabytes.
+PULL = 24 * 3600.0
 #: Ports there that are tried, and how often another one if it is in use.
 PORTS, PORT_TRIES = range(20000, 32000), 4
 #: A connection of our own: what others share would keep the forwarded port.
@@ -32,6 +35,12 @@ _REFUSED = re.compile(
 _CUT = re.compile(
     r"\bEOF\b|connection re(fused|set)|i/o timeout|broken pipe|unexpected end|deadline exceeded",
     re.IGNORECASE,
+)
+
+
+#: What an engine says of a registry that wants another account.
+_NO_ACCESS = re.compile(
+    r"pull access denied|unauthorized|no basic auth|authentication required|\b40[13]\b"
 )
 
 
@@ -62,8 +71,9 @@ def check_host(text: str) -> str:
 class RemoteEngine:
     """The engine of ``host``, to which ``ssh HOST`` connects without asking anything."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, *, binary: str = "docker") -> None:
         self.host = check_host(host)
+        self._binary = binary  # Docker's client on this machine
 
     def find(self, digests: Sequence[str]) -> RemoteImage | None:
         """The image that the engine knows by one of ``digests``; None if it has none."""
@@ -122,6 +132,17 @@ class RemoteEngine:
                 break
         raise self._failure(done)
 
+    def pull_from_registry(self, reference: str, platform: str) -> None:
+        """Let the engine pull an image by digest, with the account that this machine has.
+
+        Docker's client here talks to it over ssh.
+        """
+        client = Docker(binary=self._binary, host=f"ssh://{self.host.removeprefix('ssh://')}")
+        words = ("pull", "--quiet", "--platform", platform, reference)
+        done = client.call(*words, timeout=PULL, quiet=False)
+        if not done.ok:
+            raise self._failure(done, login=reference.partition("/")[0])
+
     def tag(self, source: str, target: str) -> None:
         """Give an image one more name."""
         self._must("tag", source, target)
@@ -150,13 +171,15 @@ class RemoteEngine:
             quiet=quiet,
         )
 
-    def _failure(self, done: shell.Completed) -> RemoteError:
+    def _failure(self, done: shell.Completed, *, login: str = "") -> RemoteError:
         said = [line for line in done.err.strip().splitlines() if line.strip()]
         last = said[-1] if said else f"exit {done.code}, without a reason"
         cut = False
         if _NO_FORWARD in done.err:
             code, fix = "remote-forward", "sshd there needs AllowTcpForwarding yes (or remote)"
-        elif ssh.broke(done):
+        elif login and _NO_ACCESS.search(done.err):
+            code, fix = "remote-access", f"docker login {login}, on this machine"
+        elif ssh.broke(done) or "error during connect" in done.err.lower():
             code, fix = "remote-connection", ssh.by_hand(self.host, "true")
             cut = not _REFUSED.search(done.err)
         else:

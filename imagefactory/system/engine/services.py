@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from imagefactory.errors import CheckFailedError, FactoryError, SetupError, fail
-from imagefactory.system.engine import owner
+from imagefactory.errors import CheckFailedError, FactoryError, fail
+from imagefactory.system.engine import gpus, owner
 from imagefactory.system.engine.containers import RunningContainer, new_name
-from imagefactory.system.engine.docker import NO_GPU, Part, failure, said_by_docker
+from imagefactory.system.engine.docker import Part, failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,7 @@ class Services(Part):
         it then. Raises SetupError ``gpu-missing`` if it wants a GPU and the engine has none.
         """
         done = self._docker.call("run", "--pull", "never", *arguments)
-        if not done.ok and any(text in done.err for text in NO_GPU):
-            what = f"this machine has no GPU for containers: {said_by_docker(done)}"
-            fix = "run it on a machine with an NVIDIA GPU and the NVIDIA container toolkit"
-            raise fail(SetupError, "gpu-missing", what, fix=fix)
+        gpus.check(done)
         if not done.ok:
             said = [line for line in done.err.splitlines() if line.strip()]
             what = said[0] if said else "Docker gave no reason"

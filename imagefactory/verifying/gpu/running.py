@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from imagefactory.errors import SetupError, fail
-from imagefactory.system.engine import NO_GPU, Engine, ImageInfo, Limits
+from imagefactory.system.engine import Engine, ImageInfo, Limits
 from imagefactory.verifying.client import PYTHON
 
 #: Where the container finds this folder.
@@ -30,8 +29,21 @@ class GpuRun:
     seconds: float = 0.0
 
 
+def check(engine: Engine, image: ImageInfo) -> None:
+    """Raise SetupError ``gpu-missing`` if the engine has no GPU for a container of ``image``."""
+    engine.run(
+        image.digest,
+        ("-c", ""),
+        platform=image.platform,
+        entrypoint=PYTHON,
+        network="none",
+        timeout=TIMEOUT,
+        gpus=True,
+    )
+
+
 def observe(engine: Engine, image: ImageInfo) -> GpuRun:
-    """Run all probes in ``image``. Raises SetupError if this machine has no GPU for containers."""
+    """Run all probes in ``image``. Raises SetupError ``gpu-missing`` as ``check`` does."""
     began = time.monotonic()
     done = engine.run(
         image.digest,
@@ -47,10 +59,6 @@ def observe(engine: Engine, image: ImageInfo) -> GpuRun:
         gpus=True,
     )
     seconds = time.monotonic() - began
-    if any(text in done.err for text in NO_GPU):
-        what = f"this machine has no GPU for containers: {done.err.strip().splitlines()[-1]}"
-        fix = "install the NVIDIA container toolkit, or verify without --gpu"
-        raise fail(SetupError, "gpu-missing", what, fix=fix)
     try:
         return GpuRun(report=read(done.out), seconds=seconds)
     except ValueError as error:

@@ -61,6 +61,25 @@ def test_a_branch_is_locked_as_its_commit_with_the_version_that_it_leads_to(
     assert nightly.base_commit == commit
 
 
+def test_a_mirror_gives_the_same_bytes_under_its_own_url_and_instead_of_upstream(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror, ref = tmp_path / "mirror.git", wanted(upstream, "main", 7)
+    upstream.git("clone", "--quiet", "--mirror", str(upstream.folder), str(mirror))
+    there = replace(ref, repository=f"file://{mirror}")
+    github = replace(ref, repository="https://github.invalid/vllm-project/vllm")
+    config = tmp_path / "config"
+    config.write_text(f'[url "file://{mirror}"]\n  insteadOf = {github.repository}\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    one, two = (
+        refs.lock_ref(wanted, settings_of(tmp_path / f"machine{number}"))
+        for number, wanted in enumerate((there, github))
+    )
+    assert one.commit == two.commit == upstream.git("rev-parse", "main")
+    assert one.source.sha256 == two.source.sha256
+    assert two.source.url.startswith(f"git+{github.repository}@")
+
+
 def test_pull_requests_are_merged_in_order_to_the_same_bytes_anywhere(
     upstream: Upstream, settings: Settings, tmp_path: Path
 ) -> None:
@@ -256,7 +275,9 @@ def test_patches_of_a_ref_are_those_of_the_release_that_it_leads_to(
         ("{ref: '--upload-pack=x', base: '0.33.0', tools: t}", "matrix-wrong-value"),
         ("{ref: a..b, base: '0.33.0', tools: t}", "matrix-wrong-value"),
         ("{ref: main, base: '0.33.0', tools: t, repository: 'https://u:p@h/x'}", "matrix-credentials"),
-        ("{ref: main, base: '0.33.0', tools: t, repository: vllm}", "matrix-wrong-value"),
+        ("{ref: main, base: '0.33.0', tools: t, repository: vllm}", "matrix-ref-url"),
+        ("{ref: main, base: '0.33.0', tools: t, repository: 'ext::sh'}", "matrix-ref-url"),
+        ("{ref: main, base: '0.33.0', tools: t, repository: 'ssh://-x'}", "matrix-ref-url"),
     ],
 )  # fmt: skip
 def test_a_wrong_ref_is_reported_with_its_line(tmp_path: Path, entry: str, code: str) -> None:
@@ -266,6 +287,21 @@ def test_a_wrong_ref_is_reported_with_its_line(tmp_path: Path, entry: str, code:
     assert problem.code == code
     line = int(str(problem.where).rpartition(":")[2])
     assert entry[:5] in (tmp_path / "matrix.yaml").read_text().splitlines()[line - 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("git@github.com:me/vllm.git", "ssh://git@github.com/me/vllm.git"),
+        ("/srv/vllm.git", "file:///srv/vllm.git"),
+        ("../vllm", "https://, ssh:// or file:///"),
+    ],
+)
+def test_a_repository_that_is_no_url_is_told_as_one(tmp_path: Path, written: str, url: str) -> None:
+    row = f"vllm: ['0.33.0', {{ref: main, base: '0.33.0', tools: t, repository: '{written}'}}]"
+    changes = (ROW, row), ("defaults:\n", TOOLS), ('vllm: "0.33.0"}', "channel: cu130}")
+    (problem,) = matrices.problems(matrices.changed(tmp_path, *changes))
+    assert url in problem.fix
 
 
 def test_only_vllm_can_be_a_ref(tmp_path: Path) -> None:

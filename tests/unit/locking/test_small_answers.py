@@ -272,6 +272,20 @@ def test_a_tag_is_preferred_to_a_branch_and_its_commit_to_itself(
         ("a\nb\n", "c\nfatal: d\n", "git fetch: fatal: d"),
         ("a\nb\n", "", "git fetch: b"),
         ("", "", "git fetch: failed"),
+        (
+            "",
+            (
+                "fatal: '/x' does not appear to be a git repository\n"
+                "fatal: Could not read from remote repository.\n\n"
+                "Please make sure you have the correct access rights\nand the repository exists.\n"
+            ),
+            "git fetch: fatal: '/x' does not appear to be a git repository",
+        ),
+        (
+            "",
+            "fatal: Could not read from remote repository.\n",
+            "git fetch: fatal: Could not read from remote repository.",
+        ),
     ],
 )
 def test_what_git_says_at_last_is_reported(

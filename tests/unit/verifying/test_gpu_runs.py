@@ -16,7 +16,6 @@ import pytest
 from gpu.records import load_all
 from support.verify_fakes import image_info
 
-from imagefactory.errors import SetupError
 from imagefactory.system.engine import Limits
 from imagefactory.system.shell import Completed
 from imagefactory.verifying.gpu import judging, probe_runner, running
@@ -176,20 +175,6 @@ def test_the_probes_run_in_a_container_with_gpus_and_without_a_network() -> None
         "most": running.MOST,
         "gpus": True,
     }
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        'could not select device driver "" with capabilities: [[gpu]].',
-        "nvidia-container-cli: initialization error",
-        "unresolvable CDI devices nvidia.com/gpu=all",
-    ],
-)
-def test_a_machine_without_a_gpu_for_containers_is_no_fault_of_an_image(said: str) -> None:
-    with pytest.raises(SetupError, match="this machine has no GPU for containers: ") as caught:
-        running.observe(Engine(code=125, err=f"docker:\n{said}\n"), image_info())  # type: ignore[arg-type]
-    assert caught.value.problems[0].code == "gpu-missing"
 
 
 def test_a_report_that_is_none_is_an_error_with_what_was_said_last() -> None:

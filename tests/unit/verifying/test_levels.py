@@ -48,7 +48,8 @@ def test_a_cuda_image_computes_and_serves_on_the_gpu(
 ) -> None:
     cuda.gpu_says = says(json.dumps(PROBES))
     made = verify(cuda, settings, level=Level.GPU)
-    (probes,) = [call for call in of_probes(cuda) if call.get("gpus")]
+    first, *_, probes = [call for call in of_probes(cuda) if call.get("gpus")]
+    assert (first["argv"], cuda.calls.index(first)) == (("-c", ""), 0)
     assert probes["network"] == "none"
     assert len(cuda.starts) == len(family())
     assert {started["gpus"] for started in cuda.starts} == {True}
@@ -73,12 +74,12 @@ def test_probes_that_report_nothing_fail_the_image(cuda: StationEngine, settings
 def test_a_machine_without_a_gpu_is_no_fault_of_the_image(
     cuda: StationEngine, settings: Settings
 ) -> None:
-    cuda.gpu_says = says(
-        err='docker: could not select device driver "" with capabilities', code=125
-    )
+    said = 'docker: Error response from daemon: could not select device driver "" with\n'
+    cuda.gpu_says = says(err=said, code=125)
     with pytest.raises(SetupError) as raised:
         verify(cuda, settings, level=Level.GPU)
     assert raised.value.problems[0].code == "gpu-missing"
+    assert len(cuda.calls) == 1
 
 
 def test_an_image_that_does_not_reach_the_level_is_a_problem() -> None:
