@@ -88,6 +88,9 @@ def test_a_workflow_runs_the_commit_that_was_installed(
         f"{repository}/{path}@{COMMIT}" if repository else f"OWNER/imagefactory/{path}@COMMIT"
     )
     assert workflow["jobs"]["images"]["uses"] == expected
+    checks = examples.files(Example.GB10, direct_url)[".github/workflows/pr.yml"]
+    used = f"{repository}@{COMMIT}" if repository else "OWNER/imagefactory@COMMIT"
+    assert f"      - uses: {used}\n" in checks
 
 
 def test_a_workflow_whose_repository_is_unknown_is_named(
@@ -97,5 +100,5 @@ def test_a_workflow_whose_repository_is_unknown_is_named(
     for name, direct_url in (("known", known), ("unknown", None)):
         monkeypatch.setattr(examples, "_direct_url", lambda found=direct_url: found)
         done = examples.start(tmp_path / name, Example.CPU)
-        expected = None if direct_url else tmp_path / name / ".github/workflows/nightly.yml"
-        assert done.unfinished == expected
+        own = tmp_path / name / ".github/workflows"
+        assert done.unfinished == (() if direct_url else (own / "nightly.yml", own / "pr.yml"))
