@@ -38,7 +38,8 @@ class BakeOptions:
         load: whether finished images are loaded into the engine, because the builder has an image
             store of its own.
         output: folder for OCI layouts of the images; None for the engine's store.
-        loopback: takes the images for ``output``, where the builder reaches it.
+        loopback: has the layers of wheels, and takes the images for ``output``, where the builder
+            reaches it.
         layers: folder to make all layers of wheels in, anew; None for the cache folder.
     """
 
@@ -90,6 +91,7 @@ def write_cells(
         targets[plan.cell.name] = {**entry, "output": [_output(plan.cell, options)]}
         if options.loopback:
             entry["contexts"]["packages"] = options.loopback.packages(plan.cell, stack.image)
+        if options.loopback and options.output:
             targets[plan.cell.name]["tags"] = [options.loopback.name(plan.cell)]
     cells = [plan.cell.name for plan in plans]
     for target in {"none": [], "cells": cells, "all": list(targets)}[options.uncached]:
@@ -129,7 +131,7 @@ def _write(path: Path, targets: dict[str, Any], *, default: Iterable[str] = ()) 
 
 def _output(cell: Cell, options: BakeOptions) -> str:
     """Where the image of ``cell`` goes; that of a builder with its own store is loaded."""
-    if options.loopback:
+    if options.loopback and options.output:
         # an empty `push` is true for BuildKit; Buildx itself pushes an image of the engine if it
         # says so, and the engine gets none
         return f"type=image,push=,store=false,unpack=false,{COMPRESSION}"

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from imagefactory.building import bakefile, disk, fleet, homes, layouts, loopback, records
+from imagefactory.building.ahead import Ahead, handing
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.contexts import Contexts
 from imagefactory.building.live_view import View
@@ -76,11 +78,14 @@ def build(
     A cell whose layers cannot be made stops no other.
     """
     _mind_the_disk(plans, site.engine, exported=options.output is None)
-    stacks, failed = _stacks(plans, contexts, options, logs)
-    ready = [plan for plan in plans if plan.cell.name in stacks]
     results: list[BuildResult] = []
-    if ready:
-        with _receiving(site, options) as where:
+    with (
+        _serving(site, options, contexts.folder / stack.LAYOUTS) as where,
+        _ahead(site, where) as ahead,
+    ):
+        stacks, failed = _stacks(plans, contexts, options, logs, ahead)
+        ready = [plan for plan in plans if plan.cell.name in stacks]
+        if ready:
             files = _files(contexts, ready, bases, stacks, where, site)
             (first, file), *others = files.items()
             if others:
@@ -99,16 +104,30 @@ def build(
 
 
 @contextmanager
-def _receiving(site: Site, options: BakeOptions) -> Iterator[BakeOptions]:
-    """``options`` with a registry that takes the images, if they are for a folder.
+def _serving(site: Site, options: BakeOptions, layouts: Path) -> Iterator[BakeOptions]:
+    """``options`` with a registry that has the layers, and takes the images that are for a folder.
 
-    Only the engine's own builder is known to be on this machine.
+    Only the engine's own builder is known to be on this machine. An engine without containerd's
+    store would unpack layers that it pulls once more for the builder.
     """
-    if options.output and not site.builders and site.engine.shares_loopback:
-        with loopback.serving(options.output) as registry:
+    engine = site.engine
+    if site.builders or not engine.shares_loopback:
+        yield options
+    elif options.output or engine.has_containerd_store:
+        with loopback.serving(options.output or layouts) as registry:
             yield replace(options, loopback=registry)
     else:
         yield options
+
+
+@contextmanager
+def _ahead(site: Site, options: BakeOptions) -> Iterator[Ahead | None]:
+    """Hands layers to the engine, if it is to have the images."""
+    if options.loopback and not options.output:
+        with handing(site.engine, options.loopback) as ahead:
+            yield ahead
+    else:
+        yield None
 
 
 def _files(
@@ -161,7 +180,11 @@ def _spread(
 
 
 def _stacks(
-    plans: Sequence[CellPlan], contexts: Contexts, options: BakeOptions, logs: Path
+    plans: Sequence[CellPlan],
+    contexts: Contexts,
+    options: BakeOptions,
+    logs: Path,
+    ahead: Ahead | None,
 ) -> tuple[dict[str, Stack], list[BuildResult]]:
     """The layers of each cell, and the results of the cells whose layers cannot be made."""
     stacks: dict[str, Stack] = {}
@@ -170,12 +193,18 @@ def _stacks(
         began, name = time.monotonic(), plan.cell.name
         try:
             stacks[name] = stack.make(
-                plan, contexts.folder / stack.LAYOUTS, contexts.settings, kept=options.layers
+                plan,
+                contexts.folder / stack.LAYOUTS,
+                contexts.settings,
+                kept=options.layers,
+                growing=partial(ahead.take, plan.cell) if ahead else None,
             )
         except FactoryError as error:
             said = "\n".join(map(str, error.problems))
             seconds = time.monotonic() - began
             failed.append(_failed(name, logs, seconds, error.problems[0].what, said))
+    if ahead:
+        ahead.wait()
     return stacks, failed
 
 

@@ -1,8 +1,9 @@
-"""A registry on the loopback address that takes images from the engine's builder.
+"""A registry on the loopback address that the engine and its builder get layers from.
 
-The builder reads layers from it lazily: it is given the manifest of a cell's packages, finds that
-the registry, which it pushes the image to, has their layers already, and transfers only its own.
-With an OCI layout as context and as output, each layer would be copied twice.
+The builder reads layers from it lazily: it is given the manifest of a cell's packages, and fetches
+no layer that the engine has. An image for a folder is pushed to it: the builder finds that it has
+the layers of the packages already, and transfers only its own. With an OCI layout as context and as
+output, each layer would be copied twice.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Loopback:
     """A registry that runs.
 
     Attributes:
-        output: the folder that has an OCI layout for each cell.
+        output: the folder that has OCI layouts; each is a repository, a cell's has its name.
         prefix: its address, and a name that cannot be guessed, as other users of this machine
             reach it, too.
     """
@@ -63,6 +64,11 @@ class Loopback:
                 link(path, blobs / path.name)
         return f"docker-image://{self.prefix}/{cell.name}@{digest}"
 
+    def address(self, image: str) -> str:
+        """The reference of ``image``, an OCI layout below ``output``."""
+        folder, _, digest = image.removeprefix(LAYOUT).rpartition("@")
+        return f"{self.prefix}/{Path(folder).name}@{digest}"
+
     def is_lost(self, error: str) -> bool:
         """Whether a bake ended with ``error`` because the builder cannot connect to the registry.
 
@@ -77,7 +83,7 @@ class Loopback:
 
 @contextmanager
 def serving(output: Path) -> Iterator[Loopback]:
-    """Run a registry that writes to OCI layouts below ``output``."""
+    """Run a registry of the OCI layouts below ``output``."""
     server = _Server(output)
     with server.running():
         yield Loopback(output, f"127.0.0.1:{server.port}/{server.secret}")
@@ -90,9 +96,9 @@ class _Server(loopback_http.Server):
 
     def layout(self, repository: str) -> Path | None:
         """The layout of a repository; None for one that there is not."""
-        secret, _, cell = repository.partition("/")
-        folder = self.output / cell
-        known = secret == self.secret and "/" not in cell and _blobs(folder).is_dir()
+        secret, _, name = repository.partition("/")
+        folder = self.output / name
+        known = secret == self.secret and "/" not in name and _blobs(folder).is_dir()
         return folder if known else None
 
 

@@ -26,7 +26,7 @@ def _lines(night: Night) -> Iterator[str]:
     yield from _section("What is new", night.news)
     yield from _section("What was done", night.did)
     if night.cells:
-        yield from ("", "## Cells", "", "| cell | state | |", "| --- | --- | --- |")
+        yield from ("", "## Cells", "", "| cell | state | details |", "| --- | --- | --- |")
         for row in night.cells:
             yield f"| {_cell(row.cell)} | {row.state} | {_cell('; '.join(row.notes))} |"
     yield from _section("Moving tags", night.tags)

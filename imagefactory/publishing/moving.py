@@ -270,9 +270,9 @@ def _refuse_taken_back(repository: Repository, image: Image, tag: str) -> None:
         entry = ledger.read(repository.ledger).get(str(made[now[-1]]))
         if entry and entry.action == "promote":
             return
-        what = f"{tag} was taken back from {image.name} ({image.digest[:19]})"
-        fix = f"imagefactory promote {image.name} {tag} gives it again"
-        raise fail(CheckFailedError, "promote-taken-back", what, fix=fix)
+        what = f"it was taken back from {image.name} ({image.digest[:19]})"
+        fix = f"imagefactory promote {repository.name}:{image.name} {tag} gives it again"
+        raise fail(CheckFailedError, "promote-taken-back", what, where=tag, fix=fix)
 
 
 def _confirm(registries: Registries, reference: str, image: Image) -> None:

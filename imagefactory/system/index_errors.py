@@ -119,4 +119,10 @@ def of_empty(index: str, names: Iterable[str]) -> Problem:
 
 
 def _line(error: Exception) -> str:
+    """The error in one line: of a connection, what the system said, without the layers above."""
+    inner: BaseException = error
+    while inner.__cause__ or inner.__context__:
+        inner = inner.__cause__ or inner.__context__ or inner
+    if isinstance(inner, OSError) and inner.strerror and "proxy" not in str(error).lower():
+        return inner.strerror
     return " ".join(str(error).split())[:200] or type(error).__name__

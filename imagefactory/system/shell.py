@@ -100,14 +100,20 @@ def run(
 
 @contextmanager
 def stream(
-    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    quiet: bool = False,
 ) -> Iterator[subprocess.Popen[str]]:
     """Run ``argv`` with its output as text lines on ``process.stdout`` (standard error joined in).
 
     However the block ends, the program ends too: it gets SIGINT (BuildKit's clients then cancel the
-    build) and, ten seconds later, SIGKILL. Raises SetupError if the program does not exist.
+    build) and, ten seconds later, SIGKILL. ``quiet`` is as for ``run``. Raises SetupError if the
+    program does not exist.
     """
-    ui.command(short(argv))
+    if not quiet:
+        ui.command(short(argv))
     LOG.write(argv)
     began = time.monotonic()
     process = _start(argv, env=env, cwd=cwd, stderr=subprocess.STDOUT)

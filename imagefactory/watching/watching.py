@@ -24,6 +24,9 @@ from imagefactory.watching.indexes_now import IndexesNow
 from imagefactory.watching.releases import Upstream
 from imagefactory.watching.rows import Part, Row, State
 
+#: Packages that a message about an outage names.
+NAMED = 5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -48,21 +51,27 @@ class Report:
 
     @property
     def outage(self) -> SetupError | None:
-        """Why rows are unknown, each reason once; None if none is."""
+        """Why rows are unknown, each reason once, whatever the page; None if none is."""
         unknown: dict[str, list[str]] = {}
         for row in self.rows:
             if row.state is State.UNKNOWN:
-                unknown.setdefault(row.reason, []).append(row.name)
+                page = f"/{row.name}/"
+                unknown.setdefault(row.reason.replace(page, "/.../"), []).append(row.name)
         if not unknown:
             return None
         return SetupError(
             Problem(
                 code="upstream-unknown",
-                what=f"{', '.join(dict.fromkeys(names))}: {reason}",
+                what=f"{_some(list(dict.fromkeys(names)))}: {reason}",
                 fix="try again later; imagefactory doctor checks the indexes",
             )
             for reason, names in unknown.items()
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def outdated(

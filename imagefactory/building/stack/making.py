@@ -17,17 +17,20 @@ from imagefactory.building.stack import belt, compilers, trim, wheels
 from imagefactory.building.stack.belt import Layer
 from imagefactory.building.tree import Tree
 from imagefactory.inbuild.layer import SITE
-from imagefactory.locking.lock import LockedToolchain, Wheel
+from imagefactory.locking.lock import Wheel
 from imagefactory.locking.wheelhouse import Collection
 from imagefactory.planning import context
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.image_config import CUDA_HOME
 from imagefactory.system import locks, ui
 from imagefactory.system.archive import EPOCH
+from imagefactory.system.background import in_background
 
 Step = AbstractContextManager[None]
 #: A tree, and a record of what was done to it.
 Made = tuple[Tree, Any]
+#: Told of the layers that are made so far, from the bottom up, whenever there is one more.
+Growing = Callable[[Sequence[Blob]], None]
 #: Left out of what patches are applied to: no diff changes libraries, and no proof reads them.
 _LIBRARY = ".so"
 
@@ -96,28 +99,48 @@ class Maker:
         self._locks = {name: threading.Lock() for name in self._lists}
         self._trees: dict[str, Layer] = {}
 
-    def make(self) -> Above:
-        """Make what is missing, the largest layers first."""
-        names = sorted(self._lists, key=lambda name: -sum(w.size for w in self._lists[name]))
-        missing = [name for name in names if not blob.find(self._folder / self._keys.install[name])]
-        wanted = [wheel for name in missing for wheel in self._lists[name]]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, self._step(missing, wanted):
+    def make(self, growing: Growing | None) -> Above:
+        """Make what is missing, from the bottom up.
+
+        Each layer is made by several threads. If somebody waits for the lowest, fewer are made at
+        a time, since all would be ready at the end otherwise.
+        """
+        missing = [key for key in self._wheels if not blob.find(self._folder / key)]
+        wanted = [wheel for key in missing for wheel in self._wheels[key]]
+        found: list[tuple[str, Blob]] = []
+
+        def add(purpose: str, made: Blob) -> None:
+            found.append((purpose, made))
+            tell([one for _, one in found])
+
+        def tell(made: Sequence[Blob]) -> None:
+            if missing and growing:
+                growing(made)
+
+        at_once = max(1, (os.cpu_count() or 1) // (2 if growing else 1))
+        with ThreadPoolExecutor(at_once) as pool, _step(missing, wanted):
             self._files.fetch(wanted)
-            made = dict(zip(names, pool.map(self._installed, names), strict=True))
+            tell([])
+            # in a thread of its own, as it waits for the wheels of all layers
+            compilers = in_background(self._compilers)
+            made = pool.map(self._installed, self._lists)
+            if bottom := compilers.result():
+                add("compilers", bottom)
+            for name, layer in zip(self._lists, made, strict=True):
+                add(name, layer)
             sources = pool.submit(self._sources)
             torch, report = self._belt()
-        found = [(name, made[name]) for name in self._lists]
         if report.pop("restored"):
             found.append(("torch, where it had been replaced", torch))
-        if self._plan.toolchain:
-            found.insert(0, ("compilers", self._compilers(self._plan.toolchain)))
         return Above(layers=tuple(found), sources=sources.result(), report=report)
 
-    def _step(self, missing: Sequence[str], wanted: Sequence[Wheel]) -> Step:
-        if not missing:
-            return nullcontext()
-        size = ui.size(sum(wheel.size for wheel in wanted))
-        return ui.step(f"making {len(missing)} layers from {len(wanted)} wheels, {size}")
+    @property
+    def _wheels(self) -> dict[str, tuple[Wheel, ...]]:
+        """What the layers are made from, by their keys."""
+        found = {self._keys.install[name]: wheels for name, wheels in self._lists.items()}
+        if self._plan.toolchain:
+            found[self._keys.compilers] = self._plan.toolchain.wheels
+        return found
 
     def _installed(self, name: str) -> Blob:
         def make() -> Made:
@@ -156,14 +179,17 @@ class Maker:
         made, report = self._kept(self._keys.belt, "torch's layer", make)
         return made, dict(report)
 
-    def _compilers(self, toolchain: LockedToolchain) -> Blob:
+    def _compilers(self) -> Blob | None:
+        toolchain = self._plan.toolchain
+        if toolchain is None:
+            return None
+
         def make() -> Made:
             tree = self._install(toolchain.wheels)
             layers = [layer.tree for layer in self._all()]
             return compilers.make(tree, self._site, CUDA_HOME, layers), None
 
-        with ui.step(f"making the layer of compilers {toolchain.name}"):
-            return self._kept(self._keys.compilers, "the layer of compilers", make)[0]
+        return self._kept(self._keys.compilers, "the layer of compilers", make)[0]
 
     def _sources(self) -> Blob:
         name = list(self._lists)[-1]  # the one that patches change
@@ -186,3 +212,10 @@ class Maker:
                 tree, record = make()
                 found = blob.store(folder, tarball.blocks(tree, EPOCH), record), record
             return found
+
+
+def _step(missing: Sequence[str], wanted: Sequence[Wheel]) -> Step:
+    if not missing:
+        return nullcontext()
+    size = ui.size(sum(wheel.size for wheel in wanted))
+    return ui.step(f"making {len(missing)} layers from {len(wanted)} wheels, {size}")

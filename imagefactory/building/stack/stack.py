@@ -20,7 +20,7 @@ from typing import Any
 
 from imagefactory.building.bases import LAYOUT
 from imagefactory.building.stack import bottom, layout
-from imagefactory.building.stack.making import Keys, Maker
+from imagefactory.building.stack.making import Growing, Keys, Maker
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.planning.cell_plan import CellPlan
@@ -49,10 +49,18 @@ class Stack:
     report: Mapping[str, Any]
 
 
-def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None = None) -> Stack:
+def make(
+    plan: CellPlan,
+    layouts: Path,
+    settings: Settings,
+    *,
+    kept: Path | None = None,
+    growing: Growing | None = None,
+) -> Stack:
     """Make the layers of ``plan`` that are not kept yet, and the layouts, in ``layouts``.
 
-    Layers are kept in the cache folder, or in the folder ``kept``. Raises SetupError for what is
+    Layers are kept in the cache folder, or in the folder ``kept``. ``growing`` is told what there
+    is of the image whenever a layer was made. Raises SetupError for what is
     not available, CheckFailedError for wheels that would replace torch.
     """
     kept = kept or settings.cache / LAYERS
@@ -60,7 +68,9 @@ def make(plan: CellPlan, layouts: Path, settings: Settings, *, kept: Path | None
     below = bottom.make(plan.base, kept, settings)
     with ExitStack() as opened, wheelhouse.Collection(settings) as files, without_collection():
         try:
-            above = Maker(plan, kept, files, opened).make()
+            above = Maker(plan, kept, files, opened).make(
+                growing and (lambda made: growing([*below.layers, *made]))
+            )
         except zipfile.BadZipFile as error:
             what, fix = f"a locked wheel cannot be unpacked: {error}", "lock another version"
             raise fail(SetupError, "wheel-broken", what, where=plan.cell.name, fix=fix) from None

@@ -97,9 +97,11 @@ class Docker:
             raise failure(f"docker {words[0]}", done.err or done.out, image)
         return done.out
 
-    def stream(self, *words: str, env: Mapping[str, str]) -> AbstractContextManager[Popen[str]]:
+    def stream(
+        self, *words: str, env: Mapping[str, str], quiet: bool = False
+    ) -> AbstractContextManager[Popen[str]]:
         """``docker words...`` as ``shell.stream`` runs it, with ``env`` added."""
-        return shell.stream([*self._argv, *words], env={**self.environment, **env})
+        return shell.stream([*self._argv, *words], env={**self.environment, **env}, quiet=quiet)
 
     def pipe(self, *words: str) -> AbstractContextManager[IO[bytes]]:
         """What ``docker words...`` writes, as a stream of bytes."""

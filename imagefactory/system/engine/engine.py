@@ -150,6 +150,12 @@ class Engine(Images, Containers, Networks, Services, Builds):
         rootless = "rootless" in self._docker.call("info", "--format", "{{.SecurityOptions}}").out
         return Path(self.data_root).is_dir() and not rootless
 
+    @cached_property
+    def has_containerd_store(self) -> bool:
+        """Whether images are in containerd's store, where a layer that is unpacked stays so."""
+        status = self._docker.call("info", "--format", "{{.DriverStatus}}").out
+        return "io.containerd.snapshotter" in status
+
     def blob_folder(self, digest: str) -> Path | None:
         """The folder of this machine with the engine's blobs, named by their SHA-256.
 

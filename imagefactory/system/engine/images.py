@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 LOOK_UPS = 4
 #: Times that a push is tried.
 PUSHES = 3
+#: Seconds until a pull that is to end does.
+_PULL_CHECKED = 0.05
 #: Times that images are listed while the engine removes parts of another one.
 LISTINGS = 5
 _NO_SNAPSHOT = re.compile(r"snapshot \S+ does not exist")
@@ -156,6 +159,28 @@ class Images(Part):
                 stream = stack.enter_context(layout.open("rb"))
             client = stack.enter_context(self._docker.whales(f"loading {layout}"))
             client.image.load(iter(partial(stream.read, 1 << 20), b""), quiet=True)
+
+    def pull(self, ref: str, platform: str, cancelled: threading.Event) -> bool:
+        """Fetch an image from its registry and unpack it; whether all of it is there.
+
+        It ends when ``cancelled`` is set, too.
+        """
+        words = ("pull", "--quiet", "--platform", platform, ref)
+        with self._docker.stream(*words, env={}, quiet=True) as process:
+            while process.poll() is None and not cancelled.wait(_PULL_CHECKED):
+                pass
+            return process.poll() == 0
+
+    def by_digest(self, pattern: str) -> list[str]:
+        """The names that are digests, ``repository@digest``, in repositories like ``pattern``."""
+        row = '{{if eq .Tag "<none>"}}{{.Repository}}@{{.Digest}}{{end}}'
+        options = ("--digests", "--format", row, "--filter", f"reference={pattern}")
+        return self._docker.call("image", "ls", *options).out.split()
+
+    def untag_all(self, refs: Sequence[str]) -> None:
+        """As ``untag``, for many at once, and as far as possible."""
+        if refs:
+            self._docker.call("image", "rm", "--no-prune", *refs)
 
     def blobs(self, ref: str) -> dict[str, int]:
         """Digest -> bytes of everything that an image consists of.

@@ -159,11 +159,24 @@ def test_an_image_for_a_folder_is_pushed_to_a_registry_that_has_its_packages(
 ) -> None:
     cell = planned().cell.name
     monkeypatch.setattr(Loopback, "packages", lambda *_: "docker-image://the-packages")
-    made: Any = write(tmp_path, BakeOptions(loopback=Loopback(Path("/out"), "127.0.0.1:1/s")))
+    registry = Loopback(Path("/out"), "127.0.0.1:1/s")
+    made: Any = write(tmp_path, BakeOptions(output=Path("/out"), loopback=registry))
     assert made[cell]["contexts"]["packages"] == "docker-image://the-packages"
     assert made[cell]["tags"] == [f"127.0.0.1:1/s/{cell}:built"]
     to_registry = f"type=image,push=,store=false,unpack=false,{bakefile.COMPRESSION}"
     assert made[cell]["output"] == [to_registry]
+
+
+def test_an_image_for_the_engine_has_its_names_and_layers_that_the_engine_fetches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = planned().cell
+    monkeypatch.setattr(Loopback, "packages", lambda *_: "docker-image://the-packages")
+    registry = Loopback(Path("/layouts"), "127.0.0.1:1/s")
+    made: Any = write(tmp_path, BakeOptions(loopback=registry))
+    assert made[cell.name]["contexts"]["packages"] == "docker-image://the-packages"
+    assert made[cell.name]["tags"] == list(cell.tags)
+    assert made[cell.name]["output"] == [f"type=image,{bakefile.COMPRESSION}"]
 
 
 def test_a_base_that_is_not_locked_for_the_build_platform_is_reported(tmp_path: Path) -> None:

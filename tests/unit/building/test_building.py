@@ -185,16 +185,20 @@ def test_a_build_into_a_folder_finishes_the_layouts_of_images_that_were_built(
     assert all(("--builder" in one) == named for one in words)
 
 
+@pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize(("shares", "named"), [(True, False), (True, True), (False, False)])
-def test_only_an_engine_on_this_machine_pushes_to_a_registry_on_it(
-    shares: bool, named: bool, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+def test_only_an_engine_on_this_machine_gets_layers_from_a_registry_on_it(
+    shares: bool, named: bool, store: bool, tmp_path: Path, engine: Engine
 ) -> None:
-    engine.shares_loopback = shares
+    engine.shares_loopback, engine.has_containerd_store = shares, store
     far = Builder(name="far", driver="remote", platforms=(Platform.ARM64,))
     site = Site(engine=engine, builders=(far,) if named else ())
     for output in (None, tmp_path / "out"):
-        with building._receiving(site, BakeOptions(output=output)) as found:
-            assert (found.loopback is not None) == (output is not None and shares and not named)
+        options, reached = BakeOptions(output=output), shares and not named
+        with building._serving(site, options, tmp_path / "layouts") as found:
+            assert (found.loopback is not None) == (reached and (store or output is not None))
+            if found.loopback:
+                assert found.loopback.output == (output or tmp_path / "layouts")
 
 
 @pytest.mark.parametrize("lost", [True, False])

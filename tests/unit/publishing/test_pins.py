@@ -101,3 +101,37 @@ def test_all_files_that_cannot_be_read_are_named_since_they_may_pin_anything(
     monkeypatch.setattr(pins, "LARGEST", 1000)
     with pytest.raises(InputError, match=r"recipes/a.yaml: cannot be read: it is not UTF-8"):
         pins.read([tmp_path / "recipes"])
+
+
+def test_a_folder_that_cannot_be_listed_may_pin_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "recipes/locked").mkdir(parents=True)
+    scandir = os.scandir
+
+    def denied(path: str) -> object:
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        pins.read([tmp_path / "recipes"])
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("pins-unreadable", "recipes/locked")
+    assert problem.what == "cannot be read: Permission denied"
+
+
+def test_the_first_of_several_files_is_named_and_of_several_names_the_first_that_is_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("b.txt", "a.txt", ".hidden/c.txt"):
+        (tmp_path / "deploy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "deploy" / name).write_text(f"{TAG} {DIGEST}")
+    monkeypatch.chdir(tmp_path)
+    found = pins.read([tmp_path / "deploy"])
+    assert found == dict.fromkeys((DIGEST, TAG), "deploy/a.txt")
+    assert pins.read([tmp_path / "deploy/b.txt", tmp_path / "deploy"])[TAG] == "deploy/b.txt"
+    assert pins.pinning(["other", TAG], found) == "deploy/a.txt"
+    assert pins.pinning(["other"], found) == ""

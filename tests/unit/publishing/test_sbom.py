@@ -198,6 +198,18 @@ def test_the_base_of_a_registry_is_a_container_in_an_sbom_and_all_else_a_library
     assert kinds == ["container", "library"]
 
 
+def test_a_base_that_is_named_with_its_digest_is_named_without_it(plan: CellPlan) -> None:
+    locked = replace(plan.base.locked, image=f"x.test/me/cuda:13@{DIGEST}", digest=DIGEST, debs=())
+    few = replace(plan.resolution, wheels=plan.resolution.wheels[:1] * 2)
+    own = replace(plan, base=replace(plan.base, locked=locked), resolution=few)
+    (wheel, base) = materials.of(own)
+    assert wheel == materials.of_wheel(few.wheels[0])
+    assert base == materials._of_image("x.test/me/cuda:13", DIGEST)
+    twice = replace(plan.base.locked, debs=(deb("bash"), deb("bash")), digest=None)
+    own = replace(own, base=replace(plan.base, locked=twice))
+    assert [one.name for one in materials.of(own)] == [few.wheels[0].name, "bash"]
+
+
 def test_a_provenance_names_the_build_and_all_that_went_into_it(plan: CellPlan) -> None:
     made = provenance.make(plan, sbom=DIGEST, sbom_type="a/b")
     how = made["buildDefinition"]

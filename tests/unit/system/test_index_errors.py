@@ -59,6 +59,15 @@ def test_a_failed_request_is_explained_without_its_password(error: Exception, co
     assert "secret" not in found.what
 
 
+def test_a_refused_connection_is_told_in_the_words_of_the_system() -> None:
+    with pytest.raises(requests.ConnectionError) as caught:
+        requests.get("http://127.0.0.1:9/simple/torch/", timeout=5)
+    what = index_errors.of_request("http://127.0.0.1:9/simple/torch/", caught.value).what
+    assert what == (
+        "cannot connect to 127.0.0.1:9 (http://127.0.0.1:9/simple/torch/): Connection refused"
+    )
+
+
 @pytest.mark.parametrize("status", [302, 401, 403, 404, 407, 500, 503])
 def test_every_status_has_a_fix(status: int) -> None:
     assert index_errors.of_status(URL, status).fix

@@ -188,6 +188,25 @@ def test_an_outage_makes_its_rows_unknown_and_no_others(tmp_path: Path) -> None:
     assert [one.what for one in found.outage.problems] == ["torch: the index did not answer"]
 
 
+def test_an_outage_of_an_index_is_told_once_however_many_packages_it_has() -> None:
+    names = ["a", "uv", "torch", "vllm", "x", "y", "a"]
+    there = [
+        Row(
+            part="p", name=name, current="1", compatible="1", newest="", state=State.UNKNOWN,
+            reason=f"cannot connect to host (https://host/simple/{name}/): Connection refused",
+        )
+        for name in names
+    ]  # fmt: skip
+    error = Report(rows=tuple(there), candidates=(), warnings=()).outage
+    assert error
+    assert [one.what for one in error.problems] == [
+        (
+            "a, uv, torch, vllm, x and 1 more: "
+            "cannot connect to host (https://host/simple/.../): Connection refused"
+        )
+    ]
+
+
 def test_metadata_that_nobody_can_read_makes_a_row_unknown(tmp_path: Path) -> None:
     known = record()
     lines = {name: one for name, one in known.lines.items() if not name.startswith("vllm-0.33")}

@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from support.plans import base_image, planned
 from support.registry import fake_registry
 
 from imagefactory.building import bases, tarball
+from imagefactory.building.blob import Blob
 from imagefactory.building.debian import layout as debian_layout
 from imagefactory.building.stack import stack
 from imagefactory.building.tree import Tree
@@ -169,6 +170,25 @@ def test_compilers_are_linked_to_the_libraries_of_the_image(
     compilers = image_of(made.image)[2][1]
     assert compilers["opt/cuda/bin/nvcc"] == b"nvcc"
     assert compilers["opt/cuda/lib/libcublas.so"] == f"/{SITE}/nvidia/cu13/lib/libcublas.so.13"
+
+
+@pytest.mark.parametrize("compilers", [True, False])
+def test_whoever_waits_is_told_of_the_layers_from_the_bottom_up_unless_all_are_kept(
+    compilers: bool, using: Settings, tmp_path: Path
+) -> None:
+    plan = plan_of(using, compilers=compilers)
+    told: list[list[str]] = []
+
+    def growing(layers: Sequence[Blob]) -> None:
+        assert all(one.path.is_file() for one in layers)
+        told.append([one.digest for one in layers])
+
+    made = stack.make(plan, tmp_path / "layouts", using, growing=growing)
+    layers = [row["digest"] for row in image_of(made.image)[0]["layers"]]
+    assert told == [layers[:count] for count in range(1, len(layers) + 1)]
+    told.clear()
+    assert stack.make(plan, tmp_path / "layouts", using, growing=growing) == made
+    assert told == []
 
 
 def test_the_same_wheels_give_the_same_image_elsewhere(using: Settings, tmp_path: Path) -> None:

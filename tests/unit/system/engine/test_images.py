@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,3 +228,44 @@ def test_a_killed_client_is_a_failure_of_the_engine(
         works[work]()
     (problem,) = caught.value.problems
     assert (problem.code, "killed by SIGKILL" in problem.what) == ("engine-failed", True)
+
+
+def test_a_pull_is_of_one_platform_and_says_whether_all_is_there(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("pull --quiet --platform linux/arm64 here:1", out="here:1\n")
+    docker.answer("pull", err="connection refused\n", code=1)
+    ended = threading.Event()
+    assert engine.pull("here:1", "linux/arm64", ended)
+    assert not engine.pull("gone:1", "linux/arm64", ended)
+
+
+def test_a_pull_that_is_to_end_does(engine: Engine, docker: FakeDocker) -> None:
+    docker.program.write_text("#!/bin/sh\nexec sleep 60\n")
+    ended = threading.Event()
+    threading.Timer(0.1, ended.set).start()
+    began = time.monotonic()
+    assert not engine.pull("slow:1", "linux/arm64", ended)
+    assert time.monotonic() - began < 30
+
+
+def test_images_that_are_named_by_digest_are_removed_at_once(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("image ls", out="\nhere/x@sha256:a\n\nhere/x@sha256:b\n")
+    docker.answer("image rm --no-prune", err="No such image", code=1)
+    names = engine.by_digest("here/*")
+    assert names == ["here/x@sha256:a", "here/x@sha256:b"]
+    engine.untag_all(names)
+    engine.untag_all([])
+    assert docker.calls[1:] == ["image rm --no-prune here/x@sha256:a here/x@sha256:b"]
+
+
+@pytest.mark.parametrize(
+    ("status", "has"), [("[[driver-type io.containerd.snapshotter.v1]]", True), ("[[]]", False)]
+)
+def test_an_engine_knows_whose_store_its_images_are_in(
+    status: str, has: bool, engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("info", out=status)
+    assert engine.has_containerd_store is has
