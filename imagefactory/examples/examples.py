@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,10 +93,23 @@ def start(folder: Path, example: Example) -> Started:
     # the matrix last: with it the project is there, and is not started again
     for path in sorted(written, key=lambda path: path.name == MATRIX):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, texts[path].replace("{folder}", str(folder.resolve())))
+        text = texts[path].replace("{folder}", _escaped(folder.resolve()))
+        write_text(path, text.replace("{program}", _program()))
     own = tuple(path for path in (folder / _NIGHTLY, folder / _PR) if path in written)
     lacks = origin(installed) == UNKNOWN
     return Started(written=written, kept=kept, unfinished=own if lacks else ())
+
+
+def _program() -> str:
+    """What starts this imagefactory: systemd's PATH has no virtual environment and no ~/.local."""
+    own = Path(sys.argv[0])
+    if own.name == "imagefactory" and own.is_file():
+        return f'"{_escaped(own.absolute())}"'
+    return "/usr/bin/env imagefactory"
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")  # systemd's specifiers
 
 
 def cluster() -> str:

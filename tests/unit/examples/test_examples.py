@@ -48,6 +48,19 @@ def test_a_systemd_timer_runs_the_night_of_the_project_with_options_that_exist(
     assert "\nOnCalendar=" in units[".timer"]
 
 
+def test_a_systemd_service_runs_the_imagefactory_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "my venv/100%/imagefactory"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    monkeypatch.setattr("sys.argv", [str(program), "init"])
+    examples.start(tmp_path / "50%", Example.CPU)
+    (unit,) = (tmp_path / "50%/systemd").glob("*.service")
+    assert f'\nExecStart="{tmp_path}/my venv/100%%/imagefactory" nightly ' in unit.read_text()
+    assert f"\nWorkingDirectory={tmp_path}/50%%\n" in unit.read_text()
+
+
 def test_nothing_is_written_if_there_is_a_matrix_already(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text("mine")
     with pytest.raises(InputError) as caught:

@@ -195,6 +195,7 @@ def test_what_is_exported_names_the_image_by_digest(
     assert done.code == 0, done.err
     text = (tmp_path / "out").read_text()
     assert f"ghcr.io/me/vllm@{DIGEST}" in text
+    assert "--repository" not in done.err
     assert "org/mine" in text
     if form != "quadlet":
         assert list(yaml.safe_load_all(text))
@@ -202,6 +203,7 @@ def test_what_is_exported_names_the_image_by_digest(
     done = run(*argv)
     assert GB10 in done.out
     assert "not pinned to a digest" in done.err
+    assert ("looks for this one at docker.io" in done.err) is (form in ("quadlet", "kubernetes"))
 
 
 def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
