@@ -96,6 +96,11 @@ def test_a_container_keeps_its_caches_and_no_secret(mine: Path) -> None:
         ("/m", "/model", True),
     ]
     assert (found.name, found.gpus, found.ports[0].host) == ("x", False, 9000)
+    # vLLM's CPU backend would want nearly all of the machine's memory
+    assert found.environment == {"VLLM_CPU_KVCACHE_SPACE": "4", "A": "b c"}
+    mine.write_text(RECIPE.replace("{A: b c}", "{VLLM_CPU_KVCACHE_SPACE: '1'}"))
+    found = starting.launch(recipes.read(mine).on("0.33.0", 1), "image", "cpu")
+    assert found.environment == {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def test_tuned_kernels_of_the_project_are_given_to_servers_with_a_gpu(mine: Path) -> None:
