@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-unit test-programs test-proofs test-e2e test-all check fmt engine down compiler clean
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift audit-table simulated-year schema bench
-.PHONY: memory-table bench-disk bench-dashboard browser skopeo sshd faults kills test-faults mutants test-mutants
+.PHONY: memory-table bench-disk bench-dashboard browser skopeo sshd starters faults kills test-faults mutants test-mutants
 .PHONY: test-gpu gpu-page
 
 # otherwise each of the processes of a test run compiles all modules again
@@ -80,6 +80,14 @@ sshd: $(BIN)/imagefactory
 	  for deb in *.deb; do dpkg -x "$$deb" .; done && rm -f -- *.deb && mv ../sshd.part ../sshd; } \
 	  || { echo "the tests need sshd: install openssh-server" >&2; exit 3; }
 
+# tests read exported files with them. Both run with the libc of older releases, which have Compose 1
+# and a Podman without quadlets
+starters: $(BIN)/imagefactory
+	@test -x $(VENV)/starters/usr/libexec/podman/quadlet || { \
+	  echo "unpacking Docker Compose and Podman's generator for the tests"; \
+	  sh tests/support/unpack.sh trixie $(CURDIR)/$(VENV)/starters docker-compose podman; } \
+	  || { echo "the tests need Debian's packages docker-compose and podman" >&2; exit 3; }
+
 test-unit: $(BIN)/imagefactory ## run the unit tests, which need no engine and start no programs
 	@# in a fresh clone, each process would compile all of it
 	@$(BIN)/python -m compileall -qq -j 0 imagefactory tests/support
@@ -128,7 +136,7 @@ tests = $(patsubst %,tests/e2e/test_%.py,$(1))
 WITHOUT_IMAGE := $(wildcard tests/e2e/test_patch*.py) $(call tests,cluster dashboard log_rules \
   machines moving_tags real_index receipts_travel recipes refs simulated_weeks transport)
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) $(call tests,compiled)
-test-e2e: engine compiler browser skopeo sshd ## a real engine, a real registry, real servers
+test-e2e: engine compiler browser skopeo sshd starters ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	  $(E2E) $(WITHOUT_IMAGE) >"$$logs/others" 2>&1 & others=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \

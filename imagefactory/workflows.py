@@ -10,7 +10,7 @@ from pathlib import Path
 from imagefactory import opening, pipeline
 from imagefactory.auditing import auditing
 from imagefactory.auditing.auditing import Audit
-from imagefactory.building import bakefile, building, sites
+from imagefactory.building import bakefile, building, records, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
@@ -34,12 +34,12 @@ from imagefactory.publishing import attachments, moving, retention, tags, vouchi
 from imagefactory.publishing.moving import Move, Moved, Repository
 from imagefactory.reporting.facts import Before, Facts
 from imagefactory.results import Exported, Rendered
-from imagefactory.system import reference
+from imagefactory.system import reference, ui
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep import upkeep
 from imagefactory.upkeep.prune import Pruning
 from imagefactory.verifying import receipt_store
-from imagefactory.verifying.receipt import Requirement
+from imagefactory.verifying.receipt import Level, Requirement
 from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 from imagefactory.wheels import wheels
 from imagefactory.wheels.make import Made, Tried
@@ -243,6 +243,32 @@ def find_receipt(workspace: Workspace, tag: str) -> Found:
         raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")
     candidates = vouching.candidates(there, registries, receipts)
     return vouching.judge(there, candidates, _needed, "verify")
+
+
+def vouched(workspace: Workspace, tag: str, level: Level | None) -> Found | None:
+    """The signed receipt by which an image that was pulled need not be run here.
+
+    None for an image that this machine built or verified itself, and where no receipt of another
+    machine counts or shows ``level``.
+    """
+    receipts = opening.receipts(workspace)
+    if not (receipts.trust.wants_signatures and reference.parse(tag).host):
+        return None
+    image = opening.connect(workspace).find_images([tag]).get(tag)
+    if image is None or receipts.find(image.digest) is not None:
+        return None
+    key = image.labels.get(f"{LABEL}.build-key", "")
+    if image.digest in records.read(workspace.settings.state / records.FOLDER, key):
+        return None
+    try:
+        found = find_receipt(workspace, tag)
+    except FactoryError as error:
+        ui.say(f"it is run here: {error.problems[0].what}")
+        return None
+    if level and not found.receipt.level.includes(level):
+        ui.say(f"it is run here: its receipt shows level {found.receipt.level}, not {level}")
+        return None
+    return found
 
 
 def gather(workspace: Workspace, engine: Engine, image: Anatomy, now: datetime) -> Facts:

@@ -25,7 +25,7 @@ def init_command(
     ] = Example.GB10,
     json: Json = False,
 ) -> None:
-    """Start a project: a matrix, a folder for patches, and a nightly build.
+    """Start a project: a matrix, a folder for patches, nights and checks of pull requests.
 
     Nothing is overwritten.
     """
@@ -38,7 +38,8 @@ def init_command(
     for path in done.written:
         ui.line(str(path))
     if done.unfinished:
-        ui.say(f"put the address of imagefactory's repository into {done.unfinished}, for GitHub")
+        named = " and ".join(map(str, done.unfinished))
+        ui.say(f"put the address of imagefactory's repository into {named}, for GitHub")
     ui.say(f"edit {folder / MATRIX} if needed, then run:")
     steps = ["imagefactory lock", "imagefactory plan", "imagefactory build --matrix"]
     for step in [f"cd {folder}", *steps] if folder != Path() else steps:

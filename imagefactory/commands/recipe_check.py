@@ -166,6 +166,7 @@ def _head(recipe: Recipe) -> dict[str, Any]:
         "summary": recipe.summary,
         "model": recipe.model,
         "revision": recipe.revision or None,
+        "architecture": recipe.architecture or None,
         "weights": recipe.weights,
         "weights_gib": recipe.weights_gib,
         "context": recipe.context,

@@ -34,7 +34,7 @@ from imagefactory.launching.launching import Launch, check_cache
 from imagefactory.recipes import foreign, recipes, starting
 from imagefactory.recipes.recipe import Setup
 from imagefactory.recipes.starting import Wishes
-from imagefactory.system import files, ui
+from imagefactory.system import files, reference, ui
 
 app = typer.Typer(add_completion=False)
 
@@ -175,3 +175,9 @@ def export_command(
         ui.line(text.rstrip("\n"))
     if target.note:
         ui.warn(target.note)
+    if (
+        to in (Form.QUADLET, Form.KUBERNETES)
+        and reference.parse(target.image).host == reference.HUB
+    ):
+        what = f"{to} does not see Docker's images, and looks for this one at {reference.HUB}"
+        ui.warn(f"{what}: name where it was pushed to with --repository")

@@ -24,7 +24,7 @@ from imagefactory.reporting import markdown
 from imagefactory.results import Watcher
 from imagefactory.system import files, ui
 from imagefactory.verifying import junit, receipt
-from imagefactory.verifying.receipt import Level
+from imagefactory.verifying.receipt import Level, Receipt
 from imagefactory.verifying.receipt_store import Found
 from imagefactory.workspace import Workspace
 
@@ -78,12 +78,21 @@ def verify_command(
             help="The tiny models to serve; by default those that the level needs.",
         ),
     ] = None,
+    rerun: Annotated[
+        bool,
+        typer.Option(
+            "--rerun", help="Run images also if a signed receipt of another machine counts."
+        ),
+    ] = False,
     checks: Annotated[
         bool, typer.Option("--checks", help="List what is checked, and verify nothing.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run images in containers and check them; exits with 1 if a required check fails."""
+    """Run images in containers and check them; exits with 1 if a required check fails.
+
+    An image that was pulled is not run if a signed receipt of another machine counts here.
+    """
     check_images(*(tags or []))
     if checks:
         _show_checks(json=json)
@@ -91,24 +100,25 @@ def verify_command(
     if receipt_only:
         _show_receipts(workspace_of(file), tags or [], json=json)
         return
-    if tags and source:
-        what, fix = "both TAG and --from are given", "--select chooses among the images in a folder"
-        raise fail(InputError, "verify-what", what, fix=fix)
-    if gpu and level not in (None, Level.GPU):
-        what, fix = f"both --gpu and --level {level} are given", "choose one"
-        raise fail(InputError, "verify-what", what, fix=fix)
+    _check_options(tags, source, level, gpu=gpu)
     watcher = Watcher() if json else Watcher(verified=tables.receipt)
     wanted = Level.GPU if gpu else level
     chosen = _chosen(models, wanted or Level.SERVE)
-    receipts = pipeline.verify(
-        workspace_of(file),
-        tags or [],
-        select or [],
-        watcher,
-        source=source,
-        level=wanted or Level.SERVE,
-        models=chosen,
-    )
+    workspace = workspace_of(file)
+    asked = [] if rerun or models is not None else tags or []
+    known = _vouched(workspace, asked, wanted, watcher)
+    receipts = tuple(known.values())
+    left = [tag for tag in tags or [] if tag not in known]
+    if left or not tags:
+        receipts += pipeline.verify(
+            workspace,
+            left,
+            select or [],
+            watcher,
+            source=source,
+            level=wanted or Level.SERVE,
+            models=chosen,
+        )
     if junit_file:
         junit.write(junit_file, *receipts)
     if markdown_file:
@@ -122,6 +132,29 @@ def verify_command(
         problems += receipt.below(receipts, wanted)
     if problems:
         raise CheckFailedError(problems)
+
+
+def _check_options(
+    tags: Sequence[str] | None, source: Path | None, level: Level | None, *, gpu: bool
+) -> None:
+    if tags and source:
+        what, fix = "both TAG and --from are given", "--select chooses among the images in a folder"
+        raise fail(InputError, "verify-what", what, fix=fix)
+    if gpu and level not in (None, Level.GPU):
+        what, fix = f"both --gpu and --level {level} are given", "choose one"
+        raise fail(InputError, "verify-what", what, fix=fix)
+
+
+def _vouched(
+    workspace: Workspace, tags: Sequence[str], level: Level | None, watcher: Watcher
+) -> dict[str, Receipt]:
+    """The receipts of other machines by which images need not be run, shown as our own are."""
+    known = {tag: workflows.vouched(workspace, tag, level) for tag in tags}
+    found = {tag: one for tag, one in known.items() if one}
+    for tag, one in found.items():
+        watcher.verified(one.receipt)
+        ui.say(f"{tag} was not run here (--rerun does): {one}")
+    return {tag: one.receipt for tag, one in found.items()}
 
 
 def _chosen(models: str | None, level: Level) -> tuple[str, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +16,7 @@ from imagefactory.system.files import write_text
 
 _HERE = Path(__file__).parent
 MATRIX = "matrix.yaml"
-_NIGHTLY = ".github/workflows/nightly.yml"
+_NIGHTLY, _PR = ".github/workflows/nightly.yml", ".github/workflows/pr.yml"
 #: What stands for imagefactory's own repository in a workflow, and that repository on GitHub.
 UNKNOWN = "OWNER/imagefactory", "COMMIT"
 _GITHUB = re.compile(r"(?:https://|ssh://git@|git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?")
@@ -25,6 +26,7 @@ _FILES = {
     "patches/README.md": "patches.md",
     ".gitignore": "gitignore",
     _NIGHTLY: "nightly.yml",
+    _PR: "pr.yml",
     **{f"systemd/{name}": name for name in _UNITS},
 }
 
@@ -36,12 +38,12 @@ class Started:
     Attributes:
         written: its files.
         kept: files that existed already.
-        unfinished: the workflow, if it still needs the address of imagefactory's repository.
+        unfinished: the workflows that still need the address of imagefactory's repository.
     """
 
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
-    unfinished: Path | None
+    unfinished: tuple[Path, ...]
 
 
 class Example(StrEnum):
@@ -69,10 +71,11 @@ def origin(direct_url: str | None) -> tuple[str, str]:
 def files(example: Example, direct_url: str | None = None) -> Mapping[str, str]:
     """The files of a new project: relative path -> text."""
     texts = {MATRIX: _text(f"{example}.yaml"), **{name: _text(_FILES[name]) for name in _FILES}}
-    workflow = texts[_NIGHTLY].replace("{runner}", _RUNNERS[example])
-    for word, value in zip(UNKNOWN, origin(direct_url), strict=True):
-        workflow = workflow.replace(word, value)
-    return {**texts, _NIGHTLY: workflow}
+    texts[_NIGHTLY] = texts[_NIGHTLY].replace("{runner}", _RUNNERS[example])
+    for name in (_NIGHTLY, _PR):
+        for word, value in zip(UNKNOWN, origin(direct_url), strict=True):
+            texts[name] = texts[name].replace(word, value)
+    return texts
 
 
 def start(folder: Path, example: Example) -> Started:
@@ -90,10 +93,23 @@ def start(folder: Path, example: Example) -> Started:
     # the matrix last: with it the project is there, and is not started again
     for path in sorted(written, key=lambda path: path.name == MATRIX):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, texts[path].replace("{folder}", str(folder.resolve())))
-    workflow = folder / _NIGHTLY
-    lacks = workflow in written and origin(installed) == UNKNOWN
-    return Started(written=written, kept=kept, unfinished=workflow if lacks else None)
+        text = texts[path].replace("{folder}", _escaped(folder.resolve()))
+        write_text(path, text.replace("{program}", _program()))
+    own = tuple(path for path in (folder / _NIGHTLY, folder / _PR) if path in written)
+    lacks = origin(installed) == UNKNOWN
+    return Started(written=written, kept=kept, unfinished=own if lacks else ())
+
+
+def _program() -> str:
+    """What starts this imagefactory: systemd's PATH has no virtual environment and no ~/.local."""
+    own = Path(sys.argv[0])
+    if own.name == "imagefactory" and own.is_file():
+        return f'"{_escaped(own.absolute())}"'
+    return "/usr/bin/env imagefactory"
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")  # systemd's specifiers
 
 
 def cluster() -> str:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from imagefactory.errors import Problem
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching.patch import Step, Variant
-from imagefactory.planning import vllm_choices, vllm_fields
+from imagefactory.planning import vllm_choices, vllm_fields, vllm_short
 from imagefactory.planning.vllm_settings import PREFIX, VllmSettings, option_name
 
 _OPTION = re.compile(r"""["'](--[a-z][a-z0-9-]*)["']""")
@@ -91,7 +91,7 @@ def _contains(versions: str, release: str) -> bool:
 
 def settings_of(cell: Cell) -> list[str]:
     """The settings of a cell's flavor that vLLM itself must support."""
-    options = [text for text in cell.flavor.serve_args if text.startswith("--")]
+    options = [text for text in cell.flavor.serve_args if text.startswith("-")]
     return [*(name for name in cell.flavor.env if name.startswith(PREFIX)), *options]
 
 
@@ -110,7 +110,7 @@ def of_flavor(cell: Cell, known: VllmSettings, series: Sequence[Step]) -> Iterat
         of=f"flavor {flavor.name}",
     )
     for one in found:
-        section = "serve_args" if one.setting.startswith("--") else "env"
+        section = "serve_args" if one.setting.startswith("-") else "env"
         where = str(flavor.where(section, one.value or one.setting))
         yield Problem(code=one.code, where=where, what=one.what, fix=one.fix)
 
@@ -128,7 +128,11 @@ def judge(
 
     Settings and values in ``added`` are supported too.
     """
-    options = [text for text in arguments if text.startswith("--")]
+    texts = list(vllm_short.expanded(arguments, known.short))
+    for word in vllm_short.unknown(texts):
+        what = f"vLLM {release} does not know {word} of {of} and would not start"
+        yield Finding(setting=word, value=None, what=what, fix=_instead(word, known, release))
+    options = [text for text in texts if text.startswith("--")]
     for setting in [*(name for name in variables if name.startswith(PREFIX)), *options]:
         name = setting if setting.startswith(PREFIX) else option_name(setting)
         if not known.knows(setting) and name not in added:
@@ -137,15 +141,15 @@ def judge(
             yield Finding(
                 setting=setting, value=None, what=what, fix=_instead(name, known, release)
             )
-    for name, value in vllm_choices.given(arguments):
-        yield from _wrong_values(name, value, arguments, known, added, release, of)
+    for name, value in vllm_choices.given(texts):
+        yield from _wrong_values(name, value, texts, known, added, release, of)
 
 
 def _instead(name: str, known: VllmSettings, release: str) -> str:
     new = replacement(name, release)
     if new:
         return new
-    names = sorted(known.variables | known.options)
+    names = sorted(known.variables | known.options | known.short.keys())
     similar = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     if similar:
         return f"vLLM {release} has {similar[0]}"
@@ -166,7 +170,7 @@ def _wrong_values(
         for one in vllm_fields.wrong(name, value, known.fields):
             yield _inside(one, release, of)
         return
-    choices = known.choices.get(name, ())
+    choices = vllm_short.LEVELS if name == vllm_short.LEVEL else known.choices.get(name, ())
     plugin = _PLUGINS.get(name)
     if plugin and any(option_name(text) == plugin for text in arguments):
         return

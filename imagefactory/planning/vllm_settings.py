@@ -18,7 +18,7 @@ from imagefactory.locking.lock import Lock
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import sources
 from imagefactory.patching.sources import SourceTree
-from imagefactory.planning import vllm_choices, vllm_fields
+from imagefactory.planning import vllm_choices, vllm_fields, vllm_models, vllm_short
 from imagefactory.settings import Settings
 from imagefactory.system import ui
 
@@ -32,16 +32,19 @@ _READ = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """The variables and long options of one release.
+    """The variables and options of one release.
 
-    ``choices`` has the values of the options for which the release lists them, and ``fields`` the
-    keys of those of JSON.
+    ``choices`` has the values of the options for which the release lists them, ``fields`` the keys
+    of those of JSON, ``short`` the long options for short ones, and ``architectures`` those of the
+    models that it has; it is empty if that is unknown.
     """
 
     variables: frozenset[str]
     options: frozenset[str]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fields: vllm_fields.Fields = field(default_factory=dict)
+    short: Mapping[str, str] = field(default_factory=dict)
+    architectures: frozenset[str] = frozenset()
 
     def knows(self, setting: str) -> bool:
         """Whether the release supports ``setting``: a variable, or an option with any value."""
@@ -76,6 +79,8 @@ def of_tree(tree: SourceTree, settings: Settings) -> VllmSettings:
                 path: {key: tuple(values) for key, values in keys.items()}
                 for path, keys in data["fields"].items()
             },
+            short={**data["short"]},
+            architectures=frozenset(data["architectures"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         found = read(tree.root)
@@ -84,6 +89,8 @@ def of_tree(tree: SourceTree, settings: Settings) -> VllmSettings:
         "options": sorted(found.options),
         "choices": found.choices,
         "fields": found.fields,
+        "short": found.short,
+        "architectures": sorted(found.architectures),
     }
     cached.parent.mkdir(parents=True, exist_ok=True)
     cached.write_text(json.dumps(data), encoding="utf-8")
@@ -107,6 +114,8 @@ def read(root: Path) -> VllmSettings:
         options=frozenset(options),
         choices=vllm_choices.read(root),
         fields=vllm_fields.read(root),
+        short=vllm_short.read(root),
+        architectures=vllm_models.read(root),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from imagefactory.errors import SetupError
-from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.publishing import provenance, sbom
 from imagefactory.system import reference as references
 from imagefactory.system import registry_writes, signing, strict_json, ui
@@ -23,6 +23,8 @@ SBOM = "application/vnd.cyclonedx+json"
 DSSE, JSON = "application/vnd.dsse.envelope.v1+json", "application/json"
 #: The annotation by which tools tell one statement from another, and the usual one of a time.
 PREDICATE_TYPE, CREATED = "in-toto.io/predicate-type", "org.opencontainers.image.created"
+#: How far an image was verified, for people who list what is attached; the receipt is what counts.
+LEVEL = f"{LABEL}.level"
 #: Attachments of one kind that are read: the last ones in the registry's list.
 MOST_READ = 50
 
@@ -33,7 +35,11 @@ def of_receipt(found: Found) -> Attachment:
         kind=RECEIPTS[0],
         media_type=DSSE if found.by else JSON,
         content=found.content,
-        annotations={CREATED: found.receipt.verified_at, PREDICATE_TYPE: receipt_store.PREDICATE},
+        annotations={
+            CREATED: found.receipt.verified_at,
+            PREDICATE_TYPE: receipt_store.PREDICATE,
+            LEVEL: str(found.receipt.level),
+        },
     )
 
 

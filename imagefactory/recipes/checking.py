@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from imagefactory.planning import vllm_problems, vllm_settings
 from imagefactory.planning.planning import Inputs
 from imagefactory.planning.vllm_settings import VllmSettings
 from imagefactory.recipes import rules
-from imagefactory.recipes.recipe import Recipe, contains, hardware_of
+from imagefactory.recipes.recipe import Recipe, Setup, contains, hardware_of
 from imagefactory.settings import Settings
 
 
@@ -125,7 +126,23 @@ def _problems(
     for one in found:
         where = setup.where(one.setting)
         yield Problem(code=one.code, where=where, what=one.what, fix=one.fix)
+    yield from _architecture(setup, known, added)
     yield from rules.broken(setup, hardware=hardware)
+
+
+def _architecture(setup: Setup, known: VllmSettings, added: frozenset[str]) -> Iterator[Problem]:
+    """A problem if the release does not have the model, unless another implementation is chosen."""
+    recipe = setup.recipe
+    wanted = recipe.architecture
+    if not wanted or setup.text("model-impl") not in ("", "auto", "vllm"):
+        return
+    if known.architectures and wanted not in known.architectures | added:
+        what = f"vLLM {setup.release} has no {wanted}, the architecture of recipe {recipe.name}"
+        similar = difflib.get_close_matches(wanted, known.architectures, n=1, cutoff=0.85)
+        has = f"; it has {similar[0]}" if similar else ""
+        fix = f"leave this release out of `vllm`, or serve with another one{has}"
+        where = recipe.places["", "architecture"]
+        yield Problem(code="recipe-architecture", where=where, what=what, fix=fix)
 
 
 def _missing(recipe: Recipe, name: str, why: str) -> Problem:

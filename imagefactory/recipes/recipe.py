@@ -51,6 +51,7 @@ class Recipe:
         shown: the path of its file in messages.
         model: a repository of Hugging Face, or a path in the container.
         revision: of the model; empty is the newest.
+        architecture: of the model, as its config.json names it; empty if unknown.
         weights: how the weights are stored, such as ``nvfp4-modelopt``.
         weights_gib: the size of all weights; None if unknown.
         experts: whether it is a mixture of experts.
@@ -71,6 +72,7 @@ class Recipe:
     summary: str
     model: str
     revision: str
+    architecture: str
     weights: str
     weights_gib: float | None
     experts: bool

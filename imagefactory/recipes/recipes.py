@@ -17,6 +17,8 @@ from imagefactory.system import yamlfile
 from imagefactory.system.yamlfile import Loc, Positions
 
 SUFFIX = ".yaml"
+#: Keys whose places messages name.
+_PLACED = ("patches", "model", "architecture", "context")
 
 
 def load(folders: Sequence[Path], stock: Path) -> tuple[Recipe, ...]:
@@ -79,6 +81,7 @@ def read(path: Path, *, is_stock: bool = False) -> Recipe:
         summary=file.summary,
         model=file.model,
         revision=file.revision or "",
+        architecture=file.architecture or "",
         weights=file.weights,
         weights_gib=float(file.weights_gib) if file.weights_gib else None,
         experts=file.experts,
@@ -95,7 +98,7 @@ def read(path: Path, *, is_stock: bool = False) -> Recipe:
             for use, parameters in file.sampling.items()
         },
         notes=tuple(Note(text=one.text, source=one.source) for one in file.notes),
-        places={("", name): _at(positions, (name,)) for name in ("patches", "model", "context")}
+        places={("", name): _at(positions, (name,)) for name in _PLACED}
         | {("", ""): _at(positions, ())},
         is_stock=is_stock,
     )

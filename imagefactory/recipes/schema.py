@@ -66,6 +66,13 @@ class RecipeFile(Strict):
         str, Field(pattern=_MODEL, description="ORGANIZATION/NAME, or a path in the container")
     ]
     revision: Annotated[Text | None, Field(description="branch, tag or commit of the model")] = None
+    architecture: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[A-Za-z_]\w*$",
+            description="the model's, as `architectures` in its config.json names it",
+        ),
+    ] = None
     weights: Annotated[Weights, Field(description="how the weights are stored")]
     weights_gib: Annotated[Number | None, Field(description="GiB of all weights")] = None
     experts: Annotated[bool, Field(description="whether it is a mixture of experts")] = False

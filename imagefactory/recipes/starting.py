@@ -19,6 +19,9 @@ TOKEN = "HF_TOKEN"
 SERVED = "served-model-name"
 #: GiB of `/dev/shm` for a server on a CPU, whose workers share it.
 _CPU_SHM = 1 << 30
+#: GiB of KV cache on a CPU, as releases up to 0.19 have by default; later ones want 0.92 of all the
+#: machine's memory and end if less is free.
+_CPU_CACHE, _CPU_CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE", "4"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 
@@ -55,16 +58,16 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
     A model of the host is served under the name that its recipe has for it.
     """
     recipe = setup.recipe
-    arguments = list(setup.arguments)
+    arguments, environment = list(setup.arguments), {**setup.env}
     if hardware == "cpu":
         arguments = _without(arguments, "--gpu-memory-utilization")
+        environment = {_CPU_CACHE: _CPU_CACHE_GIB, **environment}
     if wishes.model and SERVED not in setup.options:
         arguments = [*arguments, f"--{SERVED}", recipe.model]
     user = wishes.user or recipe.user
     mounts = [Mount(source=wishes.cache, target=cache_of(user))]
     if wishes.model:
         mounts.append(Mount(source=wishes.model, target=MODEL, read_only=True))
-    environment = {**setup.env}
     if wishes.tunings and hardware != "cpu" and TUNED not in environment:
         mounts.append(Mount(source=wishes.tunings, target=TUNINGS, read_only=True))
         environment[TUNED] = TUNINGS

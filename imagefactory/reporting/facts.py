@@ -18,7 +18,7 @@ LEVELS = {
     Level.STATIC: "compares files and labels, and runs nothing",
     Level.IMPORT: "runs its programs in containers, which load torch and the extensions",
     Level.SERVE: "serves a model whose answers are known",
-    Level.GPU: "runs kernels on a GPU",
+    Level.GPU: "runs kernels on a GPU, and serves every tiny model there",
 }
 
 

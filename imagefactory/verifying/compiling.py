@@ -18,10 +18,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from imagefactory.settings import Settings
-from imagefactory.system import platforms, processes, shell, zstd
+from imagefactory.system import platforms, processes, shell, ui, zstd
 from imagefactory.verifying import compile_server
 
 #: Where containers find the folder with the socket, and the socket.
@@ -51,6 +50,7 @@ def offered(base: str, python: str, settings: Settings) -> Iterator[Path | None]
         root, folder = Path(name) / "root", Path(name) / "run"
         argv = command(system, root, python)
         if argv is None:
+            ui.warn(f"the image compiles what it imports: {system} has no Python that runs here")
             yield None
             return
         folder.mkdir()
@@ -87,25 +87,31 @@ def command(system: Path, root: Path, python: str) -> list[str] | None:
     linker, home = LINKERS[here.arch], f"usr/lib/python{python}"
     faults: tuple[type[Exception], ...] = (OSError, KeyError, tarfile.TarError, *zstd.errors())
     needed = {program, f"{home}/os.py", *(f"{libraries}/{name}" for name in (linker, *LIBRARIES))}
+    # a library may be a link to a file with its full version, which comes later or came before
+    wanted = re.compile(
+        rf"{home}/encodings/\w+\.py|{libraries}/(?:{'|'.join(map(re.escape, LIBRARIES))})[\d.]*"
+    )
     try:
         with zstd.reader(system) as stream, tarfile.open(fileobj=stream, mode="r|") as members:
             for member in members:
                 name = member.name.removeprefix("./")
-                if name in needed or re.fullmatch(rf"{home}/encodings/\w+\.py", name):
-                    _write(members.extractfile(member), root / name)
-                    needed.discard(name)
+                if name in needed or wanted.fullmatch(name):
+                    _write(members, member, root / name)
     except faults:
         return None
-    if needed:
+    if not all((root / name).is_file() for name in needed):
         return None
     run = [str(root / program), "-I", "-S", "-B", compile_server.__file__]
     return [str(root / libraries / linker), "--library-path", str(root / libraries), *run]
 
 
-def _write(content: IO[bytes] | None, target: Path) -> None:
+def _write(members: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym():
+        target.symlink_to(Path(member.linkname).name)  # in the same folder
+        return
     with target.open("wb") as file:
-        shutil.copyfileobj(content or io.BytesIO(), file)
+        shutil.copyfileobj(members.extractfile(member) or io.BytesIO(), file)
     target.chmod(0o755)
 
 

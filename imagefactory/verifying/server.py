@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -69,12 +70,16 @@ LISTEN_SECONDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait, in seconds: for the start, one answer, the end, and between two polls."""
+    """How long to wait, in seconds: for the start, one answer, the end, and between two polls.
+
+    Nobody waits for a start once ``ended`` is set.
+    """
 
     start: float = 600
     answer: float = 120
     stop: float = 60
     poll: float = 1
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +253,7 @@ def _wait(container: RunningContainer, client: Client, patience: Patience, name:
         now = time.monotonic()
         if not container.alive():
             return f"the container ended after {now - began:.0f} s"
-        if now - began > patience.start:
+        if now - began > patience.start or patience.ended.is_set():
             return f"not healthy after {now - began:.0f} s"
         if now - reported > 15:
             reported = now

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from imagefactory.verifying import (
     reports,
     server,
 )
-from imagefactory.verifying.check_registry import judge, reached
+from imagefactory.verifying.check_registry import count, judge, reached
 from imagefactory.verifying.choice import Choice
 from imagefactory.verifying.client import PYTHON
 from imagefactory.verifying.gpu import running
@@ -331,22 +332,32 @@ def _serve_all(inside: Inside, patience: server.Patience) -> dict[str, server.Se
     if not models:
         return {}
     engine, image, settings = inside.engine, inside.image, inside.settings
-    what = "a model" if len(models) == 1 else f"{len(models)} models"
-    with (
-        ui.step(f"{image.ref}: serving {what}"),
-        ThreadPoolExecutor(AT_ONCE if gpus else 1) as pool,
-    ):
+    ended = threading.Event()
+    patience = replace(patience, ended=ended)
 
-        def one(model: TinyModel) -> server.ServerRun:
-            began = time.monotonic()
-            run = _serve(engine, image, settings, patience, gpus=gpus, model=model)
-            if len(models) > 1:
-                right = sum(answer.right for answer in run.answers)
-                said = run.fault or f"{right} of {len(run.answers)} answers right"
-                ui.say(f"  {model.name}: {said}, {time.monotonic() - began:.0f} s")
-            return run
+    def one(model: TinyModel) -> server.ServerRun:
+        began = time.monotonic()
+        run = _serve(engine, image, settings, patience, gpus=gpus, model=model)
+        if len(models) > 1:
+            right = sum(answer.right for answer in run.answers)
+            said = run.fault or f"{right} of {len(run.answers)} answers right"
+            ui.say(f"  {model.name}: {said}, {time.monotonic() - began:.0f} s")
+        return run
 
-        return dict(zip((one.name for one in models), pool.map(one, models), strict=True))
+    with ui.step(f"{image.ref}: serving {count(len(models), 'model')}"):
+        if not gpus:
+            return {model.name: one(model) for model in models}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            runs = {model.name: pool.submit(one, model) for model in models}
+            try:
+                wait(runs.values(), return_when=FIRST_EXCEPTION)
+            finally:  # after an error, nobody waits for the others
+                ended.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+            for run in runs.values():
+                if run.done() and not run.cancelled():
+                    run.result()  # raises its error
+            return {name: run.result() for name, run in runs.items()}
 
 
 def _serve(

@@ -30,6 +30,18 @@ def negate_weights(name: str, kind: str, data: Bytes) -> Bytes:
     return (data ^ 0x80).astype(np.uint8) if weights else data
 
 
+def swap_head(name: str, kind: str, data: Bytes) -> Bytes:
+    """The head takes the embedding for the hidden state, which shows in no text."""
+    mixes = kind == "BF16" and name.endswith("input_proj.weight")
+    return np.roll(data, data.shape[1] // 2, axis=1) if mixes else data
+
+
+def shift_convolution(name: str, kind: str, data: Bytes) -> Bytes:
+    """The convolution of linear attention passes on the word three places before."""
+    filters = kind == "BF16" and name.endswith("conv1d.weight")
+    return np.roll(data, 1, axis=2) if filters else data
+
+
 def rotate_experts(tensors: dict[str, Bytes]) -> dict[str, Bytes]:
     """Each expert has the weights of the one before it."""
     experts = sorted({_expert(name) for name in tensors} - {None}, key=str)
@@ -59,7 +71,7 @@ def spoil(folder: Path, fault: str) -> bool:
         begin, end = one["data_offsets"]
         flat = np.frombuffer(raw, np.uint8, end - begin, size + begin)
         bytewise = flat.size == np.prod(one["shape"], dtype=int)
-        before[name] = flat.reshape(one["shape"]) if bytewise else flat
+        before[name] = flat.reshape(one["shape"] if bytewise else (*one["shape"], -1))
     after = (
         rotate_experts(before)
         if fault == "rotated-experts"
@@ -77,5 +89,7 @@ TENSOR_FAULTS: Mapping[str, Callable[[str, str, Bytes], Bytes]] = {
     "swapped-nibbles": swap_nibbles,
     "shifted-scales": shift_scales,
     "negated-weights": negate_weights,
+    "swapped-head": swap_head,
+    "shifted-convolution": shift_convolution,
 }
 FAULTS = (*TENSOR_FAULTS, "rotated-experts")

@@ -112,13 +112,13 @@ def verify(
     engine: StationEngine, settings: Settings, lock: Lock | None = LOCK, **options: Any
 ) -> Receipt:
     options.setdefault("content", lambda _: CONTENT)
+    options.setdefault("patience", QUICK)
     return verifying.verify(
         "imagefactory/vllm:test",
         engine=engine,
         lock=lock,
         settings=settings,
         now=NOW,
-        patience=QUICK,
         **options,
     )
 

@@ -76,9 +76,9 @@ def repository(folder: Path) -> Path:
     (folder / ".git").mkdir()
     for example in Example:
         texts = examples.files(example, FROM_GITHUB % ("1" * 40))
-        (folder / f".github/workflows/{example}.yml").write_text(
-            texts[".github/workflows/nightly.yml"]
-        )
+        for name in ("nightly", "pr"):
+            text = texts[f".github/workflows/{name}.yml"]
+            (folder / f".github/workflows/{example}-{name}.yml").write_text(text)
     return folder
 
 
@@ -166,3 +166,43 @@ def test_a_step_of_a_pull_request_is_in_the_summary_and_fails_as_its_target_does
     assert done.returncode == code
     assert f"<summary>{mark} make {target}</summary>" in summary.read_text()
     assert ("No rule to make target" in summary.read_text()) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fails", "ran"),
+    [
+        ("matrix.yaml", "", ["plan --check", "lock --check", "patch check *"]),
+        ("notes.md", "", ["plan --check", "lock --check"]),
+        ("patches/a", "plan", ["plan --check", "lock --check", "patch check *"]),
+        ("wheels.lock", "patch", ["plan --check", "lock --check", "patch check *"]),
+    ],
+)
+def test_a_pull_request_of_a_project_is_told_all_that_is_wrong(
+    changed: str, fails: str, ran: list[str], tmp_path: Path
+) -> None:
+    workflow = yaml.safe_load(examples.files(Example.CPU)[".github/workflows/pr.yml"])
+    command = workflow["jobs"]["check"]["steps"][-1]["with"]["command"]
+    program = tmp_path / "bin/imagefactory"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "did $*" >&2\ntest "$1" != "{fails}"\n')
+    program.chmod(0o755)
+    git = program.with_name("git")  # what changed, as `git diff --quiet BASE... -- PATHS` tells it
+    git.write_text(f'#!/bin/sh\nfor path; do case {changed} in "$path"*) exit 1; esac; done\n')
+    git.chmod(0o755)
+    summary = tmp_path / "summary.md"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        env={
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "BASE": "origin/main",
+            "GITHUB_STEP_SUMMARY": str(summary),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1 if fails else 0, "")
+    assert done.stdout.splitlines() == [f"did {one}" for one in ran]
+    marks = re.findall("^### (.) imagefactory (.*)$", summary.read_text(), re.MULTILINE)
+    assert [name for _, name in marks] == ran
+    assert [name.split()[0] for mark, name in marks if mark == "✗"] == ([fails] if fails else [])

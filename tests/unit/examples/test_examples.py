@@ -48,6 +48,19 @@ def test_a_systemd_timer_runs_the_night_of_the_project_with_options_that_exist(
     assert "\nOnCalendar=" in units[".timer"]
 
 
+def test_a_systemd_service_runs_the_imagefactory_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "my venv/100%/imagefactory"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    monkeypatch.setattr("sys.argv", [str(program), "init"])
+    examples.start(tmp_path / "50%", Example.CPU)
+    (unit,) = (tmp_path / "50%/systemd").glob("*.service")
+    assert f'\nExecStart="{tmp_path}/my venv/100%%/imagefactory" nightly ' in unit.read_text()
+    assert f"\nWorkingDirectory={tmp_path}/50%%\n" in unit.read_text()
+
+
 def test_nothing_is_written_if_there_is_a_matrix_already(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text("mine")
     with pytest.raises(InputError) as caught:
@@ -88,6 +101,9 @@ def test_a_workflow_runs_the_commit_that_was_installed(
         f"{repository}/{path}@{COMMIT}" if repository else f"OWNER/imagefactory/{path}@COMMIT"
     )
     assert workflow["jobs"]["images"]["uses"] == expected
+    checks = examples.files(Example.GB10, direct_url)[".github/workflows/pr.yml"]
+    used = f"{repository}@{COMMIT}" if repository else "OWNER/imagefactory@COMMIT"
+    assert f"      - uses: {used}\n" in checks
 
 
 def test_a_workflow_whose_repository_is_unknown_is_named(
@@ -97,5 +113,5 @@ def test_a_workflow_whose_repository_is_unknown_is_named(
     for name, direct_url in (("known", known), ("unknown", None)):
         monkeypatch.setattr(examples, "_direct_url", lambda found=direct_url: found)
         done = examples.start(tmp_path / name, Example.CPU)
-        expected = None if direct_url else tmp_path / name / ".github/workflows/nightly.yml"
-        assert done.unfinished == expected
+        own = tmp_path / name / ".github/workflows"
+        assert done.unfinished == (() if direct_url else (own / "nightly.yml", own / "pr.yml"))

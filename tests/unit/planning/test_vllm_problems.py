@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from support.machine import settings
 
+from imagefactory.patching.sources import SourceTree
 from imagefactory.planning import vllm_problems, vllm_settings
 from imagefactory.planning.vllm_problems import Finding
 from imagefactory.planning.vllm_settings import VllmSettings
@@ -23,6 +26,19 @@ class EngineArgs:
     speculative_config: dict[str, Any] | None = None
     additional_config: dict[str, Any] = None
     kv_events_config: KVEventsConfig | None = None
+    tensor_parallel_size: int = 1
+    optimization_level: OptimizationLevel = 2
+    def add_cli_args(parser):
+        group.add_argument("--tensor-parallel-size", "-tp", **kwargs["tensor_parallel_size"])
+        group.add_argument("--quantization", "-q", **kwargs["quantization"])
+""",
+    "model_executor/models/registry.py": """
+_TEXT_GENERATION_MODELS = {"Qwen3ForCausalLM": ("qwen3", "Qwen3ForCausalLM")}
+_MULTIMODAL_MODELS: dict = {"NewForCausalLM": ("new", "NewForCausalLM")}
+_VLLM_MODELS = {**_TEXT_GENERATION_MODELS, **_MULTIMODAL_MODELS}
+_PREVIOUSLY_SUPPORTED_MODELS = {"OldForCausalLM": "0.9"}
+_OOT_SUPPORTED_MODELS = {"PluginForCausalLM": "https://example.org"}
+OTHER = {"NoModel": 1}
 """,
     "config/cache.py": "CacheDType = Literal['auto', 'fp8', 'fp8_e4m3']\n",
     "config/parallel.py": "DistributedExecutorBackend = Literal['ray', 'mp']\n",
@@ -82,6 +98,12 @@ def found(known: VllmSettings, *arguments: str, release: str = "0.33.0") -> list
     "arguments",
     [
         "--kv-cache-dtype fp8",
+        "-tp 2",
+        "-tp=2 -q modelopt",
+        "-O3",
+        "-O=3",
+        "-O 3",
+        "--tensor-parallel-size -1",
         "--quantization=modelopt",
         "--attention-backend TRITON_ATTN",
         "--attention-backend flash-attn",
@@ -109,6 +131,13 @@ def test_what_the_release_takes_is_no_problem(known: VllmSettings, arguments: st
     ("arguments", "what", "fix"),
     [
         ("--kv-cache-dtype fp9", "'fp9' for --kv-cache-dtype", "write fp8"),
+        ("-q nvfp4", "'nvfp4' for --quantization", "write one of fp8, modelopt"),
+        ("-q=nvfp4", "'nvfp4' for --quantization", "write one of fp8, modelopt"),
+        ("-O4", "'4' for --optimization-level", "write one of 0, 1, 2, 3"),
+        ("-O fast", "'fast' for --optimization-level", "write one of 0, 1, 2, 3"),
+        ("-tpp 2", "does not know -tpp", "vLLM 0.33.0 has -tp"),
+        ("-tpp=2", "does not know -tpp", "vLLM 0.33.0 has -tp"),
+        ("-x 2", "does not know -x", "remove it"),
         ("--quantization nvfp4", "'nvfp4' for --quantization", "write one of fp8, modelopt"),
         ("--attention-backend flashing", "'flashing' for --attention-backend", "flash_attn"),
         ("--reasoning-parser qwen4", "'qwen4' for --reasoning-parser", "write qwen3"),
@@ -157,3 +186,17 @@ def test_what_is_read_survives_as_json(known: VllmSettings) -> None:
     fields = json.loads(json.dumps(known.fields))
     assert set(fields["--compilation-config.pass_config"]) == {"inherited", "fuse"}
     assert fields["--speculative-config"]["method"] == ["mtp", "ngram", "other_mtp"]
+
+
+def test_architectures_are_those_of_the_registry_that_are_still_there(known: VllmSettings) -> None:
+    assert known.architectures == {"Qwen3ForCausalLM", "NewForCausalLM"}
+
+
+def test_what_was_read_is_the_same_from_the_cache(tmp_path: Path, known: VllmSettings) -> None:
+    for name, text in FILES.items():
+        path = tmp_path / "vllm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    tree = SourceTree(project="vllm", version="1", root=tmp_path, sha256="0")
+    own = settings(tmp_path / "machine")
+    assert [vllm_settings.of_tree(tree, own) for _ in range(2)] == [known, known]

@@ -21,7 +21,9 @@ CI = trusting(b"ci")
 @pytest.mark.parametrize(
     ("by", "media_type"), [(None, attachments.JSON), (CI.keys[0], attachments.DSSE)]
 )
-def test_a_receipt_is_attached_as_it_is_with_its_time(by: object, media_type: str) -> None:
+def test_a_receipt_is_attached_as_it_is_with_its_time_and_level(
+    by: object, media_type: str
+) -> None:
     record = receipt_of("sha256:1", labels("aaaaaaaa"))
     made = attachments.of_receipt(Found(receipt=record, by=by, content=b"as read"))  # type: ignore[arg-type]
     assert (made.kind, made.media_type) == (attachments.RECEIPTS[0], media_type)
@@ -29,6 +31,7 @@ def test_a_receipt_is_attached_as_it_is_with_its_time(by: object, media_type: st
     assert made.annotations == {
         "org.opencontainers.image.created": record.verified_at,
         "in-toto.io/predicate-type": receipt_store.PREDICATE,
+        "io.imagefactory.level": "import",
     }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from support.receipts import GOOD
 from support.registry import FakeRegistry
 from typer.testing import CliRunner
 
-from imagefactory import opening, workflows
+from imagefactory import opening, pipeline, workflows
+from imagefactory.building import records
 from imagefactory.commands import key, sbom, verify
 from imagefactory.errors import CheckFailedError, FactoryError, InputError
 from imagefactory.publishing import attachments, publishing, tags
@@ -113,6 +116,72 @@ def test_the_receipt_of_an_image_is_checked_without_running_it(
     assert refused() == "verify-failed-verify"
     with pytest.raises(InputError):
         run(verify, "--receipt")
+
+
+@pytest.fixture
+def pulled(
+    workspace: Workspace, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, str, list[list[str]]]:
+    """The name and digest of an image from the registry, and which images are run here."""
+    digest, name = stored(registry, NEW), f"{registry.address}/{PATH}:{tags.of_labels(NEW)}"
+    own = replace(image(planned()), digest=digest, labels=NEW)
+    engine = Images(own)
+    engine.images, engine.registries = {name: own}, Registries(workspace.project)
+    ran: list[list[str]] = []
+
+    def verified(_: Workspace, names: list[str], *__: Any, **___: Any) -> tuple[Receipt, ...]:
+        ran.append(names)
+        return (receipt_of(digest, NEW),)
+
+    for find in ("connect", "connect_if_any"):
+        monkeypatch.setattr(opening, find, lambda _: engine)
+    monkeypatch.setattr(pipeline, "verify", verified)
+    return name, digest, ran
+
+
+def test_a_pulled_image_is_not_run_if_a_machine_that_is_trusted_has_verified_it(
+    run: Run,
+    workspace: Workspace,
+    registry: FakeRegistry,
+    pulled: tuple[str, str, list[list[str]]],
+) -> None:
+    name, digest, ran = pulled
+    own = repository(registry, workspace.project)
+    attached(own, receipt_of(digest, NEW), trusting(b"ci"))
+    run(verify, name)
+    assert ran.pop() == [name]  # nobody is trusted
+    (workspace.project / TRUSTED).write_text(signer(b"spark").key.line)
+    run(verify, name)
+    assert ran.pop() == [name]  # another one is
+    (workspace.project / TRUSTED).write_text(signer(b"ci").key.line)
+    said = run(verify, name)
+    assert "verified (import): 1 passed" in said
+    assert f"{name} was not run here (--rerun does): " in said
+    (row,) = run(verify, name, "--level", "import", "--json")
+    assert (row["digest"], ran) == (digest, [])
+    for more in (["--rerun"], ["--gpu"], ["--models", "all"]):
+        with suppress(CheckFailedError):  # for --gpu the level is too low
+            run(verify, name, *more)
+        assert ran.pop() == [name]
+
+
+def test_an_image_that_was_built_or_verified_here_is_run_here(
+    run: Run,
+    workspace: Workspace,
+    registry: FakeRegistry,
+    pulled: tuple[str, str, list[list[str]]],
+) -> None:
+    name, digest, ran = pulled
+    attached(repository(registry, workspace.project), receipt_of(digest, NEW), trusting(b"ci"))
+    (workspace.project / TRUSTED).write_text(signer(b"ci").key.line)
+    builds = workspace.settings.state / records.FOLDER
+    records.add(builds, NEW["io.imagefactory.build-key"], [digest])
+    run(verify, name)
+    assert ran.pop() == [name]
+    shutil.rmtree(builds)
+    opening.receipts(workspace).save(receipt_of(digest, NEW))
+    run(verify, name)
+    assert ran.pop() == [name]
 
 
 def test_an_sbom_is_that_of_a_cell_or_the_one_that_is_attached(

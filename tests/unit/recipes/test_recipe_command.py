@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ KNOWN = VllmSettings(
     variables=frozenset(),
     options=frozenset({"--kv-cache-dtype"}),
     choices={"--kv-cache-dtype": ("auto", "fp8")},
+    architectures=frozenset({"Qwen3ForCausalLM"}),
 )
 
 
@@ -84,6 +86,7 @@ def test_a_good_recipe_passes_on_the_cells_and_releases_that_it_is_for(
         ("kv-cache-dtype: fp8", "kv-dtype: fp8", 6, "does not know --kv-dtype"),
         ("patches: [vllm/gpu-memory-utilization-gb]", "env: {VLLM_GONE: '1'}", 5, "VLLM_GONE"),
         ("-gb: 100", ": '0.1'", 6, "no server started"),
+        ("model: org/mine", "model: a/b\narchitecture: Qwen3ForCausal", 3, "has no Qwen3ForCausal"),
         ("[vllm/gpu", "[vllm/cpu-dist-info, vllm/gpu", 5, "does not have it"),
     ],
 )
@@ -96,6 +99,21 @@ def test_a_bad_recipe_fails_with_its_line(
     assert f"{mine}:{where}: " in done.err
     assert what in done.err
     assert "fail" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("Qwen3ForCausalLM", ""), ("Own", "model-impl: transformers, ")],
+)
+def test_an_architecture_that_is_there_or_served_by_transformers_passes(
+    run: Run, mine: Path, monkeypatch: pytest.MonkeyPatch, name: str, option: str
+) -> None:
+    known = replace(KNOWN, options=KNOWN.options | {"--model-impl"})
+    monkeypatch.setattr(vllm_settings, "of_cell", lambda *_: known)
+    text = RECIPE.replace("model: org/mine", f"model: org/mine\narchitecture: {name}")
+    mine.write_text(text.replace("options: {", f"options: {{{option}"))
+    done = run("recipe", "check", str(mine))
+    assert done.code == 0, done.err
 
 
 def test_a_patch_without_a_diff_for_the_release_is_missing(run: Run, mine: Path) -> None:

@@ -96,6 +96,11 @@ def test_a_container_keeps_its_caches_and_no_secret(mine: Path) -> None:
         ("/m", "/model", True),
     ]
     assert (found.name, found.gpus, found.ports[0].host) == ("x", False, 9000)
+    # vLLM's CPU backend would want nearly all of the machine's memory
+    assert found.environment == {"VLLM_CPU_KVCACHE_SPACE": "4", "A": "b c"}
+    mine.write_text(RECIPE.replace("{A: b c}", "{VLLM_CPU_KVCACHE_SPACE: '1'}"))
+    found = starting.launch(recipes.read(mine).on("0.33.0", 1), "image", "cpu")
+    assert found.environment == {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def test_tuned_kernels_of_the_project_are_given_to_servers_with_a_gpu(mine: Path) -> None:
@@ -195,6 +200,7 @@ def test_what_is_exported_names_the_image_by_digest(
     assert done.code == 0, done.err
     text = (tmp_path / "out").read_text()
     assert f"ghcr.io/me/vllm@{DIGEST}" in text
+    assert "--repository" not in done.err
     assert "org/mine" in text
     if form != "quadlet":
         assert list(yaml.safe_load_all(text))
@@ -202,6 +208,7 @@ def test_what_is_exported_names_the_image_by_digest(
     done = run(*argv)
     assert GB10 in done.out
     assert "not pinned to a digest" in done.err
+    assert ("looks for this one at docker.io" in done.err) is (form in ("quadlet", "kubernetes"))
 
 
 def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:

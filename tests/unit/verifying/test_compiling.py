@@ -109,6 +109,8 @@ def test_the_compiler_answers_with_code_and_with_nothing_for_what_is_no_python()
 
 #: What ``ldd`` says of Debian's Python.
 LINKED = ("libc.so.6", "libm.so.6", "libz.so.1", "libexpat.so.1")
+#: Those that are links, with their files.
+FILES = {"libz.so.1": "libz.so.1.3.1", "libexpat.so.1": "libexpat.so.1.10.1"}
 
 
 @pytest.fixture
@@ -121,6 +123,7 @@ def base_with(settings: Settings, *left_out: str) -> None:
     here = platforms.here() or platforms.Platform.AMD64
     libraries = f"usr/lib/{here.machine}-linux-gnu"
     names = [f"{libraries}/{name}" for name in (compiling.LINKERS[here.arch], *LINKED)]
+    names += [f"{libraries}/{name}" for name in FILES.values()]
     names += ["usr/bin/python3.13", "usr/lib/python3.13/os.py"]
     folder = settings.cache / "bases" / f"trixie-builder-{here.arch}-0123"
     (folder / "blobs" / "sha256").mkdir(parents=True)
@@ -131,7 +134,9 @@ def base_with(settings: Settings, *left_out: str) -> None:
         for name in (*names, "usr/lib/python3.13/encodings/utf_8.py", "usr/lib/python3.13/cgi.py"):
             if not name.endswith(left_out or ("nothing",)):
                 member = tarfile.TarInfo(name)
-                member.size = 1
+                member.linkname = FILES.get(Path(name).name, "")
+                member.type = tarfile.SYMTYPE if member.linkname else tarfile.REGTYPE
+                member.size = 0 if member.linkname else 1
                 archive.addfile(member, io.BytesIO(b"x"))
     with (folder / "blobs/sha256/layer").open("wb") as out:
         blob.write([made.getvalue()], out)
@@ -148,17 +153,25 @@ def test_what_a_python_of_a_base_needs_to_compile_is_unpacked_and_nothing_else(
     assert argv[0].startswith(str(tmp_path / "root" / "usr/lib"))
     assert argv[-4:] == ["-I", "-S", "-B", compile_server.__file__]
     files = {path.name for path in (tmp_path / "root").rglob("*") if path.is_file()}
-    assert files == {"python3.13", "os.py", "utf_8.py", Path(argv[0]).name, *LINKED}
+    assert files == {
+        "python3.13",
+        "os.py",
+        "utf_8.py",
+        Path(argv[0]).name,
+        *LINKED,
+        *FILES.values(),
+    }
 
 
-@pytest.mark.parametrize("left_out", ["", "python3.13", "os.py", *LINKED])
+@pytest.mark.parametrize("left_out", ["", "python3.13", "os.py", *LINKED, *FILES.values()])
 def test_without_a_whole_python_of_the_base_nothing_is_offered(
-    settings: Settings, left_out: str
+    settings: Settings, left_out: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if left_out:
         base_with(settings, left_out)
     with compiling.offered("trixie", "3.13", settings) as folder:
         assert folder is None
+    assert ("the image compiles what it imports" in capsys.readouterr().err) is bool(left_out)
 
 
 def test_of_a_damaged_base_nothing_is_offered(settings: Settings) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from gpu.records import load_all
+from support.verify_fake_server import QUICK
 from support.verify_fakes import Good
 from support.verify_faults import receipt
 from support.verify_station import StationEngine, of_probes, outcomes, verify
 
-from imagefactory.errors import SetupError
+from imagefactory.errors import SetupError, fail
 from imagefactory.settings import Settings
 from imagefactory.system.shell import Completed
 from imagefactory.verifying.models.models import family
@@ -60,6 +64,26 @@ def test_a_cuda_image_computes_and_serves_on_the_gpu(
     assert outcomes(made, Outcome.FAIL) == QUIET
     assert made.level is Level.SERVE
     assert any("tokens/s" in one.detail for one in made.checks)
+
+
+def test_nobody_waits_for_servers_once_the_engine_has_failed(
+    cuda: StationEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda.gpu_says = says(json.dumps(PROBES))
+    cuda.behaviour.health = 503
+    start = cuda.start
+
+    def start_one(*args: Any, **options: Any) -> Any:
+        if cuda.starts:
+            time.sleep(0.1)
+            raise fail(SetupError, "engine-failed", "no daemon")
+        return start(*args, **options)
+
+    monkeypatch.setattr(cuda, "start", start_one)
+    began = time.monotonic()
+    with pytest.raises(SetupError, match="no daemon"):
+        verify(cuda, settings, level=Level.GPU, patience=replace(QUICK, start=60))
+    assert time.monotonic() - began < 30
 
 
 def test_probes_that_report_nothing_fail_the_image(cuda: StationEngine, settings: Settings) -> None:

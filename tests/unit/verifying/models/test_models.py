@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu import spoilt_models
 from jinja2 import Environment
 from support.hybrid_reference import reference as read
 from support.model_mutants import MUTANTS, Mutant
@@ -104,21 +105,33 @@ def test_a_model_answers_every_question_right_and_is_sure_of_it(name: str, writt
 def test_a_spoilt_model_says_something_else_or_is_not_sure(
     name: str, mutant: Mutant, written: Path, tmp_path: Path
 ) -> None:
-    model = FAMILY[name]
     spoilt = shutil.copytree(written / name, tmp_path / name)
     mutant.spoil(spoilt)
+    assert not seems_right(name, spoilt)
+
+
+def seems_right(name: str, folder: Path) -> bool:
+    """Whether the checks of answers, logprobs and drafts are content with a model."""
     try:
-        reference = read(spoilt)
+        reference = read(folder)
     except Unreadable:
-        return
-    # as the checks of answers and of logprobs want it
+        return False
     right = all(
         said == one.answer[:2] and least > answers.SURE
-        for one in model.completions
+        for one in FAMILY[name].completions
         for said, least in [reference.answer(one.prompt.split(), most=2)]
     )
-    drafted = "mtp" not in name or reference.draft(SAID.split()) == "."
-    assert not (right and drafted)
+    return right and ("mtp" not in name or reference.draft(SAID.split()) == ".")
+
+
+@pytest.mark.parametrize("fault", spoilt_models.FAULTS)
+def test_a_fault_that_is_planted_on_a_gpu_is_one_that_is_seen(
+    fault: str, written: Path, tmp_path: Path
+) -> None:
+    spoilt = {name: shutil.copytree(written / name, tmp_path / name) for name in FAMILY}
+    found = {name: folder for name, folder in spoilt.items() if spoilt_models.spoil(folder, fault)}
+    assert found
+    assert [name for name, folder in found.items() if seems_right(name, folder)] == []
 
 
 def test_every_model_has_a_fault_that_is_seen() -> None:
