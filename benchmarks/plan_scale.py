@@ -102,7 +102,7 @@ def _matrix(flavors: int, versions: Sequence[str]) -> str:
     newest = given["zip"][0]
     given["zip"] = [{axis: [newest[axis][-1]] * len(RELEASES) for axis in newest}]
     given["zip"][0]["vllm"] = list(RELEASES)
-    of_newest = {"flavor": "gb10", "vllm": RELEASES[-1]}
+    of_newest = {"channel": "cu130", "vllm": RELEASES[-1]}
     own = [one for one in given["overrides"] if one["when"] == of_newest]
     given["overrides"] = [{**one, "when": {"channel": "cu130"}} for one in own]
     given |= {"include": [], "exclude": []}
