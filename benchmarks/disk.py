@@ -6,7 +6,8 @@ The build cache is emptied and the base built; then `imagefactory build` makes o
 the free space of the file system is read five times a second: what it loses includes the archives
 of the wheels, the layers made from them, the build cache, and the image. Nothing else may write
 there. The limit is measured in the same run: uv unpacks the same wheels from the same index into
-one folder, with an empty cache, and zstd compresses that folder once.
+one folder, with an empty cache, and zstd compresses that folder once. An engine has to receive and
+unpack the layers in addition; how long that takes alone is measured with `docker load`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from measure import (
 )
 from report import WIDTH, Goal, amount
 
-from imagefactory.building import disk
+from imagefactory.building import disk, layouts
 from imagefactory.building.stack import stack
 from imagefactory.errors import SetupError, fail
 from imagefactory.locking.requirements import requirements_txt
@@ -110,12 +111,16 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Cold:
-    """A cold build: seconds of the base and of the cell, bytes at the peak and afterwards."""
+    """A cold build: seconds of the base and of the cell, bytes at the peak and afterwards.
+
+    ``load`` is the seconds that the engine takes to load the image from a folder.
+    """
 
     base: float
     cell: float
     peak: int
     kept: int
+    load: float = 0.0
 
 
 def limit(plan: CellPlan, settings: Settings) -> Limit:
@@ -165,8 +170,10 @@ def cold(project: scratch.Project, plan: CellPlan, engine: Engine, output: str) 
         )
         words = ("--output", folder) if output == "folder" else ()
         cell = project.build([plan.cell], *words)
-        kept = watch.now
-    return Cold(base=base, cell=cell, peak=watch.peak, kept=kept)
+        kept, peak = watch.now, watch.peak
+        made = layouts.folder_of(Path(folder), plan.cell)
+        load = clock(lambda: engine.load(made)) if output == "folder" else 0.0
+    return Cold(base=base, cell=cell, peak=peak, kept=kept, load=load)
 
 
 def goals(name: str, built: Cold, least: Limit, image: int) -> list[Goal]:
@@ -186,6 +193,14 @@ def goals(name: str, built: Cold, least: Limit, image: int) -> list[Goal]:
             ratio,
         ),
     ]
+
+
+def with_load(cell: float, load: float, least: Limit) -> Goal:
+    """A build into the engine, relative to the limit and what the engine takes alone."""
+    return Goal(
+        "into the engine: cold build beyond the base / (limit and `docker load`)",
+        f"{cell / (least.seconds + load):.2f} (`docker load` {load:.1f} s)",
+    )
 
 
 def run(options: argparse.Namespace, opened: ExitStack) -> None:
@@ -212,12 +227,13 @@ def run(options: argparse.Namespace, opened: ExitStack) -> None:
     wait_for_space(engine, disk.wheels_of([plan]) * disk.ENGINE.peak)
     least = limit(plan, settings)
     measured: list[Goal] = []
-    image = 0
+    image, built = 0, dict[str, Cold]()
     for output, title in OUTPUTS.items():
-        built = cold(project, plan, engine, output)
+        built[output] = cold(project, plan, engine, output)
         image = image or files_of(engine, plan.cell.tag).total
         remove_images(engine)
-        measured += goals(title, built, least, image)
+        measured += goals(title, built[output], least, image)
+    measured.append(with_load(built["engine"].cell, built["folder"].load, least))
     facts += [
         ("cell", f"{cell.name}: {len(plan.resolution.wheels)} wheels, {amount(image)} unpacked"),
         ("limit", f"unpack {least.unpack:.1f} s, compress {least.compress:.1f} s"),

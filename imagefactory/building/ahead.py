@@ -14,12 +14,13 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from imagefactory.building.blob import Blob
 from imagefactory.building.loopback import Loopback
 from imagefactory.building.stack import layout
+from imagefactory.errors import SetupError
 from imagefactory.matrix.cell import Cell
 from imagefactory.system import ui
 from imagefactory.system.background import in_background
@@ -64,8 +65,9 @@ class Ahead:
         """
         self._ended.set()
         self._pool.shutdown()
-        left = [name for name in self._left.result() if _is_left(name)]
-        self._engine.untag_all([*self._names.values(), *left])
+        with suppress(SetupError):  # what ended the build says more
+            left = [name for name in self._left.result() if _is_left(name)]
+            self._engine.untag_all([*self._names.values(), *left])
         for name in self._newest:
             shutil.rmtree(self._registry.output / f"{name}{SUFFIX}", ignore_errors=True)
 

@@ -109,7 +109,8 @@ class Message:
         """What is wrong with its parts, at their own lines; without any, with the whole text."""
         lines = [""] * self.length
         for part in self.parts:
-            lines[part.first - 1 : part.first - 1 + len(part.lines)] = part.lines
+            start = part.first - 1
+            lines[start : start + len(part.lines)] = part.lines
         text = "\n".join(lines).encode(*_CODEC) if self.parts else data
         with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
             path = Path(folder) / "one.diff"

@@ -139,7 +139,7 @@ class Engine(Images, Containers, Networks, Services, Builds):
     @cached_property
     def data_root(self) -> str:
         """Folder on the engine's machine that holds its images."""
-        return self._docker.call("info", "--format", "{{.DockerRootDir}}").out.strip() or "/"
+        return self._info[0] or "/"
 
     @cached_property
     def shares_loopback(self) -> bool:
@@ -147,14 +147,20 @@ class Engine(Images, Containers, Networks, Services, Builds):
 
         One on another machine, in a virtual machine or without root has another such address.
         """
-        rootless = "rootless" in self._docker.call("info", "--format", "{{.SecurityOptions}}").out
-        return Path(self.data_root).is_dir() and not rootless
+        return Path(self.data_root).is_dir() and "rootless" not in self._info[1]
 
     @cached_property
     def has_containerd_store(self) -> bool:
         """Whether images are in containerd's store, where a layer that is unpacked stays so."""
-        status = self._docker.call("info", "--format", "{{.DriverStatus}}").out
-        return "io.containerd.snapshotter" in status
+        return "io.containerd.snapshotter" in self._info[2]
+
+    @cached_property
+    def _info(self) -> tuple[str, str, str]:
+        """Its folder, security options and kind of image store; empty without an answer."""
+        shown = "{{println .DockerRootDir}}{{println .SecurityOptions}}{{println .DriverStatus}}"
+        lines = self._docker.call("info", "--format", shown).out.splitlines()
+        root, security, store = (*lines, "", "", "")[:3]
+        return root, security, store
 
     def blob_folder(self, digest: str) -> Path | None:
         """The folder of this machine with the engine's blobs, named by their SHA-256.

@@ -16,6 +16,7 @@ from imagefactory.building import ahead, loopback
 from imagefactory.building.ahead import Ahead
 from imagefactory.building.blob import TYPE, Blob
 from imagefactory.building.loopback import Loopback
+from imagefactory.errors import SetupError, fail
 from imagefactory.system.engine import Engine
 
 CELL = planned().cell
@@ -124,6 +125,17 @@ def test_a_pull_ends_with_a_build_that_is_interrupted(
     with pytest.raises(KeyboardInterrupt):
         build()
     assert engine.removed == [[]]
+
+
+def test_an_engine_that_is_gone_does_not_hide_why_a_build_ended(
+    engine: Puller, registry: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: str) -> list[str]:
+        raise fail(SetupError, "engine-failed", "docker image: killed by SIGINT")
+
+    monkeypatch.setattr(engine, "by_digest", gone)
+    with pytest.raises(KeyboardInterrupt), ahead.handing(engine, registry):
+        raise KeyboardInterrupt
 
 
 def test_names_that_a_killed_build_left_are_removed_and_no_others(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.texts import any_text
 
 from imagefactory.building.timings import KEPT, Timings, Took
 
@@ -38,7 +39,7 @@ def test_two_processes_keep_what_the_other_one_wrote(tmp_path: Path) -> None:
     st.one_of(
         st.binary(),
         st.recursive(
-            st.none() | st.booleans() | st.floats() | st.text(),
+            st.none() | st.booleans() | st.floats() | any_text(),
             lambda inner: (
                 st.lists(inner) | st.dictionaries(st.sampled_from(["gb10", "cold", "warm"]), inner)
             ),

@@ -19,12 +19,20 @@ from imagefactory.nightly.record import PatchRecord, Record
 from imagefactory.workspace import find
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled templates: to compile them takes longer than all tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
     (tmp_path / "sparks").mkdir()
     monkeypatch.chdir(tmp_path / "sparks")
-    for name in ("STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return runner(monkeypatch, capsys, tmp_path / "sparks", command="dashboard")
 
 

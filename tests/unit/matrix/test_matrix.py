@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
 from support.matrices import GOOD, problems, write
+from support.texts import any_text
 
 from imagefactory.matrix import matrix, pins
 from imagefactory.matrix.explain import explain
@@ -225,7 +226,7 @@ def test_a_duplicate_cell_is_an_error(tmp_path: Path) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-@given(st.integers(0, len(GOOD)), st.integers(0, 40), st.text(max_size=12))
+@given(st.integers(0, len(GOOD)), st.integers(0, 40), any_text(max_size=12))
 def test_any_change_to_the_text_loads_or_is_a_clear_error(
     tmp_path: Path, start: int, length: int, new: str
 ) -> None:

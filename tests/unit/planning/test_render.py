@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.texts import any_text
 
 from imagefactory.errors import InputError
 from imagefactory.planning import render
@@ -43,7 +44,7 @@ def test_a_quoted_value_reads_back_as_itself(value: str) -> None:
     assert unquote(render.quote(value)) == value
 
 
-@given(st.text(), st.sampled_from(CONTROLS), st.text())
+@given(any_text(), st.sampled_from(CONTROLS), any_text())
 def test_a_value_with_a_control_character_is_rejected(
     before: str, control: str, after: str
 ) -> None:
@@ -52,7 +53,7 @@ def test_a_value_with_a_control_character_is_rejected(
     assert caught.value.problems[0].code == "render-unsafe-value"
 
 
-@given(HOSTILE | st.text())
+@given(HOSTILE | any_text())
 def test_a_word_is_one_shell_word_or_rejected(value: str) -> None:
     try:
         text = render.word(value)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.terminal import Terminal
+from support.texts import any_text
 
 from imagefactory.errors import CheckFailedError, Problem
 from imagefactory.system import text, ui
@@ -131,7 +132,7 @@ def test_json_is_ascii_and_so_the_same_bytes_everywhere(capsys: pytest.CaptureFi
     assert json.loads(out) == {"é": "\x1b[2J\u202e\udc80 漢"}
 
 
-@given(st.text())
+@given(any_text())
 def test_text_is_safe_to_print_and_unchanged_if_it_was(value: str) -> None:
     made = text.safe(value)
     assert all(char.isprintable() or char in "\n\t" for char in made)
@@ -140,7 +141,7 @@ def test_text_is_safe_to_print_and_unchanged_if_it_was(value: str) -> None:
         assert made == value
 
 
-@given(st.text(), st.integers(1, 30))
+@given(any_text(), st.integers(1, 30))
 def test_shortened_text_keeps_its_begin_and_its_end(value: str, length: int) -> None:
     made = text.shorten(value, length)
     if len(value) <= length:

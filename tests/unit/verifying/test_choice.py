@@ -114,6 +114,7 @@ def test_a_choice_without_what_the_level_needs_reaches_no_level_that_needs_it(
 def test_all_models_on_a_cpu_image_show_more_than_the_default_and_no_gpu(
     cpu: StationEngine, settings: Settings
 ) -> None:
+    cpu.behaviour.log += "Detected MTP model.\n"
     cpu.behaviour.metrics = 'vllm:spec_decode_num_accepted_tokens_total{engine="0"} 3.0\n'
     made = verify(cpu, settings, models=())
     assert len(cpu.starts) == len(ON_CPU)

@@ -58,3 +58,32 @@ def test_the_private_engine_is_used_where_the_machine_has_none(
     found = Engine.connect({"IMAGEFACTORY_ENGINE_DIR": str(tmp_path / "engine")}, Path("/none"))
     assert found.private
     assert found.environment == {"DOCKER_HOST": "unix:///x", "DOCKER_CONFIG": "/config"}
+
+
+@pytest.mark.parametrize(
+    ("security", "store", "shares", "has"),
+    [
+        ("[name=seccomp]", "[[driver-type io.containerd.snapshotter.v1]]", True, True),
+        ("[name=seccomp name=rootless]", "[[Backing Filesystem extfs]]", False, False),
+    ],
+)
+def test_an_engine_is_asked_once_where_it_runs_and_what_keeps_its_images(
+    security: str,
+    store: str,
+    shares: bool,
+    has: bool,
+    engine: Engine,
+    docker: FakeDocker,
+    tmp_path: Path,
+) -> None:
+    docker.answer("info", out=f"{tmp_path}\n{security}\n{store}\n")
+    assert engine.data_root == str(tmp_path)
+    assert (engine.shares_loopback, engine.has_containerd_store) == (shares, has)
+    assert len(docker.calls) == 1
+
+
+def test_an_engine_that_does_not_answer_is_taken_for_one_elsewhere(
+    engine: Engine, docker: FakeDocker
+) -> None:
+    docker.answer("info", err="Cannot connect", code=1)
+    assert (engine.data_root, engine.has_containerd_store) == ("/", False)

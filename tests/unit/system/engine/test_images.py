@@ -259,13 +259,3 @@ def test_images_that_are_named_by_digest_are_removed_at_once(
     engine.untag_all(names)
     engine.untag_all([])
     assert docker.calls[1:] == ["image rm --no-prune here/x@sha256:a here/x@sha256:b"]
-
-
-@pytest.mark.parametrize(
-    ("status", "has"), [("[[driver-type io.containerd.snapshotter.v1]]", True), ("[[]]", False)]
-)
-def test_an_engine_knows_whose_store_its_images_are_in(
-    status: str, has: bool, engine: Engine, docker: FakeDocker
-) -> None:
-    docker.answer("info", out=status)
-    assert engine.has_containerd_store is has
