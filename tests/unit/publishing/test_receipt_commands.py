@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from imagefactory import opening, pipeline, workflows
 from imagefactory.building import records
 from imagefactory.commands import key, sbom, verify
-from imagefactory.errors import CheckFailedError, FactoryError, InputError
-from imagefactory.publishing import attachments, publishing, tags
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
+from imagefactory.publishing import attachments, publishing, tags, vouching
 from imagefactory.system import signing, ui
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
@@ -164,6 +164,24 @@ def test_a_pulled_image_is_not_run_if_a_machine_that_is_trusted_has_verified_it(
         with suppress(CheckFailedError):  # for --gpu the level is too low
             run(verify, name, *more)
         assert ran.pop() == [name]
+
+
+def test_why_a_receipt_here_does_not_count_is_said_where_no_registry_answers(
+    run: Run, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = image(planned())
+    monkeypatch.setattr(opening, "connect_if_any", lambda _: Images(made))
+
+    def unreachable(*_: object) -> None:
+        raise SetupError([Problem(code="registry-unreachable", what="nobody answers")])
+
+    monkeypatch.setattr(vouching, "read_image", unreachable)
+    with pytest.raises(SetupError):
+        run(verify, "--receipt", made.ref)
+    opening.receipts(workspace).save(receipt_of(made.digest, NEW))
+    (workspace.project / TRUSTED).write_text(signer(b"ci").key.line)
+    with pytest.raises(CheckFailedError, match="only signed receipts count here"):
+        run(verify, "--receipt", made.ref)
 
 
 def test_an_image_that_was_built_or_verified_here_is_run_here(

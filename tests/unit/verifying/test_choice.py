@@ -37,6 +37,7 @@ def test_what_is_served_by_default_depends_on_level_and_image() -> None:
     assert served("cu130", Level.SERVE) == set()
     assert served("cu130", Level.GPU) == ALL
     assert served("cu130", Level.GPU, vllm="0.19.1") == ALL - {"hybrid"}
+    assert served("cu130", Level.GPU, vllm="0.16.0") == ALL - {"hybrid", "moe"}
 
 
 def test_all_is_what_the_image_takes_and_the_others_have_a_reason() -> None:
