@@ -25,7 +25,7 @@ from imagefactory.matrix.select import select
 from imagefactory.patching import patching
 from imagefactory.patching.patch import State
 from imagefactory.planning import planning
-from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.planning.decision import Action, Uncovered, decide
 from imagefactory.planning.planning import Inputs
 from imagefactory.publishing import publishing, tags
@@ -276,18 +276,36 @@ def _succeeded(result: BuildResult | None) -> bool:
 def expected_by_tag(
     workspace: Workspace, tags: Sequence[str], engine: Engine
 ) -> dict[str, CellPlan]:
-    """The plans of those ``tags`` that belong to the matrix, if it can be read."""
+    """The plans of those ``tags`` that belong to the matrix, if it can be read.
+
+    An image with another tag, such as a moving one, is compared with the cell that its labels name,
+    if that still has the same build key.
+    """
     if not workspace.matrix.exists() or not workspace.lock.exists():
         return {}
     try:
         inputs = opening.read(workspace)
-        cells = [cell for cell in inputs.matrix.cells if {*cell.tags} & {*tags}]
+        by_tag = {tag: cell for cell in inputs.matrix.cells for tag in cell.tags}
+        others = engine.find_images([tag for tag in tags if tag not in by_tag])
+        claims = {tag: _claim(image) for tag, image in others.items()}
+        names = {by_tag[tag].name for tag in tags if tag in by_tag}
+        names |= {name for name, _ in claims.values()}
+        cells = [cell for cell in inputs.matrix.cells if cell.name in names]
         if not cells:
             return {}
-        return plan_cells(cells, inputs, Site(engine=engine)).expected()
+        planned = plan_cells(cells, inputs, Site(engine=engine))
+        plans = {(plan.cell.name, plan.build_key): plan for plan in planned.plans}
+        claimed = {tag: plans[one] for tag, one in claims.items() if one in plans}
+        return planned.expected() | claimed
     except FactoryError as error:
         ui.warn(f"not compared with the matrix: {error.problems[0].what}")
         return {}
+
+
+def _claim(image: ImageInfo) -> tuple[str, str]:
+    """The cell and the build key that an image says it is of."""
+    cell, key = (image.labels.get(f"{LABEL}.{name}", "") for name in ("cell", "build-key"))
+    return cell, key
 
 
 def _verify_all(

@@ -14,7 +14,7 @@ from imagefactory.building import bakefile, building, records, sites
 from imagefactory.building.bakefile import BakeOptions
 from imagefactory.building.sites import Site
 from imagefactory.building.stack import stack
-from imagefactory.errors import CheckFailedError, FactoryError, InputError, fail
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError, fail
 from imagefactory.inspecting import anatomy, inspecting
 from imagefactory.inspecting import rebuild as rebuilding
 from imagefactory.inspecting.anatomy import Anatomy
@@ -230,14 +230,17 @@ def find_receipt(workspace: Workspace, tag: str) -> Found:
     name, wanted = vouching.reference_of(text, "")
     engine, receipts = opening.connect_if_any(workspace), opening.receipts(workspace)
     local = engine.find_images([tag]).get(tag) if engine else None
-    if local:
-        image = vouching.of_engine(local, name)
-        found = [*vouching.own(image, receipts)]
-        if receipt_store.weightiest(found):
-            return vouching.judge(image, found, _needed, "verify")
-        wanted = local.digest
+    image = vouching.of_engine(local, name) if local else None
+    found = [*vouching.own(image, receipts)] if image else []
+    if image and receipt_store.weightiest(found):
+        return vouching.judge(image, found, _needed, "verify")
     registries = engine.registries if engine else Registries()
-    there = vouching.read_image(registries, name, wanted)
+    try:
+        there = vouching.read_image(registries, name, local.digest if local else wanted)
+    except SetupError:
+        if image and found:  # why they do not count says more than that nobody answers
+            return vouching.judge(image, found, _needed, "verify")
+        raise
     if there is None:
         what = f"{tag} has no receipt here, and {name} has no such image"
         raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")

@@ -11,6 +11,8 @@ import typer
 
 from imagefactory import pipeline
 from imagefactory.commands.options import HERE, File, Json, workspace_of
+from imagefactory.errors import InputError, fail
+from imagefactory.matrix import matrix
 from imagefactory.nightly import nightly, observing, stations
 from imagefactory.nightly.report import markdown
 from imagefactory.nightly.values import Found, Job, Night
@@ -60,6 +62,8 @@ def nightly_command(
     if to is not None:
         pipeline.check_repository(to, "--to")
     workspace = workspace_of(file)
+    if to is None and not (no_push or dry_run):
+        _check_registry(matrix.load(workspace.matrix).repository)
     job = Job(
         to=to,
         push=not no_push,
@@ -86,6 +90,16 @@ def nightly_command(
         ui.line(markdown(night).rstrip())
     if night.exit_code:
         raise typer.Exit(night.exit_code)
+
+
+def _check_registry(repository: str) -> None:
+    """Raise InputError for the name of images on this machine, before hours are spent on them."""
+    first = repository.partition("/")[0]
+    if "/" not in repository or not (first == "localhost" or "." in first or ":" in first):
+        what = f"{repository}, the matrix's repository, names no registry to push to"
+        fix = "imagefactory nightly --to ghcr.io/me/vllm, or --no-push; "
+        fix += f"for Docker Hub, --to docker.io/{repository}"
+        raise fail(InputError, "nightly-registry", what, fix=fix)
 
 
 def _show_news(found: Found, *, json: bool) -> None:

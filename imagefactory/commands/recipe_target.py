@@ -142,7 +142,7 @@ def choose(
     if image:
         check_images(image)
         return _of_image(workspace, image, engine, repository)
-    found = _cell(workspace, recipe, cell)
+    found = _cell(workspace, recipe, cell, engine)
     pinned, is_here, note = _pinned(workspace, engine, found.tag, repository)
     return Chosen(
         image=pinned,
@@ -174,8 +174,10 @@ def _of_image(
     )
 
 
-def _cell(workspace: Workspace, recipe: Recipe | None, pattern: str | None) -> Cell:
-    """The newest cell, of this machine's platform if there is one."""
+def _cell(
+    workspace: Workspace, recipe: Recipe | None, pattern: str | None, engine: Engine | None
+) -> Cell:
+    """The newest cell, of this machine's platform and with an image here if there is one."""
     cells = [
         one
         for one in opening.declared(workspace).cells
@@ -190,8 +192,9 @@ def _cell(workspace: Workspace, recipe: Recipe | None, pattern: str | None) -> C
         )
         where, what = recipe.shown if recipe else None, f"no cell{given} is for {name}"
         raise fail(InputError, "recipe-cell", what, where=where, fix=f"it is for: {names}")
-    own = [one for one in wanted if one.platform == platforms.here()]
-    return max(own or wanted, key=_release)
+    own = [one for one in wanted if one.platform == platforms.here()] or wanted
+    there = engine.find_images([one.tag for one in own]) if engine else {}
+    return max([one for one in own if one.tag in there] or own, key=_release)
 
 
 def _release(cell: Cell) -> tuple[int, ...]:

@@ -9,6 +9,9 @@ from imagefactory.errors import Problem
 from imagefactory.nightly.values import Broken, Night
 from imagefactory.reporting.markdown import fenced
 
+#: How to find out more about a release that broke something.
+BISECT = "`imagefactory bisect CELL --bad VERSION` finds the first bad version, and its commits."
+
 
 def markdown(night: Night) -> str:
     """The report: how the night ended, then what broke, then everything else."""
@@ -23,6 +26,8 @@ def _lines(night: Night) -> Iterator[str]:
         yield from ("", f"Note: {note}")
     for one in night.broken:
         yield from _broken(one)
+    if any(_is_of_a_version(one) for one in night.broken):
+        yield from ("", BISECT)
     yield from _section("What is new", night.news)
     yield from _section("What was done", night.did)
     if night.cells:
@@ -34,6 +39,11 @@ def _lines(night: Night) -> Iterator[str]:
     yield from _section("Changed files", night.changed)
     if night.kept:
         yield from ("", night.kept)
+
+
+def _is_of_a_version(one: Broken) -> bool:
+    """Whether a newer vLLM broke it, which may be searched for."""
+    return not one.environment and (one.step == "port" or one.where.startswith("row vllm "))
 
 
 def _broken(one: Broken) -> Iterator[str]:

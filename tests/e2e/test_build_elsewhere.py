@@ -68,7 +68,9 @@ def test_a_folder_gets_the_image_that_the_engine_makes(
     assert engine.find_images([tag]) == {}
     again = factory("build", "--matrix", *select, "--output", images, "--json", cwd=own)
     assert [(row["action"], row["result"]) for row in again.json] == [("skip", None)]
-    loaded = factory("verify", "--from", images, *select, "--level", "import", cwd=own)
+    suggested = done.err.rpartition("imagefactory verify ")[2].splitlines()[0].split()
+    assert suggested == ["--from", images, *select]
+    loaded = factory("verify", *suggested, "--level", "import", cwd=own)
     assert loaded.code == 0, loaded.out + loaded.err
     from_folder = engine.inspect_image(tag).digest
     for name in engine.names("imagefactory/test-elsewhere"):

@@ -68,8 +68,7 @@ def exported(cpu_image: str, tmp_path: Path) -> Exported:
     model, cache = dense.MODEL.write(tmp_path / "model"), tmp_path / "cache"
     cache.mkdir()
     os.chown(cache, USER, USER)
-    for path in (*tmp_path.parents[:2], tmp_path, model):
-        path.chmod(0o755)
+    model.chmod(0o755)
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE)
     with socket.socket() as probe:

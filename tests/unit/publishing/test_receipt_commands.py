@@ -25,9 +25,10 @@ from typer.testing import CliRunner
 from imagefactory import opening, pipeline, workflows
 from imagefactory.building import records
 from imagefactory.commands import key, sbom, verify
-from imagefactory.errors import CheckFailedError, FactoryError, InputError
-from imagefactory.publishing import attachments, publishing, tags
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
+from imagefactory.publishing import attachments, publishing, tags, vouching
 from imagefactory.system import signing, ui
+from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
 from imagefactory.verifying.receipt import Outcome, Receipt, Requirement
@@ -165,6 +166,24 @@ def test_a_pulled_image_is_not_run_if_a_machine_that_is_trusted_has_verified_it(
         assert ran.pop() == [name]
 
 
+def test_why_a_receipt_here_does_not_count_is_said_where_no_registry_answers(
+    run: Run, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = image(planned())
+    monkeypatch.setattr(opening, "connect_if_any", lambda _: Images(made))
+
+    def unreachable(*_: object) -> None:
+        raise SetupError([Problem(code="registry-unreachable", what="nobody answers")])
+
+    monkeypatch.setattr(vouching, "read_image", unreachable)
+    with pytest.raises(SetupError):
+        run(verify, "--receipt", made.ref)
+    opening.receipts(workspace).save(receipt_of(made.digest, NEW))
+    (workspace.project / TRUSTED).write_text(signer(b"ci").key.line)
+    with pytest.raises(CheckFailedError, match="only signed receipts count here"):
+        run(verify, "--receipt", made.ref)
+
+
 def test_an_image_that_was_built_or_verified_here_is_run_here(
     run: Run,
     workspace: Workspace,
@@ -182,6 +201,27 @@ def test_an_image_that_was_built_or_verified_here_is_run_here(
     opening.receipts(workspace).save(receipt_of(digest, NEW))
     run(verify, name)
     assert ran.pop() == [name]
+
+
+def test_an_image_with_a_moving_tag_is_compared_with_the_cell_that_its_labels_name(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Images, "platform", Platform.AMD64)
+    projects.write(workspace.project)
+    place = replace(workspace, matrix=workspace.project / "matrix.yaml")
+    (plan, *_) = workflows.check(place, [])
+    moving, made = "ghcr.io/me/vllm:latest-gb10", image(plan)
+    engine = Images(made)
+
+    def expected(labels: dict[str, str]) -> set[str]:
+        engine.images = {moving: replace(made, ref=moving, labels=labels)}
+        found = pipeline.expected_by_tag(place, [moving], engine)
+        return {one.build_key for tag, one in found.items() if tag == moving}
+
+    assert expected({**made.labels}) == {plan.build_key}
+    assert expected({**made.labels, "io.imagefactory.build-key": "older"}) == set()
+    assert expected({**made.labels, "io.imagefactory.cell": "foreign"}) == set()
+    assert expected({}) == set()
 
 
 def test_an_sbom_is_that_of_a_cell_or_the_one_that_is_attached(

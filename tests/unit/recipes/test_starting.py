@@ -16,6 +16,7 @@ from imagefactory.planning import vllm_settings
 from imagefactory.planning.vllm_settings import VllmSettings
 from imagefactory.recipes import recipes, starting
 from imagefactory.recipes.starting import Wishes
+from imagefactory.system import platforms
 from imagefactory.system.engine import ImageInfo
 
 __all__ = ["run"]
@@ -157,6 +158,22 @@ def test_a_user_other_than_root_has_a_cache_that_can_be_written(
     assert run(*export, "compose").code == 2
     assert run(*export, "kubernetes").code == 0
     assert engine.started == []
+
+
+def test_the_newest_cell_with_an_image_here_goes_before_a_newer_one_without(
+    run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platforms, "here", lambda: platforms.Platform.ARM64)
+    older = GB10.replace("0.33.0-torch2.14.0", "0.22.1-torch2.11.0")
+    engine.images = {older: replace(INFO, ref=older)}
+    assert run("recipe", "run", str(mine), "--cell", "gb10-vllm*").code == 0
+    assert f"imagefactory/vllm@{DIGEST}" in engine.started[-1]
+    engine.images |= {GB10: replace(INFO, digest=f"sha256:{'2' * 64}")}
+    assert run("recipe", "run", str(mine), "--cell", "gb10-vllm*").code == 0
+    assert f"imagefactory/vllm@sha256:{'2' * 64}" in engine.started[-1]
+    engine.images = {}
+    newest = run("recipe", "run", str(mine), "--cell", "gb10-vllm*", "--print")
+    assert GB10 in newest.out
 
 
 def test_an_image_is_checked_as_the_release_that_its_label_names(

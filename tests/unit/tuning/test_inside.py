@@ -41,6 +41,28 @@ if __name__ == "__main__":
 """
 
 
+class TooLargeError(Exception):
+    """As Triton's, which the script catches."""
+
+
+class Kernel:
+    """As Triton's: every other configuration is beyond it."""
+
+    def _do_compile(self, size: int) -> int:
+        if size % 2:
+            raise RuntimeError("PassManager::run failed\nmodule {")
+        return size
+
+
+@pytest.fixture(autouse=True)
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    jit, autotuner = ModuleType("triton.runtime.jit"), ModuleType("triton.runtime.autotuner")
+    jit.__dict__["JITFunction"] = type("JITFunction", (Kernel,), {})
+    autotuner.__dict__["OutOfResources"] = TooLargeError
+    for module in (jit, autotuner):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What vLLM is asked for."""
@@ -96,3 +118,23 @@ def test_a_container_without_a_gpu_says_so(
         inside.main()
     assert ended.value.code == inside.NO_GPU
     assert "no NVIDIA GPU" in capsys.readouterr().out
+
+
+def test_a_configuration_that_does_not_compile_is_skipped_as_one_that_is_too_large(
+    asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    loop = (
+        "from triton.runtime.autotuner import OutOfResources\n"
+        "from triton.runtime.jit import JITFunction\n"
+        "kept = []\n"
+        "for size in (1, 2, 3, 4):\n"
+        "    try:\n"
+        "        kept.append(JITFunction()._do_compile(size))\n"
+        "    except OutOfResources:\n"
+        "        continue\n"
+    )
+    script.write_text(loop + SCRIPT.replace("json.dump(best, file)", "json.dump(kept, file)"))
+    assert json.loads(inside.tune(str(script), [], {"experts": 8})["text"]) == [2, 4]
+    said = "a configuration does not compile: PassManager::run failed\n"
+    assert capsys.readouterr().out.count(said) == 2

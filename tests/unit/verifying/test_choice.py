@@ -37,6 +37,7 @@ def test_what_is_served_by_default_depends_on_level_and_image() -> None:
     assert served("cu130", Level.SERVE) == set()
     assert served("cu130", Level.GPU) == ALL
     assert served("cu130", Level.GPU, vllm="0.19.1") == ALL - {"hybrid"}
+    assert served("cu130", Level.GPU, vllm="0.16.0") == ALL - {"hybrid", "moe"}
 
 
 def test_all_is_what_the_image_takes_and_the_others_have_a_reason() -> None:
@@ -114,6 +115,7 @@ def test_a_choice_without_what_the_level_needs_reaches_no_level_that_needs_it(
 def test_all_models_on_a_cpu_image_show_more_than_the_default_and_no_gpu(
     cpu: StationEngine, settings: Settings
 ) -> None:
+    cpu.behaviour.log += "Detected MTP model.\n"
     cpu.behaviour.metrics = 'vllm:spec_decode_num_accepted_tokens_total{engine="0"} 3.0\n'
     made = verify(cpu, settings, models=())
     assert len(cpu.starts) == len(ON_CPU)

@@ -17,6 +17,7 @@ from imagefactory.verifying.gpu.probes import e2m1
 from imagefactory.verifying.receipt import Level, Outcome
 
 RECORDS = records.load_all()
+MTP_LOG = (ROOT / "tests/data/logs/vllm-0.32.0-cpu-mtp.log").read_text()
 CPU_LOG = (ROOT / "tests/data/logs/vllm-0.32.0-cpu-unknown-variable.log").read_text()
 
 
@@ -44,6 +45,16 @@ def test_a_log_without_the_line_of_the_kernel_breaks_the_rules() -> None:
     assert len(_broken(without, record, "moe-nvfp4")[1]) == 2
     head = [line for line in record["servers"]["servers"]["mtp"]["log"] if "MTP" not in line]
     assert "the head for speculation" in _broken("\n".join(head), record, "mtp")[1][0]
+
+
+def test_the_cpu_backend_s_real_log_says_that_the_head_was_found() -> None:
+    where = {"vllm": "0.32.0", "device": "cpu", "capability": ""}
+    rules, wrong = log_rules.broken(MTP_LOG, model="mtp", **where)
+    assert len(rules) == 2
+    assert wrong == []
+    without = "\n".join(line for line in MTP_LOG.splitlines() if "Detected MTP" not in line)
+    (said,) = log_rules.broken(without, model="mtp", **where)[1]
+    assert "the head for speculation" in said
 
 
 def test_a_spark_that_chose_cutlass_for_experts_breaks_the_rules() -> None:

@@ -76,7 +76,9 @@ def unexplained(subject: Subject) -> Verdict:
 def _verdict(subject: Subject, part: str, said: str) -> Verdict:
     content = subject.content
     if content is None:
-        return unknown("the image has no tag of the matrix, so it is not known what it should be")
+        return unknown(
+            "it is not known what it should be: neither its tag nor its labels are those of a cell"
+        )
     if content.error:
         return failed(content.error) if content.damaged else unknown(content.error)
     faults = _faults(content, part)

@@ -48,7 +48,7 @@ ASKED = {
     "dialog": "b024ed20686786c8",
     "fp8": "3cf8c91a005138b7",
     "hybrid": "cfa5a4ea1a62acf4",
-    "moe": "320d6bfe111a16f8",
+    "moe": "0a870827ec978b8b",
     "moe-nvfp4": "d60b21bcb3402914",
     "mtp": "6398ca234d1d41ce",
     "mtp-nvfp4": "335ba5965941ec82",
