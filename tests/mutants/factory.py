@@ -97,6 +97,8 @@ HARMLESS: Mapping[str, str] = {
         "of a vector, [None] is [None, :]; of any other slice it is killed"
     ),
     "imagefactory/patching/reads.py: 'missing' -> 'missing_'": "a word that both sides use",
+    "imagefactory/verifying/gpu/probes/gemm.py: 256 -> 257": "products of other sizes do as well",
+    "imagefactory/verifying/gpu/probes/triton_kernel.py: 32 -> 33": "100 rows are four tiles, too",
     "imagefactory/matrix/expand.py: 0 -> 1": "an empty group is reported before it is used",
 }
 

@@ -267,3 +267,21 @@ def test_a_digest_is_of_what_is_installed(lock: Lock) -> None:
         is_same = path.partition("[")[0].rstrip("-+") in ("index", "size", "requires")
         assert (store.digest(changed) == before) == is_same, path
     assert re.fullmatch("sha256:[0-9a-f]{64}", before)
+
+
+@pytest.mark.parametrize(
+    ("loc", "line"),
+    [
+        (("resolutions",), 1),
+        (("resolutions", 0), 2),
+        (("resolutions", 0, "name"), 3),
+        (("resolutions", 1, "name"), 5),
+        (("resolutions", 2), 1),
+        (("created",), 1),
+    ],
+)
+def test_a_value_is_found_in_its_table_and_a_table_at_its_header(
+    loc: tuple[str | int, ...], line: int
+) -> None:
+    text = 'created = "x"\n[[resolution]]\nname = "a"\n[[resolution]]\nname = "b"\n'
+    assert store._line(text, loc) == line

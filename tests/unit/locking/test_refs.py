@@ -125,6 +125,14 @@ def test_a_ref_that_is_not_only_python_is_refused_with_what_is_in_the_way(
     assert {problem.code for problem in failure.error.problems} == {refs.REFUSED}
 
 
+def test_all_that_decides_the_binaries_is_compared_with_the_base(
+    upstream: Upstream, settings: Settings
+) -> None:
+    names = ["CMakeLists.txt", "cmake/b.cmake", "csrc/a.cu", "rust-toolchain.toml", "rust/src/x.rs"]
+    upstream.branch("all", {**dict.fromkeys(names, "new\n"), "vllm/x.py": "new\n"})
+    assert refs.lock_ref(wanted(upstream, "all"), settings).differs == tuple(names)
+
+
 def test_an_override_decides_what_a_ref_requires_and_another_wheel_is_no_base(
     upstream: Upstream, settings: Settings, tmp_path: Path
 ) -> None:

@@ -255,3 +255,22 @@ def test_only_an_image_of_a_registry_is_named_in_the_labels_of_oci() -> None:
     assert labels["io.imagefactory.base-suite"] == "trixie"
     assert labels["io.imagefactory.base-digest"] == packages.digest
     assert not [name for name in labels if name.startswith("org.opencontainers.image.base")]
+
+
+def test_the_belt_has_torch_and_nothing_else() -> None:
+    lines = planned().files["requirements/torch.txt"].decode().splitlines()
+    assert [line.partition("==")[0] for line in lines if "==" in line] == ["torch"]
+
+
+@pytest.mark.parametrize("written", ["suite", "image", ""])
+def test_a_base_that_the_lock_lacks_is_an_error_at_its_suite_or_image(written: str) -> None:
+    base = planned().cell.flavor.base
+    place = base.where("suite") or base.where("image")
+    own = replace(base, locations={(written, ""): place} if written and place else {})
+    with pytest.raises(InputError) as caught:
+        planning.base_of({}, own, Platform.ARM64)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == (
+        "lock-uncovered",
+        str(place) if written else "wheels.lock",
+    )

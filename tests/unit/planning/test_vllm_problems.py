@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from support.machine import settings
 
 from imagefactory.patching.sources import SourceTree
-from imagefactory.planning import vllm_problems, vllm_settings
+from imagefactory.planning import vllm_fields, vllm_problems, vllm_settings
 from imagefactory.planning.vllm_problems import Finding
 from imagefactory.planning.vllm_settings import VllmSettings
 
@@ -200,3 +201,10 @@ def test_what_was_read_is_the_same_from_the_cache(tmp_path: Path, known: VllmSet
     tree = SourceTree(project="vllm", version="1", root=tmp_path, sha256="0")
     own = settings(tmp_path / "machine")
     assert [vllm_settings.of_tree(tree, own) for _ in range(2)] == [known, known]
+
+
+def test_a_class_in_itself_is_read_once() -> None:
+    body = ast.parse("class A:\n    a: A\n    b: B\nclass B:\n    c: int\n").body
+    classes = {one.name: one for one in body if isinstance(one, ast.ClassDef)}
+    found = vllm_fields._below("--x", "A", classes, {})
+    assert found == {"--x": {"a": (), "b": ()}, "--x.b": {"c": ()}}

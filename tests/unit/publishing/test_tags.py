@@ -52,7 +52,7 @@ def test_versions_flavors_and_axes_of_all_kinds_have_a_tag_that_can_be_read(
     assert found is not None
     assert str(found) == tag
     assert str(tags.parse(tag)) == tag
-    assert tags.parse(tag) == found or "/" in found.vllm
+    assert tags.parse(tag) == replace(found, vllm=found.vllm.replace("/", "."))
 
 
 WORD = st.text("abcdefXYZ0123456789._-", min_size=1, max_size=47)

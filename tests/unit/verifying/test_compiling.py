@@ -196,3 +196,21 @@ def test_a_compiler_is_offered_to_one_container_and_is_gone_afterwards(
             assert peer.recv(4) == MAGIC
     assert not folder.exists()
     assert not os.path.lexists(folder.parent)
+
+
+def test_members_are_written_into_folders_that_need_not_be_there(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, link in (("a/b/lib.so.1", ""), ("a/b/lib.so", "/elsewhere/lib.so.1")):
+            member = tarfile.TarInfo(name)
+            member.size = 0 if link else 3
+            if link:
+                member.type, member.linkname = tarfile.SYMTYPE, link
+            archive.addfile(member, None if link else io.BytesIO(b"elf"))
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as archive:
+        for member in archive:
+            compiling._write(archive, member, tmp_path / member.name)
+    assert (tmp_path / "a/b/lib.so.1").read_bytes() == b"elf"
+    assert (tmp_path / "a/b/lib.so.1").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "a/b/lib.so").readlink() == Path("lib.so.1")

@@ -43,6 +43,25 @@ FAULTS = (
     ),
     Fault(
         check="entrypoint-serve",
+        name="the default stays beside the variable's option",
+        breaks=lambda image: ends(
+            image,
+            "serve",
+            0,
+            out=image.runs["serve"].out.replace('"--max_num', '"--max-num-seqs", "--max_num'),
+        ),
+        says="VLLM_EXTRA_ARGS should replace the default",
+    ),
+    Fault(
+        check="entrypoint-serve",
+        name="the variable's option gets lost",
+        breaks=lambda image: ends(
+            image, "serve", 0, out=image.runs["serve"].out.replace("--max_num_seqs=3", "--other")
+        ),
+        says="VLLM_EXTRA_ARGS should replace the default",
+    ),
+    Fault(
+        check="entrypoint-serve",
         name="it does not run",
         breaks=lambda image: ends(image, "serve", 127, err="no python"),
         says="no python",

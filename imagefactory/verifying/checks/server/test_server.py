@@ -13,6 +13,7 @@ from support.verify_fakes import CPU, Good, answer, server_run
 from support.verify_faults import Fault, red
 
 from imagefactory.verifying.answers import Refusal
+from imagefactory.verifying.checks.server import check
 from imagefactory.verifying.receipt import Outcome
 from imagefactory.verifying.server import LOG_FLOOD
 
@@ -237,3 +238,8 @@ def test_checks_of_a_server_that_did_not_start_are_skips_that_hold_the_image_bac
     others = [result for name, result in results.items() if name.startswith("server-")]
     assert len(others) == 11
     assert all(result.outcome is Outcome.SKIP and result.required for result in others)
+
+
+def test_a_check_that_does_not_say_that_it_needs_the_server_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match='needs "server"'):
+        check._run(replace(Good().subject(), server=None))  # noqa: SLF001 - checks go through it

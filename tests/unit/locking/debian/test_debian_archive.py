@@ -160,3 +160,18 @@ def test_the_versions_of_all_packages_are_kept_by_the_hash_of_the_index(
         path.write_text("[]")
     with pytest.raises(FactoryError):
         archive.versions("trixie", "arm64", debian, tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("debian", "http://deb.debian.org/debian"),
+        ("debian-security", "http://deb.debian.org/debian-security"),
+        ("ubuntu", "http://archive.ubuntu.com/ubuntu"),
+        ("ubuntu-ports", "http://ports.ubuntu.com/ubuntu-ports"),
+    ],
+)
+def test_without_a_mirror_an_archive_is_at_its_own_address(
+    tmp_path: Path, name: str, url: str
+) -> None:
+    assert archive.mirror(name, Debian(), tmp_path) == url
