@@ -29,7 +29,7 @@ from imagefactory.system.background import in_background
 Step = AbstractContextManager[None]
 #: A tree, and a record of what was done to it.
 Made = tuple[Tree, Any]
-#: Told of the layers that are made so far, from the bottom up, whenever there is one more.
+#: Called with the layers made so far, from the bottom up, whenever there is one more.
 Growing = Callable[[Sequence[Blob]], None]
 #: Left out of what patches are applied to: no diff changes libraries, and no proof reads them.
 _LIBRARY = ".so"
