@@ -1,4 +1,4 @@
-"""The rules for logs, on the real sources of every release: each text must still be there."""
+"""What is read of vLLM's sources, on the real ones: rules for logs, tuning, models, options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from imagefactory.patching import sources
+from imagefactory.planning import vllm_models, vllm_short
 from imagefactory.settings import from_environment
+from imagefactory.tuning import release
 from imagefactory.verifying.log_rules import Rule, all_rules
 
 pytestmark = pytest.mark.e2e
@@ -40,3 +42,14 @@ def test_every_rule_is_about_a_line_that_the_release_can_write(version: str) -> 
     assert gone(all_rules(), version, tree) == []
     stale = all_rules()[0].model_copy(update={"source": "Using NvFp4LinearBackend.NONE"})
     assert gone((stale,), version, tree) == [stale.name]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_release_says_how_it_is_tuned_and_what_it_has(version: str) -> None:
+    tree = sources.fetch("vllm", version, SETTINGS)
+    tuned = release.read(tree)
+    assert {"auto", "fp8_w8a8"} <= {*tuned.tunes}
+    assert (len(tuned.required), [*tuned.optional]) == (6, ["SPLIT_K"])
+    assert (tuned.batch_sizes[0], tuned.batch_sizes[-1]) == (1, 4096)
+    assert "Qwen3MoeForCausalLM" in vllm_models.read(tree.root)
+    assert vllm_short.read(tree.root)["-tp"] == "--tensor-parallel-size"
