@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from support.matrices import problems, write
 
-from imagefactory.matrix import inherit
+from imagefactory.matrix import explain, inherit
+from imagefactory.matrix.cell import VllmRef
 from imagefactory.matrix.schema import RefEntry
+from imagefactory.system.yamlfile import Location
 
 
 @pytest.mark.parametrize(
@@ -77,3 +79,28 @@ def test_each_item_of_a_list_has_the_position_of_what_was_inherited_or_replaced_
     assert section._joined(above, ("x",), own, ("y",)) == ["b", "d", "a==2", "c"]
     assert moved == [(("y", 1), ("y", 3)), (("y", 0), ("y", 2))]
     assert inherited == [(("x", 1), ("y", 0)), (("x", 2), ("y", 1))]
+
+
+@pytest.mark.parametrize(("commit", "shown"), [("ab" * 20, "ab" * 20), ("", "not locked")])
+def test_a_ref_is_explained_with_its_commit_and_what_its_binaries_are_from(
+    commit: str, shown: str
+) -> None:
+    where = Location(file="matrix.yaml", line=7)
+    ref = VllmRef(
+        repository="https://h/r",
+        ref="main",
+        prs=(),
+        base="0.33.0",
+        tools=None,
+        words="main",
+        location=where,
+        commit=commit,
+    )
+    cell: Any = SimpleNamespace(ref=ref)
+    assert list(explain._ref(cell)) == [
+        ("ref", str(ref), where),
+        ("commit", shown, where),
+        ("binaries", "vllm 0.33.0", where),
+    ]
+    nothing: Any = SimpleNamespace(ref=None)
+    assert list(explain._ref(nothing)) == []
