@@ -12,8 +12,8 @@ from support import ROOT
 
 PACKAGE = ROOT / "imagefactory" / "system" / "engine"
 #: The commands that are shown to people; tests of that package, the docker that they call, and
-#: tests of how command lines are shown; tests that call docker on other machines, over ssh; and one
-#: that runs an image as a person would, with options that the package has no use for.
+#: tests of how command lines are shown; tests that call docker on other machines, over ssh; and two
+#: that run images as a person would, with options or programs that the package has no use for.
 OTHERS = (
     ROOT / "imagefactory" / "launching" / "docker.py",
     ROOT / "tests" / "unit" / "system" / "engine",
@@ -21,6 +21,7 @@ OTHERS = (
     ROOT / "tests" / "support" / "docker.py",
     ROOT / "tests" / "e2e" / "machines.py",
     ROOT / "tests" / "e2e" / "test_cluster.py",
+    ROOT / "tests" / "e2e" / "test_exported.py",
     ROOT / "tests" / "e2e" / "test_served.py",
     Path(__file__),
 )
