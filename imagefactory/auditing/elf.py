@@ -103,8 +103,8 @@ class _Kept(io.BytesIO):
 
     def __init__(self, start: bytes, finder: Finder) -> None:
         head = bytearray(start[:_HEAD])
-        for place in _SECTIONS:
-            head[place] = bytes(len(head[place]))
+        for span in _SECTIONS:
+            head[span] = bytes(len(head[span]))
         super().__init__(bytes(head))
         self.elf = _opened(self)
         segments = [segment.header for segment in self.elf.iter_segments()]
@@ -162,8 +162,8 @@ class _Tables:
         self._strings = self._at(self._values["DT_STRTAB"], self._values["DT_STRSZ"])
 
     def _dynamic(self) -> Iterator[tuple[str, int]]:
-        kind, place = self._structs.Elf_Dyn, self._kept.dynamic
-        data, size = self._kept.at(place.p_offset, place.p_filesz), kind.sizeof()
+        kind, header = self._structs.Elf_Dyn, self._kept.dynamic
+        data, size = self._kept.at(header.p_offset, header.p_filesz), kind.sizeof()
         for at in range(0, len(data) - size + 1, size):
             entry = kind.parse(data[at : at + size])
             if entry.d_tag == "DT_NULL":

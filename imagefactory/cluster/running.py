@@ -55,7 +55,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _State:
     """A node, its engine, and what is there: the image, and containers of the cluster."""
 
     member: Member
@@ -71,20 +71,20 @@ def up(members: Sequence[Member], engine_of: EngineOf, *, timeout: float) -> lis
     if a node cannot be reached, and CheckFailedError if the nodes do not have one image, a
     container ends (the others are stopped then) or the head does not serve in time.
     """
-    places = _ask(members, lambda member: _place(member, engine_of(member.node.host)))
-    _check_images(places)
-    launches = [_labelled(place) for place in places]
-    if all(_runs(one, place) for one, place in zip(launches, places, strict=True)):
+    states = _ask(members, lambda member: _state(member, engine_of(member.node.host)))
+    _check_images(states)
+    launches = [_labelled(state) for state in states]
+    if all(_runs(one, state) for one, state in zip(launches, states, strict=True)):
         ui.say("all containers run as they are declared")
     else:
-        _ask(members, lambda member: _remove(places[member.rank], kill=True))
+        _ask(members, lambda member: _remove(states[member.rank], kill=True))
         ui.say(f"starting {', '.join(f'{m.launch.name} on {m.node.host}' for m in members)}")
         try:
-            _ask(launches, lambda member: _start(places[member.rank], member))
+            _ask(launches, lambda member: _start(states[member.rank], member))
         except FactoryError:
-            _stop(places)
+            _stop(states)
             raise
-    return _wait(places, timeout)
+    return _wait(states, timeout)
 
 
 def status(members: Sequence[Member], engine_of: EngineOf) -> list[Seen]:
@@ -113,8 +113,8 @@ def down(members: Sequence[Member], engine_of: EngineOf) -> list[int | FactoryEr
 
     def one(member: Member) -> int:
         engine = engine_of(member.node.host)
-        place = _Place(member=member, engine=engine, image=None, ours=_ours(member, engine))
-        return _remove(place, kill=False)
+        state = _State(member=member, engine=engine, image=None, ours=_ours(member, engine))
+        return _remove(state, kill=False)
 
     return everywhere(members, one)
 
@@ -134,10 +134,10 @@ def _ask(members: Sequence[Member], ask: Callable[[Member], Answer]) -> list[Ans
     return [one for one in answers if not isinstance(one, FactoryError)]
 
 
-def _place(member: Member, engine: Engine) -> _Place:
+def _state(member: Member, engine: Engine) -> _State:
     ref = member.launch.image
     image = engine.find_images([ref]).get(ref)
-    return _Place(member=member, engine=engine, image=image, ours=_ours(member, engine))
+    return _State(member=member, engine=engine, image=image, ours=_ours(member, engine))
 
 
 def _ours(member: Member, engine: Engine) -> tuple[Service, ...]:
@@ -148,15 +148,15 @@ def _ours(member: Member, engine: Engine) -> tuple[Service, ...]:
     return tuple(one for one in found if one.name.startswith(f"{name}-"))
 
 
-def _check_images(places: Sequence[_Place]) -> None:
-    first = next((place.image for place in places if place.image), None)
+def _check_images(states: Sequence[_State]) -> None:
+    first = next((state.image for state in states if state.image), None)
     problems = []
-    for place in places:
-        host, ref = place.member.node.host, place.member.launch.image
-        if place.image is None:
+    for state in states:
+        host, ref = state.member.node.host, state.member.launch.image
+        if state.image is None:
             what = f"{host}: the engine has no image {ref}"
-        elif first and judging.content(place.image) != judging.content(first):
-            what = f"{host}: {ref} has another content than on {places[0].member.node.host}"
+        elif first and judging.content(state.image) != judging.content(first):
+            what = f"{host}: {ref} has another content than on {states[0].member.node.host}"
         else:
             continue
         fix = "imagefactory cluster check compares the nodes"
@@ -165,19 +165,19 @@ def _check_images(places: Sequence[_Place]) -> None:
         raise CheckFailedError(problems)
 
 
-def _labelled(place: _Place) -> Member:
+def _labelled(state: _State) -> Member:
     """The member with a label that changes with anything that its container is started with."""
-    image = place.image.digest if place.image else ""
-    text = json.dumps([docker.arguments(place.member.launch), image])
+    image = state.image.digest if state.image else ""
+    text = json.dumps([docker.arguments(state.member.launch), image])
     labels = {LAUNCH_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]}
-    launch = place.member.launch
-    return replace(place.member, launch=replace(launch, labels={**launch.labels, **labels}))
+    launch = state.member.launch
+    return replace(state.member, launch=replace(launch, labels={**launch.labels, **labels}))
 
 
-def _runs(launched: Member, place: _Place) -> bool:
+def _runs(launched: Member, state: _State) -> bool:
     """Whether the node runs this container, and no other of the cluster."""
     wanted = launched.launch.labels[LAUNCH_LABEL]
-    return [one.labels.get(LAUNCH_LABEL) for one in place.ours if one.running] == [wanted]
+    return [one.labels.get(LAUNCH_LABEL) for one in state.ours if one.running] == [wanted]
 
 
 def _present(member: Member, engine: Engine) -> Service | None:
@@ -187,41 +187,41 @@ def _present(member: Member, engine: Engine) -> Service | None:
     return found if ours else None
 
 
-def _start(place: _Place, member: Member) -> None:
+def _start(state: _State, member: Member) -> None:
     try:
-        place.engine.start_service(docker.arguments(member.launch))
+        state.engine.start_service(docker.arguments(member.launch))
     except CheckFailedError as error:
         what = f"{member.node.host}: {error.problems[0].what}"
         raise CheckFailedError(replace(error.problems[0], what=what)) from None
 
 
-def _remove(place: _Place, *, kill: bool) -> int:
-    for one in place.ours:
+def _remove(state: _State, *, kill: bool) -> int:
+    for one in state.ours:
         if one.running and not kill:
-            place.engine.stop_service(one.id)
-        place.engine.remove_service(one.id)
-    return len(place.ours)
+            state.engine.stop_service(one.id)
+        state.engine.remove_service(one.id)
+    return len(state.ours)
 
 
-def _stop(places: Sequence[_Place]) -> None:
+def _stop(states: Sequence[_State]) -> None:
     """Stop what still runs, as far as possible; containers are kept for their logs."""
 
     def one(member: Member) -> None:
-        engine = places[member.rank].engine
+        engine = states[member.rank].engine
         found = _present(member, engine)
         if found and found.state in ("running", "restarting"):
             engine.stop_service(found.id)
 
-    everywhere([place.member for place in places], one)
+    everywhere([state.member for state in states], one)
 
 
-def _wait(places: Sequence[_Place], timeout: float) -> list[Seen]:
+def _wait(states: Sequence[_State], timeout: float) -> list[Seen]:
     """Wait until the head is healthy."""
-    members = [place.member for place in places]
-    head, began, reported = places[0], time.monotonic(), time.monotonic()
+    members = [state.member for state in states]
+    head, began, reported = states[0], time.monotonic(), time.monotonic()
     missed = 0
     while True:
-        answers = everywhere(members, lambda m: _present(m, places[m.rank].engine))
+        answers = everywhere(members, lambda m: _present(m, states[m.rank].engine))
         errors = [one for one in answers if isinstance(one, FactoryError)]
         missed = missed + 1 if errors else 0
         if missed > MISSES:
@@ -230,7 +230,7 @@ def _wait(places: Sequence[_Place], timeout: float) -> list[Seen]:
         seen = [Seen(member=m, service=a) for m, a in pairs if not isinstance(a, FactoryError)]
         ended = [one for one in seen if not (one.service and one.service.running)]
         if ended:
-            raise _ended(places, ended)
+            raise _ended(states, ended)
         if not errors and all(one.good for one in seen):
             if seen[0].service and not seen[0].service.health:
                 ui.warn(
@@ -247,33 +247,33 @@ def _wait(places: Sequence[_Place], timeout: float) -> list[Seen]:
         time.sleep(POLL)
 
 
-def _ended(places: Sequence[_Place], ended: Sequence[Seen]) -> FactoryError:
+def _ended(states: Sequence[_State], ended: Sequence[Seen]) -> FactoryError:
     """The error for containers that ended, the first one first; the others are stopped."""
     problems = []
     for one in sorted(ended, key=lambda one: one.service.since if one.service else ""):
-        place, found = places[one.member.rank], one.service
+        state, found = states[one.member.rank], one.service
         where = f"{one.member.node.host}: {one.member.launch.name} ({one.member.role})"
         if found is None:
             what, detail = f"{where} was removed", ""
         else:
             memory = ", out of memory" if found.out_of_memory else ""
             what = f"{where} ended with exit code {found.code}{memory}"
-            detail = _last_lines(place)
+            detail = _last_lines(state)
         fix = "the others were stopped; imagefactory cluster logs shows more"
         problems.append(Problem(code="cluster-node-ended", what=what, fix=fix, detail=detail))
-    _stop(places)
+    _stop(states)
     return CheckFailedError(problems)
 
 
-def _late(head: _Place, timeout: float) -> FactoryError:
+def _late(head: _State, timeout: float) -> FactoryError:
     what = f"{head.member.node.host} does not serve after {timeout:.0f} s; all containers run on"
     fix = "wait longer: imagefactory cluster up --timeout; or imagefactory cluster down"
     code, detail = "cluster-timeout", _last_lines(head)
     return CheckFailedError(Problem(code=code, what=what, fix=fix, detail=detail))
 
 
-def _last_lines(place: _Place) -> str:
+def _last_lines(state: _State) -> str:
     try:
-        return place.engine.service_log(place.member.launch.name, last=LAST_LINES).rstrip()
+        return state.engine.service_log(state.member.launch.name, last=LAST_LINES).rstrip()
     except SetupError as error:
         return f"its log cannot be read: {error.problems[0].what}"

@@ -1,4 +1,4 @@
-"""Which image serves a recipe, as the commands that start servers are told; it is checked first."""
+"""Options of the commands that start servers: which image serves a recipe; it is checked first."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def detect(workspace: Workspace, asked: str, now: datetime) -> Found:
     moving = [row for row in report.rows if row.state in MOVING]
     held = list(_held(report.rows))
     rows = [one.as_dict() for one in report.candidates] + [row.as_dict() for row in moving + held]
-    told = json.dumps([asked, __version__, *rows], sort_keys=True)
+    news = json.dumps([asked, __version__, *rows], sort_keys=True)
     own = [workspace.matrix, workspace.lock, *_below(workspace.patches, workspace.templates)]
-    content = hashlib.sha256(told.replace(str(workspace.project), "").encode())
+    content = hashlib.sha256(news.replace(str(workspace.project), "").encode())
     for path in own:
         content.update(hashlib.sha256(path.read_bytes()).digest())
     return Found(

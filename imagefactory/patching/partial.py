@@ -14,7 +14,7 @@ from imagefactory.patching.sources import SourceTree
 def fitting(diffs: Sequence[str], tree: SourceTree) -> int:
     """How many hunks of ``diffs`` match files of ``tree``."""
     return sum(
-        _place(hunk, _lines(file, tree)) is not None
+        _position(hunk, _lines(file, tree)) is not None
         for diff in diffs
         for file in PatchSet(diff)
         for hunk in file
@@ -30,7 +30,7 @@ def merged(diffs: Sequence[str], tree: SourceTree) -> tuple[MergedFile, ...]:
         text = (before.text or b"").decode().splitlines() if before else _lines(file, tree)
         count = before.conflicts if before else 0
         for hunk in reversed(list(file)):
-            start = _place(hunk, text)
+            start = _position(hunk, text)
             new = [_text(line.value) for line in hunk if line.is_added or line.is_context]
             if start is not None:
                 text[start : start + hunk.source_length] = new
@@ -63,7 +63,7 @@ def _text(value: str) -> str:
     return value.rstrip("\n")
 
 
-def _place(hunk: Hunk, text: Sequence[str]) -> int | None:
+def _position(hunk: Hunk, text: Sequence[str]) -> int | None:
     """Where the lines that a hunk expects are: nearest to the line that it was made for."""
     wanted = _expected(hunk)
     last = len(text) - len(wanted)

@@ -241,7 +241,7 @@ def _part(
         if not found.is_dir():
             what, fix = (
                 f"{name}: there is no folder {found}",
-                "put the sources there, or name another place",
+                "put the sources there, or name another folder",
             )
             raise fail(InputError, "no-sources", what, where=str(build.location), fix=fix)
         return Part(

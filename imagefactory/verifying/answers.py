@@ -138,7 +138,7 @@ def symptom(text: str) -> str:
     if not text.replace(GARBAGE, "").strip():
         return f"only {GARBAGE!r}, token 0, which is what zeros and NaN end in"
     for period in range(1, len(words) // 3 + 1):
-        if all(word == words[place % period] for place, word in enumerate(words)):
+        if all(word == words[index % period] for index, word in enumerate(words)):
             return "it repeats itself"
     return ""
 

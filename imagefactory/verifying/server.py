@@ -172,9 +172,9 @@ def _options(
     words = list(model.serve_args)
     own = {**FAST, **(ON_GPU if gpus else {})}
     if DTYPE in words:
-        place = words.index(DTYPE)
-        own = {DTYPE: (words[place + 1],), **own}
-        del words[place : place + 2]
+        index = words.index(DTYPE)
+        own = {DTYPE: (words[index + 1],), **own}
+        del words[index : index + 2]
     return (*words, *(model.gpu_args if gpus else ())), own
 
 

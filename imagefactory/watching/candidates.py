@@ -118,7 +118,7 @@ def rows(cells: Iterable[Cell], policies: Policies) -> list[Row]:
     found: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         for pin in leads(cell, policies):
-            found.setdefault((pin.axis, *_place(cell, pin.axis)), []).append(cell)
+            found.setdefault((pin.axis, *_where(cell, pin.axis)), []).append(cell)
     return [
         Row(
             section=str(section),
@@ -131,7 +131,7 @@ def rows(cells: Iterable[Cell], policies: Policies) -> list[Row]:
     ]
 
 
-def _place(cell: Cell, axis: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+def _where(cell: Cell, axis: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     """Where a row is: its section, its line, and the values that are written there."""
     where = cell.locations[axis]
     if where.section in ("axes", "defaults"):

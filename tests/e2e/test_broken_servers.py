@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def red(run: server.ServerRun) -> dict[str, str]:
 )
 def test_a_lie_is_found_in_time_with_the_log_and_no_container_is_left(
     lie: dict[str, Any],
-    patience: dict[str, float],
+    patience: dict[str, Any],
     checks: set[str],
     says: str,
     liar: ImageInfo,
@@ -116,7 +116,7 @@ def test_a_lie_is_found_in_time_with_the_log_and_no_container_is_left(
 ) -> None:
     monkeypatch.setattr(server, "MEMORY", MEMORY)
     monkeypatch.setattr(server, "ENVIRONMENT", {**server.ENVIRONMENT, "LIE": json.dumps(lie)})
-    waits = server.Patience(**{**asdict(PATIENCE), **patience})
+    waits = replace(PATIENCE, **patience)
     began = time.monotonic()
     run = server.observe(engine, liar, folder=tmp_path / "model", patience=waits)
     took = time.monotonic() - began

@@ -59,9 +59,9 @@ def make(
 ) -> Stack:
     """Make the layers of ``plan`` that are not kept yet, and the layouts, in ``layouts``.
 
-    Layers are kept in the cache folder, or in the folder ``kept``. ``growing`` is told what there
-    is of the image whenever a layer was made. Raises SetupError for what is
-    not available, CheckFailedError for wheels that would replace torch.
+    Layers are kept in the cache folder, or in the folder ``kept``. ``growing`` is called with the
+    layers so far whenever one was made. Raises SetupError for what is not available,
+    CheckFailedError for wheels that would replace torch.
     """
     kept = kept or settings.cache / LAYERS
     kept.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 As in the dense model, markers fetch a capital through attention, and each word asks for the next
 through an MLP, or through the experts of a mixture. Here every right word has a rival with 3/4 of
-its weight from the same source: a weight that is read as another one, from another place, with
+its weight from the same source: a weight that is read as another one, from elsewhere, with
 another scale or by another expert makes the rival win.
 """
 

@@ -49,7 +49,7 @@ class Language:
     """The words of a model, and which word follows which.
 
     Attributes:
-        words: every word; its place is its token.
+        words: every word; its position is its token.
         special: those that servers leave out of answers.
         whole: others that the tokenizer must not split.
         next_word: what follows a word, whatever came before.
