@@ -81,15 +81,24 @@ def distribute(
     connect: Callable[[str], RemoteEngine] = RemoteEngine,
 ) -> tuple[Delivered, ...]:
     """Send ``images`` to all ``hosts`` at once; one that fails does not stop the others."""
+    return on_all(hosts, connect, partial(_to_host, images=images))
+
+
+def on_all(
+    hosts: Sequence[str],
+    connect: Callable[[str], RemoteEngine],
+    one: Callable[..., Sequence[Delivered]],
+) -> tuple[Delivered, ...]:
+    """The rows of ``one(engine, stopped=EVENT)`` of all hosts at once; Ctrl-C sets the event."""
     engines = [connect(host) for host in hosts]
     stopped = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            sent = list(pool.map(partial(_to_host, images=images, stopped=stopped), engines))
+            found = list(pool.map(partial(one, stopped=stopped), engines))
         except BaseException:  # Ctrl-C ends the connections, and none is made again
             stopped.set()
             raise
-    return tuple(row for rows in sent for row in rows)
+    return tuple(row for rows in found for row in rows)
 
 
 def _to_host(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +19,7 @@ from imagefactory.publishing.vouching import Image
 from imagefactory.system import ui
 from imagefactory.system.engine import RemoteEngine, RemoteError
 from imagefactory.system.registry import Registries
-from imagefactory.transport.distributing import AT_ONCE, PAUSE, TRIES, Delivered, State
+from imagefactory.transport.distributing import PAUSE, TRIES, Delivered, State, on_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +80,7 @@ def distribute(
     connect: Callable[[str], RemoteEngine] = RemoteEngine,
 ) -> tuple[Delivered, ...]:
     """Let all ``hosts`` pull ``images`` at once; one that fails does not stop the others."""
-    engines = [connect(host) for host in hosts]
-    stopped = threading.Event()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            rows = list(pool.map(partial(_on_host, images=images, stopped=stopped), engines))
-        except BaseException:  # Ctrl-C: none is asked again
-            stopped.set()
-            raise
-    return tuple(row for own in rows for row in own)
+    return on_all(hosts, connect, partial(_on_host, images=images))
 
 
 def _on_host(
