@@ -66,7 +66,7 @@ class Reader:
     """
 
     def __init__(self, settings: Settings, *, whole: bool = False) -> None:
-        self._settings, self._whole = settings, whole
+        self._settings, self.whole = settings, whole
         self._folder = settings.cache / "audits" / FORMAT
         self._urls: dict[str, str] = {}
         self.downloaded = 0
@@ -93,7 +93,7 @@ class Reader:
         found = {member: kept for member in wanted if (kept := self._kept(member))}
         left = sorted((m for m in wanted if m not in found), key=lambda member: -member.size)
         wheels = list({member.wheel.sha256: member.wheel for member in left}.values())
-        if self._whole:
+        if self.whole:
             with wheelhouse.Collection(self._settings) as fetched:
                 fetched.fetch(wheels)
                 for wheel in wheels:
