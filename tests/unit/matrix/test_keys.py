@@ -48,3 +48,20 @@ def test_the_cure_names_what_may_be_written_there(
 def test_what_may_have_any_key_is_not_said_to_have_some(tmp_path: Path) -> None:
     (found,) = problems(write(tmp_path, "env: {A: b}", "env: [A=b]"))
     assert found.fix == MAPPING
+
+
+@pytest.mark.parametrize(
+    ("image", "what"),
+    [
+        ("nvidia/cuda:13@sha256:abcd", "has a malformed digest"),
+        ("Nvidia/CUDA:13", "has uppercase letters"),
+        ("http://host/cuda", "begins with http://"),
+    ],
+)
+def test_an_image_that_no_registry_can_have_is_refused_where_it_is_written(
+    tmp_path: Path, image: str, what: str
+) -> None:
+    path = write(tmp_path, "suite: trixie", f"image: {image}")
+    (found,) = problems(path)
+    assert (found.code, found.where) == ("matrix-bad-image", f"{path}:7")
+    assert what in found.what
