@@ -188,8 +188,11 @@ def _present(member: Member, engine: Engine) -> Service | None:
 
 
 def _start(state: _State, member: Member) -> None:
+    launch, tunings = member.launch, member.tunings
     try:
-        state.engine.start_service(docker.arguments(member.launch))
+        if tunings:
+            state.engine.fill_volume(tunings.volume, launch.image, tunings.files)
+        state.engine.start_service(docker.arguments(launch))
     except CheckFailedError as error:
         what = f"{member.node.host}: {error.problems[0].what}"
         raise CheckFailedError(replace(error.problems[0], what=what)) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,10 @@ class Node(Engine):
         self.done.append(f"start {name}")
         self.found[name] = container(name, dict(label.split("=", 1) for label in labels))
         return self.found[name].id
+
+    def fill_volume(self, name: str, image: str, files: Mapping[str, str]) -> None:
+        assert image == REF
+        self.done.append(f"fill {name} with {' '.join(files)}")
 
     def stop_service(self, container: str) -> None:
         self.done.append(f"stop {container}")
@@ -277,6 +281,19 @@ def test_nothing_is_started_unless_all_nodes_answer(two: Two) -> None:
         two.up()
     assert [one.code for one in caught.value.problems] == ["node-unreachable"] * 2
     assert two.done() == [[], []]
+
+
+def test_nodes_get_tuned_kernels_before_their_containers_start(two: Two, tmp_path: Path) -> None:
+    declared = declaration.load(tmp_path / "cluster.yaml")
+    tunings = clusters.Tunings({"E=8,N=256.json": "{}"})
+    two.members = clusters.members(declared, REF, tunings)
+    two.up()
+    assert two.done()[1] == [f"fill {tunings.volume} with E=8,N=256.json", "start spark-1"]
+    two.up()
+    assert two.done() == [[], []]
+    two.members = clusters.members(declared, REF, clusters.Tunings({"E=8,N=256.json": "[]"}))
+    two.up()
+    assert two.done()[0][-1] == "start spark-0"
 
 
 @pytest.fixture
