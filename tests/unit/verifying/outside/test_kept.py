@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 import requests
-from remotezip import RemoteIOError
+from remotezip import RangeNotSupported, RemoteIOError
 from support.machine import settings
 
 from imagefactory.errors import SetupError
@@ -94,7 +95,10 @@ def test_an_image_that_is_not_all_there_is_asked_for_elsewhere(tmp_path: Path) -
     [
         requests.ConnectionError("down"),
         RemoteIOError("cut"),
+        RangeNotSupported("no ranges"),
         zipfile.BadZipFile("no wheel"),
+        zlib.error("invalid block type"),
+        NotImplementedError("compression method"),
         KeyError("vllm/gone.py"),
         ValueError("no length"),
         OSError("disk"),
