@@ -11,6 +11,7 @@ import typer
 
 from imagefactory import workspace
 from imagefactory.errors import InputError, fail
+from imagefactory.system import reference
 from imagefactory.workspace import Workspace
 
 #: What no program that gets it can take for an option.
@@ -74,8 +75,16 @@ def check_images(*names: str) -> None:
         if not _IMAGE.fullmatch(name):
             what, fix = f"{name!r} is not the name of an image", "write [HOST/]REPOSITORY:TAG"
             raise fail(InputError, "image-name", what, fix=fix)
+        reference.parse(name)
 
 
 def workspace_of(file: Path) -> Workspace:
-    """The workspace of the matrix file that is given on the command line."""
+    """The workspace of the matrix file that is given on the command line.
+
+    Raises InputError for another name than the usual one if there is no such file: what is next to
+    it would be missing without a word.
+    """
+    if file != HERE and not os.path.isfile(file):  # noqa: PTH113 - never fails
+        fix = "run in the project's folder, or name the file"
+        raise fail(InputError, "matrix-missing", f"there is no file {file}", fix=fix)
     return workspace.find(file, os.environ)
