@@ -1,16 +1,18 @@
 """The pipeline from a matrix to images in a registry: ``build``, then ``push``.
 
-A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, wheels
-audited and patches checked, build, verify, push. Each is a call into one station, which takes and
-returns immutable values; a station is a package, such as ``planning``.
+A cell is one image of the matrix. The steps are: cells, wheels (as the lock says), plan, patches
+checked, build (meanwhile, wheels are audited), verify, push. Each is a call into one station, which
+takes and returns immutable values; a station is a package, such as ``planning``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache as once
+from functools import partial
 from pathlib import Path
 
 from imagefactory import opening
@@ -70,11 +72,13 @@ def build(
     watcher.planned(planned)
 
     to_build = [one.plan for one in planned.decisions if one.action is Action.BUILD]
-    blocked = {} if skip_audit else _blocked_by_audit(to_build, inputs)
+    blocked = {} if skip_audit else _known_as_bad(to_build, inputs)
     for name, problems in _blocked_by_patches(to_build, inputs).items():
         blocked[name] = (*blocked.get(name, ()), *problems)
     plans = [plan for plan in to_build if plan.cell.name not in blocked]
-    results = bake(workspace, plans, planned, BakeOptions(cache=cache, output=output))
+    audited = once(partial(_blocked_by_audit, [] if skip_audit else plans, inputs))
+    results = bake(workspace, plans, planned, BakeOptions(cache=cache, output=output), audited)
+    blocked |= audited()
 
     receipts = () if skip_verify or output else verify_new(workspace, planned, results, watcher)
     return Built(planned=planned, stopped=blocked, results=results, receipts=receipts)
@@ -141,15 +145,21 @@ def plan_cells(
 
 
 def bake(
-    workspace: Workspace, plans: Sequence[CellPlan], planned: Planned, options: BakeOptions
+    workspace: Workspace,
+    plans: Sequence[CellPlan],
+    planned: Planned,
+    options: BakeOptions,
+    audited: Callable[[], Container[str]],
 ) -> dict[str, BuildResult]:
-    """Build ``plans``; returns the result of each build, by cell."""
+    """Build ``plans`` but for the cells of ``audited``; returns the result of each, by cell."""
     if not plans or planned.site is None:
         return {}
     leftovers.sweep(planned.site.engine, workspace.settings.cache)
     contexts = opening.contexts(workspace, planned.inputs)
     logs = workspace.settings.logs
-    results = building.build(plans, planned.bases, planned.site, contexts, options, logs)
+    results = building.build(
+        plans, planned.bases, planned.site, contexts, options, logs, stopped=audited
+    )
     return {result.cell: result for result in results}
 
 
@@ -243,6 +253,12 @@ def _existing(engine: Engine, cells: Sequence[Cell], output: Path | None) -> dic
     if output:
         return layouts.find(output, cells)
     return engine.find_images([cell.tag for cell in cells])
+
+
+def _known_as_bad(plans: Sequence[CellPlan], inputs: Inputs) -> dict[str, tuple[Problem, ...]]:
+    """The cells that an earlier audit found bad, with the problems."""
+    audits = auditing.recall([plan.cell for plan in plans], inputs)
+    return {name: one.problems for name, one in audits.items() if one.problems}
 
 
 def _blocked_by_audit(plans: Sequence[CellPlan], inputs: Inputs) -> dict[str, tuple[Problem, ...]]:

@@ -195,7 +195,9 @@ def promote(
     """Give the moving ``tag`` to a cell's image, or to one by its reference, tag or digest."""
     declared = matrix.load(workspace.matrix)
     if what not in {cell.name for cell in declared.cells}:
-        name, what = vouching.reference_of(what, repository or declared.repository)
+        name, what = vouching.reference_of(
+            what, repository or declared.repository, only=repository is not None
+        )
         found = repository_of(workspace, declared, name)
         return moving.promote(found, what, tag, now, unattended=unattended)
     inputs = opening.read(workspace)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Container, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -104,7 +105,7 @@ def audit_cells(
     """Judge the wheels of ``cells``, all of which are locked.
 
     The cells that ``unless_long`` names are only judged if that was done before. ``before_build``
-    downloads the wheels that are read, which a build would do next.
+    downloads the wheels that are read, which the build needs, and shows no steps beside its own.
     """
     reader, verdicts = Reader(inputs.settings, whole=before_build), Verdicts(inputs.settings)
     found = (_audit_cell(one, inputs, reader, verdicts, one.name in unless_long) for one in cells)
@@ -134,7 +135,8 @@ def _audit_cell(
     if kept is None and unless_long:
         return None
     if kept is None:
-        with ui.step(f"reading the libraries of {cell.name}"):
+        reading = f"reading the libraries of {cell.name}"
+        with nullcontext() if reader.whole else ui.step(reading):
             made = audit(subject, reader)
         if made.unknown is None:
             verdicts.keep(subject, Verdict(made.problems, made.notes, made.extensions))

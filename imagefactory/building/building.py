@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from imagefactory.errors import FactoryError, Problem, SetupError
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.planning import Bases
 from imagefactory.system import ui
+from imagefactory.system.background import in_background
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 
@@ -72,19 +73,26 @@ def build(
     contexts: Contexts,
     options: BakeOptions,
     logs: Path,
+    stopped: Callable[[], Container[str]] = tuple,
 ) -> list[BuildResult]:
     """Make the layers of ``plans``, and bake the images; raises the errors of a bake.
 
-    A cell whose layers cannot be made stops no other.
+    A cell whose layers cannot be made stops no other. ``stopped`` is called while layers are made,
+    and returns the cells that are not to be baked, which have no result.
     """
     _mind_the_disk(plans, site.engine, exported=options.output is None)
+    stopping = in_background(stopped)
     results: list[BuildResult] = []
     with (
         _serving(site, options, contexts.folder / stack.LAYOUTS) as where,
         _ahead(site, where) as ahead,
     ):
         stacks, failed = _stacks(plans, contexts, options, logs, ahead)
-        ready = [plan for plan in plans if plan.cell.name in stacks]
+        with (
+            ui.step("waiting for the audit of the wheels") if not stopping.done() else nullcontext()
+        ):
+            left_out = stopping.result()
+        ready = [one for one in plans if one.cell.name in stacks and one.cell.name not in left_out]
         if ready:
             files = _files(contexts, ready, bases, stacks, where, site)
             (first, file), *others = files.items()

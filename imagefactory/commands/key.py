@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,7 @@ import typer
 
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import InputError, SetupError, fail
-from imagefactory.system import files, signing, ui
+from imagefactory.system import files, people, signing, ui
 from imagefactory.system.signing import PublicKey
 from imagefactory.verifying.receipt_store import TRUSTED
 
@@ -35,7 +33,7 @@ def new_command(
     path = signing.key_file(os.environ)
     if path is None:
         raise fail(SetupError, "no-home", "neither HOME nor XDG_CONFIG_HOME is set", fix="set HOME")
-    owner = comment if comment is not None else f"{getpass.getuser()}@{socket.gethostname()}"
+    owner = comment if comment is not None else people.me()
     made = signing.new_signer(path, signing.printable(owner))
     if json:
         ui.emit_json({**_row(made.key), "file": str(path)})

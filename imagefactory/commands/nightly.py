@@ -73,6 +73,8 @@ def nightly_command(
         now=datetime.now(UTC),
     )
     called = stations.real(job)
+    if report is not None:
+        files.check_target(report)
     if dry_run:
         _show_news(called.detect(workspace), json=json)
         return

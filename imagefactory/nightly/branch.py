@@ -97,11 +97,20 @@ class Copy:
 
 
 def head(project: Path) -> str:
-    """The commit that is checked out; empty if the project is in no git repository."""
-    if shutil.which("git") is None:
+    """The commit that is checked out; empty if the project is in no git repository.
+
+    Raises SetupError for a repository that git does not open, such as another user's, and
+    InputError for one without a commit: a night in neither would leave no branch.
+    """
+    top = next((one for one in (project, *project.parents) if (one / ".git").exists()), None)
+    if top is None or shutil.which("git") is None:
         return ""
+    _git(project, "rev-parse", "--show-toplevel")
     found = _said(project, "rev-parse", "--verify", "-q", "HEAD")
-    return found.out.strip() if found.ok else ""
+    if not found.ok:
+        what, fix = f"the repository {top} has no commit", "commit the project"
+        raise fail(InputError, "nightly-uncommitted", what, fix=fix)
+    return found.out.strip()
 
 
 def uncommitted(workspace: Workspace) -> bool:

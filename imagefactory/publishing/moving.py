@@ -9,8 +9,6 @@ run that was killed is finished by the same command.
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ from imagefactory.publishing import attachments, ledger, tags, vouching
 from imagefactory.publishing.ledger import Entry
 from imagefactory.publishing.tags import Record
 from imagefactory.publishing.vouching import Image, Requirements
-from imagefactory.system import locks, registry_writes
+from imagefactory.system import locks, people, registry_writes
 from imagefactory.system.registry import Registries
 from imagefactory.verifying.receipt_store import Found, ReceiptStore
 
@@ -152,7 +150,7 @@ def rollback(repository: Repository, tag: str, to: str | None, now: datetime) ->
     """
     tags.check_moving(tag)
     with repository.locked():
-        digest = _earlier(history(repository, tag, None if to else LAST), tag, to)
+        digest = _earlier(history(repository, tag, LAST if to is None else None), tag, to)
         image = vouching.read_image(repository.registries, repository.name, digest)
         if image is None:
             what = f"{repository.name} has {digest} no more"
@@ -220,12 +218,12 @@ def _earlier(moves: Sequence[Move], tag: str, to: str | None) -> str:
         found = [move for move in there if move.number == int(to)]
     else:
         hexes = to.removeprefix("sha256:")
-        found = [move for move in there if move.digest.startswith(f"sha256:{hexes}")]
+        found = [move for move in there if hexes and move.digest.startswith(f"sha256:{hexes}")]
         if len({move.digest for move in found}) > 1:
             fix = "write more of its digits"
             raise fail(InputError, "rollback-which", f"several images begin with {to}", fix=fix)
     if not found:
-        what = f"{tag} never named {to}" if to else f"{tag} never named another image"
+        what = f"{tag} never named {to or 'another image'}"
         raise fail(InputError, "rollback-where", what, fix=f"imagefactory history {tag}")
     return found[0].digest
 
@@ -247,7 +245,7 @@ def _move(repository: Repository, image: Image, tag: str, action: str, now: date
         digest=image.digest,
         before=before,
         action=action,
-        by=f"{getpass.getuser()}@{socket.gethostname()}",
+        by=people.me(),
         at=now.isoformat(timespec="seconds"),
     )
     ledger.append(repository.ledger, entry)

@@ -48,7 +48,7 @@ def read(paths: Sequence[Path]) -> dict[str, str]:
         if "\0" in text:  # UTF-16, or no text
             problems.append(_unreadable(path, ValueError()))
         for word in words(text):
-            found.setdefault(word, os.path.relpath(path))
+            found.setdefault(word, files.shown(path))
     if problems:
         raise InputError(problems)
     return found
@@ -94,7 +94,7 @@ def _unreadable(path: Path, error: OSError | ValueError) -> Problem:
     why = error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8 text"
     return Problem(
         code="pins-unreadable",
-        where=os.path.relpath(path),
+        where=files.shown(path),
         what=f"cannot be read: {why}",
         fix="nothing was removed, as it may pin an image: make it readable, or move it elsewhere",
     )

@@ -45,7 +45,10 @@ def parse_keep(text: str) -> Keep:
     """What ``10`` or ``90d`` means. Raises InputError for anything else."""
     found = _KEEP.fullmatch(text)
     if found is None:
-        what, fix = f"--keep {text[:40]!r} is no number", "write 10 for ten images, or 90d for days"
+        what, fix = (
+            f"--keep {text[:40]!r}: not 1 to 99999",
+            "write 10 for ten images, or 90d for days",
+        )
         raise fail(InputError, "keep-wrong", what, fix=fix)
     return Keep(number=int(found["number"]), days=bool(found["days"]))
 

@@ -169,18 +169,26 @@ def attached(
         yield receipt_store.read(content, receipts.trust, image.digest, image.config)
 
 
-def reference_of(text: str, repository: str) -> tuple[str, str]:
+def reference_of(text: str, repository: str, *, only: bool = False) -> tuple[str, str]:
     """Repository and tag or digest of ``text``: a reference, or a tag or digest in ``repository``.
 
-    Raises InputError ``reference-wrong`` if it is none.
+    Raises InputError ``reference-wrong`` if it is none, ``reference-elsewhere`` if it names another
+    repository and ``only`` this one may be named.
     """
     if references.is_digest(text) or references.is_tag(text):
         return repository, text
+    if references.is_cut_digest(text):
+        fix = "write sha256: and 64 hex digits"
+        raise fail(InputError, "reference-wrong", f"{text!r} is a malformed digest", fix=fix)
     found = references.parse(text)
     if not (found.tag or found.digest):
         fix = f"write {text}:TAG or {text}@sha256:..."
         raise fail(InputError, "reference-wrong", f"{text!r} has no tag and no digest", fix=fix)
     name = text.partition("@")[0].removesuffix(f":{found.tag}" if found.tag else "")
+    if only and references.parse(name) != references.parse(repository):
+        what = f"{text} is not in {repository}, which --repository names"
+        fix = "a tag moves within one repository: leave out --repository, or name an image of it"
+        raise fail(InputError, "reference-elsewhere", what, fix=fix)
     return name, found.digest or found.tag
 
 

@@ -39,6 +39,19 @@ def write_text(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def shown(path: Path) -> str:
+    """A path for a person: relative if it is below the current folder."""
+    full = path.absolute()
+    return os.path.relpath(full) if full.is_relative_to(Path.cwd()) else str(path)
+
+
+def check_target(path: Path) -> None:
+    """Make the folder of a file that is written after long work. Raises OSError if it cannot be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
 def keep(path: Path, text: str) -> None:
     """Write a file of a cache, in one step and if possible: without it, work is only done again.
 

@@ -1,7 +1,8 @@
-"""Locks between processes of imagefactory: whoever waits says for what."""
+"""Locks between processes of imagefactory: whoever waits for another one says for what."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from imagefactory.errors import SetupError, fail
 
 #: Seconds that are waited in silence.
 PATIENCE = 1.0
+#: Threads of this process wait for each other, in silence, before they ask for the file.
+_threads: dict[Path, threading.Lock] = {}
 
 
 @contextmanager
@@ -20,18 +23,19 @@ def held(path: Path, what: str, *, mode: int = 0o644) -> Iterator[None]:
 
     A process that ends lets its locks go, however it ends.
     """
-    lock = FileLock(path, mode=mode)
-    try:
-        lock.acquire(timeout=PATIENCE)
-    except Timeout:
-        from imagefactory.system import ui  # noqa: PLC0415 - rarely used, and not pure
+    with _threads.setdefault(path, threading.Lock()):
+        lock = FileLock(path, mode=mode)
+        try:
+            lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            from imagefactory.system import ui  # noqa: PLC0415 - rarely used, and not pure
 
-        ui.say(f"waiting for {what}, which another process has locked ({path})")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+            ui.say(f"waiting for {what}, which another process has locked ({path})")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 @contextmanager

@@ -78,6 +78,11 @@ def repository(text: str) -> str:
     return text
 
 
+def is_cut_digest(text: str) -> bool:
+    """Whether ``text`` is meant as a digest, well-formed or not."""
+    return re.match(r"sha\d+:", text) is not None and "/" not in text
+
+
 def _split(name: str) -> tuple[str, str]:
     """Host and path; what precedes the first slash is a host if it looks like one."""
     first, slash, rest = name.partition("/")
@@ -91,14 +96,13 @@ def _no_account_or_scheme(text: str) -> None:
         what = f"begins with {scheme[0]}, and a reference has no scheme"
         raise _wrong(text, what, f"write {REPOSITORY}")
     before, at, after = text.rpartition("@")
-    if at and not (before and _DIGEST.match(after) and "@" not in before) and not _cut(after):
+    if (
+        at
+        and not (before and _DIGEST.match(after) and "@" not in before)
+        and not is_cut_digest(after)
+    ):
         fix = f"remove them; docker login keeps the account of a registry. Write {REPOSITORY}"
         raise _wrong(text, "contains credentials", fix)
-
-
-def _cut(after: str) -> bool:
-    """Whether what follows an @ is meant as a digest, well-formed or not."""
-    return re.match(r"sha\d+:", after) is not None and "/" not in after
 
 
 def _check_host(text: str, host: str) -> None:

@@ -6,10 +6,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from support.elf_files import Elf
@@ -25,12 +26,13 @@ from imagefactory.auditing import auditing
 from imagefactory.auditing.auditing import Audit
 from imagefactory.building import sites
 from imagefactory.building.building import BuildResult
-from imagefactory.errors import Problem
+from imagefactory.errors import CheckFailedError, Problem
 from imagefactory.locking import bases
 from imagefactory.locking.lock import Lock
+from imagefactory.matrix.cell import Cell
 from imagefactory.planning import planning
-from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.decision import Action, Decision
+from imagefactory.planning.planning import Inputs
 from imagefactory.results import Planned, Watcher
 from imagefactory.workspace import Workspace
 
@@ -117,18 +119,32 @@ def test_a_lock_is_written_and_says_which_cells_cannot_work(project: Path, run: 
     assert kept == ["torch-2.11.0-py3-none-any.whl", "vllm-0.22.1-py3-none-any.whl"]
 
 
-@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize(
+    ("before", "skip", "given", "baked"),
+    [
+        (True, False, ["other"], ["other"]),  # refused at once
+        (False, False, ["one", "other"], ["other"]),  # found while layers are made
+        (False, True, ["one", "other"], ["one", "other"]),
+    ],
+)
 def test_a_build_leaves_out_cells_whose_wheels_cannot_work_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], skip: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    before: bool,
+    skip: bool,
+    given: list[str],
+    baked: list[str],
 ) -> None:
-    plans = [plan_of()]
-    plans.append(replace(plans[0], cell=replace(plans[0].cell, name="other")))
+    plans = [replace(plan_of(), cell=replace(plan_of().cell, name=one)) for one in ("one", "other")]
     wrong = Problem(code="audit-symbols", what="does not load")
     unknown = Problem(code="not-audited", what="other is not audited: no network")
-    audits = (
-        Audit(cell=plans[0].cell.name, problems=(wrong,)),
-        Audit(cell="other", unknown=unknown),
-    )
+    audits = (Audit(cell="one", problems=(wrong,)), Audit(cell="other", unknown=unknown))
+
+    def audit(cells: list[Cell], _: Inputs, *, unless_long: Container[str] = (), **__: bool) -> Any:
+        names = {cell.name for cell in cells}
+        return [one for one in audits if one.cell in names and (before or not unless_long)]
+
     inputs = inputs_with(Lock(created="", tools=(), resolutions=()), settings(tmp_path))
     decisions = tuple(Decision(plan=one, action=Action.BUILD, reason="") for one in plans)
     planned = Planned(inputs=inputs, bases={}, decisions=decisions, images=None, site=None)
@@ -140,14 +156,16 @@ def test_a_build_leaves_out_cells_whose_wheels_cannot_work_together(
         (pipeline, "make_wheels", (inputs, ())),
         (pipeline, "plan_cells", planned),
         (pipeline, "_blocked_by_patches", {}),
-        (auditing, "audit_cells", audits),
     )
     for module, name, answer in answers:
         monkeypatch.setattr(module, name, lambda *_, answer=answer, **__: answer)
-    baked: list[str] = []
+    monkeypatch.setattr(auditing, "audit_cells", audit)
+    seen: dict[str, list[str]] = {}
 
-    def bake(_: Workspace, own: list[CellPlan], *__: object) -> dict[str, BuildResult]:
-        baked.extend(one.cell.name for one in own)
+    def bake(*args: Any) -> dict[str, BuildResult]:
+        seen["given"] = [one.cell.name for one in args[1]]
+        stopped = args[-1]()
+        seen["baked"] = [name for name in seen["given"] if name not in stopped]
         return {}
 
     monkeypatch.setattr(pipeline, "bake", bake)
@@ -155,6 +173,7 @@ def test_a_build_leaves_out_cells_whose_wheels_cannot_work_together(
         matrix=tmp_path / "matrix.yaml", project=tmp_path, settings=settings(tmp_path)
     )
     built = pipeline.build(place, [], Watcher(), skip_audit=skip, skip_verify=True)
-    assert baked == ([plans[0].cell.name, "other"] if skip else ["other"])
-    assert built.stopped == ({} if skip else {plans[0].cell.name: (wrong,)})
+    assert seen == {"given": given, "baked": baked}
+    assert built.stopped == ({} if skip else {"one": (wrong,)})
+    assert isinstance(built.error, CheckFailedError) is not skip
     assert ("warning: other is not audited" in capsys.readouterr().err) is not skip

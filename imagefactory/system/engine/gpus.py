@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from imagefactory.errors import SetupError, fail
 from imagefactory.system import shell
@@ -26,6 +27,12 @@ _REMEDIES = (
     ),
     (r"could not select device driver|nvidia\.com/gpu", TOOLKIT),
 )
+
+
+def place(words: Sequence[str]) -> int | None:
+    """Where the options of ``docker run`` ask for GPUs by the hook; None if they do not."""
+    pairs = itertools.pairwise(words)
+    return next((number for number, pair in enumerate(pairs) if pair == BY_HOOK), None)
 
 
 def check(done: shell.Completed) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from imagefactory.errors import CheckFailedError, FactoryError, fail
+from imagefactory.system import shell
 from imagefactory.system.engine import gpus, owner
 from imagefactory.system.engine.containers import RunningContainer, new_name
 from imagefactory.system.engine.docker import Part, failure
+
+_NAME_TAKEN = re.compile(r'container name "[^"]*" is already in use')
+_PORT_TAKEN = re.compile(r"([\w.:\[\]]*:[0-9]+)[^\n]*(?:already allocated|address already in use)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +61,39 @@ class Services(Part):
     def start_service(self, arguments: Sequence[str]) -> str:
         """``docker run`` with ``arguments``, from an image that the engine has; returns the id.
 
-        Raises CheckFailedError ``container-start`` if the container cannot be started; Docker keeps
-        it then. Raises SetupError ``gpu-missing`` if it wants a GPU and the engine has none.
+        Raises CheckFailedError ``container-start`` if the container cannot be started, with
+        ``container-name`` and ``container-port`` for what is taken already; nothing is left of it.
+        Raises SetupError ``gpu-missing`` if it wants a GPU and the engine has none.
         """
-        done = self._docker.call("run", "--pull", "never", *arguments)
-        gpus.check(done)
+        words = tuple(arguments)
+        name = words[words.index("--name") + 1] if "--name" in words else ""
+
+        def call(words: Sequence[str]) -> shell.Completed:
+            return self._docker.call("run", "--pull", "never", *words)
+
+        try:
+            if (at := gpus.place(words)) is None:
+                done = call(words)
+            else:
+                before, after = words[:at], words[at + len(gpus.BY_HOOK) :]
+                done = gpus.run(
+                    lambda options: call([*before, *options, *after]),
+                    lambda: self._remove_unstarted(name),
+                )
+        except FactoryError:
+            self._remove_unstarted(name)
+            raise
         if not done.ok:
-            said = [line for line in done.err.splitlines() if line.strip()]
-            what = said[0] if said else "Docker gave no reason"
-            by_hand = self._docker.show("run", *arguments)
-            fix = f"start it by hand: {by_hand}"
-            raise fail(CheckFailedError, "container-start", what, fix=fix)
+            self._remove_unstarted(name)
+            raise _not_started(done, name, self._docker.show("run", *words))
         return done.out.strip()
+
+    def _remove_unstarted(self, name: str) -> None:
+        """Remove what Docker keeps of a container that it made but could not start."""
+        with suppress(FactoryError):
+            found = self.service(name) if name else None
+            if found and found.state == "created":
+                self.remove_service(found.id)
 
     @contextmanager
     def lent(
@@ -120,8 +146,26 @@ class Services(Part):
     def remove_service(self, container: str) -> None:
         """Remove a container that was stopped, or kill it first; its named volumes stay."""
         done = self._docker.call("rm", "--force", "--volumes", container)
-        if not done.ok and "no such container" not in done.err.lower():
+        gone = re.search(r"(?i)no such container|removal of container .* in progress", done.err)
+        if not done.ok and not gone:
             raise failure("docker rm", done.err)
+
+
+def _not_started(done: shell.Completed, name: str, by_hand: str) -> FactoryError:
+    """The error for a container that Docker could not start."""
+    said = [line for line in done.err.splitlines() if line.strip()]
+    what = said[0] if said else "Docker gave no reason"
+    if _NAME_TAKEN.search(done.err):
+        what, fix = (
+            f"there is a container {name} already",
+            f"docker rm -f {name}, if it is not needed; or choose another name",
+        )
+        return fail(CheckFailedError, "container-name", what, fix=fix)
+    if taken := _PORT_TAKEN.search(done.err):
+        what = f"something else uses the port {taken[1]} of the host"
+        fix = "end it, or choose another port"
+        return fail(CheckFailedError, "container-port", what, fix=fix)
+    return fail(CheckFailedError, "container-start", what, fix=f"start it by hand: {by_hand}")
 
 
 def _service(row: Mapping[str, Any]) -> Service:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import stat
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ROOT
@@ -124,7 +126,11 @@ def once(act: Callable[[], object]) -> type:
 
 
 def built(
-    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, options: BakeOptions
+    tmp_path: Path,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    options: BakeOptions,
+    stopped: Callable[[], Container[str]] = tuple,
 ) -> list[building.BuildResult]:
     """Build three cells: the bake of the second fails, and the layers of the third."""
     (tmp_path / "bad").write_text('{"b": ""}')
@@ -145,7 +151,7 @@ def built(
     made = planned()
     plans = [replace(made, cell=replace(made.cell, name=name)) for name in "abc"]
     monkeypatch.setattr(Site, "platform", made.cell.platform)
-    return building.build(plans, {}, site, contexts, options, tmp_path / "logs")
+    return building.build(plans, {}, site, contexts, options, tmp_path / "logs", stopped)
 
 
 def test_a_cell_whose_layers_cannot_be_made_stops_no_other(
@@ -158,6 +164,37 @@ def test_a_cell_whose_layers_cannot_be_made_stops_no_other(
     assert rows(tmp_path / "calls") == [["a", "b"], ["a"]]
     assert results[2].error == "not found on any index"
     assert "not found on any index" in results[2].log.read_text()
+
+
+def test_a_cell_that_is_stopped_while_layers_are_made_is_not_baked(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=30)
+    stacks = building._stacks
+
+    def make(*args: Any) -> object:
+        both.wait()
+        return stacks(*args)
+
+    def stopped() -> set[str]:
+        both.wait()  # at the same time
+        return {"a"}
+
+    monkeypatch.setattr(building, "_stacks", make)
+    results = built(tmp_path, Site(engine=engine), monkeypatch, BakeOptions(), stopped)
+    assert [(result.cell, result.ok) for result in results] == [("b", False), ("c", False)]
+    assert rows(tmp_path / "calls") == [["b"]]
+
+
+def test_nothing_is_baked_if_what_judges_the_cells_fails(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped() -> set[str]:
+        raise fail(SetupError, "audit-unreadable", "gone", where="w.whl")
+
+    with pytest.raises(SetupError, match="gone"):
+        built(tmp_path, Site(engine=engine), monkeypatch, BakeOptions(), stopped)
+    assert not (tmp_path / "calls").exists()
 
 
 def test_what_cannot_fit_the_disk_is_refused_before_layers_are_made(

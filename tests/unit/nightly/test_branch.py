@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.nights import Killed, World
 
-from imagefactory.errors import InputError
+from imagefactory.errors import InputError, SetupError
 from imagefactory.nightly import branch
 from imagefactory.nightly.nightly import UNCOMMITTED, folder_of
 from imagefactory.nightly.values import State
@@ -105,6 +105,22 @@ def test_a_lock_that_is_in_no_commit_is_refused(world: World) -> None:
     world.git("rm", "-q", "--cached", "wheels.lock")
     world.git("commit", "-q", "-m", "no lock")
     assert refused(world) == ["nightly-uncommitted"]
+
+
+def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
+    world = World(folder=tmp_path).start()
+    world.git("init", "-q", "--template=")
+    assert refused(world) == ["nightly-uncommitted"]
+
+
+def test_a_repository_that_git_does_not_open_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(SetupError, match="dubious ownership") as caught:
+        world.night()
+    assert [problem.code for problem in caught.value.problems] == ["git-failed"]
+    assert world.calls == []
 
 
 def test_changes_that_are_in_no_commit_are_named_in_the_report(world: World) -> None:

@@ -65,6 +65,21 @@ def test_wrong_options_are_refused_before_anything_is_done(
     assert world.calls == []
 
 
+@pytest.mark.programs
+def test_the_folder_of_the_report_is_made(world: World, run: Run) -> None:
+    assert run("--no-push", "--report", "out/report.md").code == 0
+    assert (world.project / "out/report.md").read_text().startswith("# Night of ")
+
+
+@pytest.mark.parametrize("report", [".", "matrix.yaml/report.md"])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_done(
+    report: str, world: World, run: Run
+) -> None:
+    done = run("--no-push", "--report", report)
+    assert (done.code, "[system-refused]" in done.err) == (3, True)
+    assert world.calls == []
+
+
 @pytest.mark.parametrize(
     ("repository", "code"),
     [

@@ -47,6 +47,8 @@ MOVES = [
         ("12345", "rollback-where"),
         ("ccc", "rollback-where"),
         ("b2", "rollback-where"),
+        ("", "rollback-where"),  # as of a variable that is not set
+        ("sha256:", "rollback-where"),
     ],
 )
 def test_a_number_or_the_first_digits_name_one_image_that_was_in_effect(

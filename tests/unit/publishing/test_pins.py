@@ -134,4 +134,6 @@ def test_the_first_of_several_files_is_named_and_of_several_names_the_first_that
     assert found == dict.fromkeys((DIGEST, TAG), "deploy/a.txt")
     assert pins.read([tmp_path / "deploy/b.txt", tmp_path / "deploy"])[TAG] == "deploy/b.txt"
     assert pins.pinning(["other", TAG], found) == "deploy/a.txt"
+    monkeypatch.chdir(tmp_path / "deploy/.hidden")
+    assert pins.read([tmp_path / "deploy/b.txt"])[TAG] == str(tmp_path / "deploy/b.txt")
     assert pins.pinning(["other"], found) == ""

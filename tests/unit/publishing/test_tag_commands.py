@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,32 @@ def test_an_image_that_the_matrix_does_not_describe_is_promoted_and_gone_back_to
     shown = run(history, "nightly")
     assert "rollback by" in shown
     assert str(tags.of_labels(OLD)) in shown
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ("ghcr.io/others/vllm:1", "reference-elsewhere"),  # --repository is another one
+        ("sha256:12ab", "reference-wrong"),  # a reference of its own to Docker
+    ],
+)
+def test_a_tag_is_moved_in_no_other_repository_than_the_one_that_is_named(
+    wanted: str, code: str, run: Run
+) -> None:
+    with pytest.raises(InputError) as caught:
+        run(promote, wanted, "nightly")
+    assert [one.code for one in caught.value.problems] == [code]
+
+
+def test_a_user_without_a_name_moves_a_tag(
+    registry: FakeRegistry, workspace: Workspace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    verified(registry, workspace.settings.state, OLD)
+    run(promote, str(tags.of_labels(OLD)), "nightly")
+    assert "promote by 4000000000@" in run(history, "nightly")
 
 
 def test_registry_images_are_removed_only_after_a_plan_and_a_yes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,13 @@ DAEMON = "docker: Error response from daemon: "
 NO_HOOK = 'could not select device driver "" with capabilities: [[gpu]].'
 NO_CDI = 'could not select device driver "cdi" with capabilities: [].'
 NOT_IN_CDI = "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all"
+CREATED: dict[str, Any] = {
+    "Id": "c0ffee",
+    "Name": "/qwen",
+    "Image": "sha256:a",
+    "Config": {},
+    "State": {"Status": "created", "StartedAt": "", "FinishedAt": ""},
+}
 CLI = "failed to create shim task: nvidia-container-cli: "
 
 
@@ -56,6 +64,18 @@ def test_an_engine_without_the_hook_gives_gpus_by_cdi(engine: Engine, docker: Fa
     first, removed, second = docker.calls
     assert first.split()[3:] == second.split()[3:]
     assert removed.split()[-1] in second.split()
+
+
+def test_a_server_too_gets_gpus_by_cdi(engine: Engine, docker: FakeDocker) -> None:
+    words = ["--detach", "--name", "qwen", "--gpus", "all", "--env", "A=1", "made:1", "serve"]
+    docker.answer(
+        "run --pull never --detach --name qwen --gpus", err=f"{DAEMON}{NO_HOOK}\n", code=125
+    )
+    docker.answer("container inspect qwen", out=json.dumps([CREATED]))
+    docker.answer("rm --force --volumes c0ffee")
+    docker.answer("run --pull never --detach --name qwen --device", out="c0ffee2\n")
+    assert engine.start_service(words) == "c0ffee2"
+    assert docker.calls[-1].endswith("--device nvidia.com/gpu=all --env A=1 made:1 serve")
 
 
 def test_what_a_program_says_of_gpus_is_not_what_the_engine_says(

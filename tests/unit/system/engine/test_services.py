@@ -75,9 +75,69 @@ def test_a_container_that_cannot_be_started_says_why(docker: FakeDocker, engine:
     assert "docker run --name x image" in caught.value.problems[0].fix
 
 
+@pytest.mark.parametrize(
+    ("said", "code", "says"),
+    [
+        (
+            'Conflict. The container name "/x" is already in use by container "29529a". You have',
+            "container-name",
+            "there is a container x already",
+        ),
+        (
+            "Error starting userland proxy: listen tcp4 127.0.0.1:8000: bind: address already in use",
+            "container-port",
+            "something else uses the port 127.0.0.1:8000 of the host",
+        ),
+        (
+            "endpoint x (d2ee): Bind for 0.0.0.0:8000 failed: port is already allocated.",
+            "container-port",
+            "0.0.0.0:8000",
+        ),
+    ],
+)
+def test_a_name_or_port_that_is_taken_is_named(
+    docker: FakeDocker, engine: Engine, said: str, code: str, says: str
+) -> None:
+    docker.answer("run", err=f"docker: Error response from daemon: {said}\n", code=125)
+    docker.answer("container inspect", out="[]", err=GONE, code=1)
+    with pytest.raises(CheckFailedError) as caught:
+        engine.start_service(["--name", "x", "image"])
+    (problem,) = caught.value.problems
+    assert problem.code == code
+    assert says in problem.what
+
+
+@pytest.mark.parametrize(("state", "stays"), [("created", False), ("running", True)])
+def test_nothing_is_left_of_a_container_that_did_not_start(
+    docker: FakeDocker, engine: Engine, state: str, stays: bool
+) -> None:
+    docker.answer("run", err="docker: bad device\n", code=125)
+    row = {"Id": "c0ffee", "Name": "/x", "Image": "sha256:a", "Config": {}}
+    row["State"] = {"Status": state, "StartedAt": "", "FinishedAt": ""}
+    docker.answer("container inspect x", out=json.dumps([row]))
+    docker.answer("rm --force --volumes c0ffee")
+    with pytest.raises(CheckFailedError):
+        engine.start_service(["--name", "x", "image"])
+    assert ("rm --force --volumes c0ffee" in docker.calls) is not stays
+
+
 def test_ssh_asks_nobody_for_a_password(docker: FakeDocker, tmp_path: Path) -> None:
     engine = Engine.of_machine("spark1:2222", {"PATH": str(tmp_path)}, tmp_path)
     assert engine.environment["DOCKER_HOST"] == "ssh://spark1:2222"
     assert engine.environment["SSH_ASKPASS_REQUIRE"] == "force"
     docker.answer("--host ssh://spark1:2222 version", out="28.5.2\n")
     assert engine.answers() == "28.5.2"
+
+
+def test_what_ssh_says_is_the_reason(docker: FakeDocker, engine: Engine) -> None:
+    said = (
+        'error during connect: Get "http://docker.example.com/v1.50/containers": command [ssh -- x '
+        "docker system dial-stdio] has exited with exit status 255, make sure the URL is valid: "
+        "stderr=ssh: connect to host x port 22: Connection refused"
+    )
+    docker.answer("version", err=said, code=1)
+    with pytest.raises(SetupError) as caught:
+        engine.answers()
+    assert caught.value.problems[0].what == (
+        "docker version: ssh: connect to host x port 22: Connection refused"
+    )
