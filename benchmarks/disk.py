@@ -1,13 +1,15 @@
-"""Measures how much disk a cold build takes at its peak, and its time relative to the limit.
+"""Measures how much disk a cold build takes at its peak, and its time relative to its limits.
 
     python benchmarks/disk.py [--select CELL] [--markdown PAGE]
 
 The build cache is emptied and the base built; then `imagefactory build` makes one cell. Meanwhile
 the free space of the file system is read five times a second: what it loses includes the archives
 of the wheels, the layers made from them, the build cache, and the image. Nothing else may write
-there. The limit is measured in the same run: uv unpacks the same wheels from the same index into
-one folder, with an empty cache, and zstd compresses that folder once. An engine has to receive and
-unpack the layers in addition; how long that takes alone is measured with `docker load`.
+there. Both limits are measured in the same run. Whatever is built has to be unpacked and compressed
+once, which is all that a folder or a registry needs: uv unpacks the same wheels from the same index
+into one folder, with an empty cache, and zstd compresses that folder. An engine also receives and
+unpacks the layers: its limit is this and the time that `docker load` takes for the finished image.
+A build into the engine is compared with both limits.
 """
 
 from __future__ import annotations
@@ -177,7 +179,7 @@ def cold(project: scratch.Project, plan: CellPlan, engine: Engine, output: str) 
 
 
 def goals(name: str, built: Cold, least: Limit, image: int) -> list[Goal]:
-    """What a build took, relative to the unpacked image and to the limit."""
+    """What a build took, relative to the unpacked image and to what any build has to do."""
     peak, ratio = built.peak / image, built.cell / least.seconds
     return [
         Goal(
@@ -187,7 +189,7 @@ def goals(name: str, built: Cold, least: Limit, image: int) -> list[Goal]:
             peak,
         ),
         Goal(
-            f"{name}: cold build beyond the base / limit",
+            f"{name}: cold build beyond the base / (unpack + compress)",
             f"{ratio:.2f} ({built.cell:.1f} s; base {built.base:.1f} s)",
             TIME_GOAL,
             ratio,
@@ -196,10 +198,13 @@ def goals(name: str, built: Cold, least: Limit, image: int) -> list[Goal]:
 
 
 def with_load(cell: float, load: float, least: Limit) -> Goal:
-    """A build into the engine, relative to the limit and what the engine takes alone."""
+    """A build into the engine, relative to its limit, which includes what the engine does."""
+    ratio = cell / (least.seconds + load)
     return Goal(
-        "into the engine: cold build beyond the base / (limit and `docker load`)",
-        f"{cell / (least.seconds + load):.2f} (`docker load` {load:.1f} s)",
+        f"{OUTPUTS['engine']}: cold build beyond the base / (unpack + compress + `docker load`)",
+        f"{ratio:.2f}",
+        TIME_GOAL,
+        ratio,
     )
 
 
@@ -233,10 +238,11 @@ def run(options: argparse.Namespace, opened: ExitStack) -> None:
         image = image or files_of(engine, plan.cell.tag).total
         remove_images(engine)
         measured += goals(title, built[output], least, image)
-    measured.append(with_load(built["engine"].cell, built["folder"].load, least))
+    measured.insert(2, with_load(built["engine"].cell, built["folder"].load, least))
     facts += [
         ("cell", f"{cell.name}: {len(plan.resolution.wheels)} wheels, {amount(image)} unpacked"),
-        ("limit", f"unpack {least.unpack:.1f} s, compress {least.compress:.1f} s"),
+        ("limit of a folder", f"unpack {least.unpack:.1f} s + compress {least.compress:.1f} s"),
+        ("limit of the engine", f"that + `docker load` {built['folder'].load:.1f} s"),
     ]
     rows = [[one.what, one.result, one.verdict()] for one in measured]
     show(facts)

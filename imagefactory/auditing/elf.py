@@ -28,6 +28,8 @@ _SECTIONS = (slice(40, 48), slice(60, 62))
 _LOCAL, _WEAK = 0, 2
 _WRITABLE = 2
 _VERSION = 0x7FFF
+#: Versions that no library needs or defines as many of: a count that is damaged ends nowhere.
+_MOST_VERSIONS = 10_000
 #: Tables that may follow that of the symbols.
 _TABLES = ("DT_STRTAB", "DT_VERSYM", "DT_VERNEED", "DT_VERDEF", "DT_RELA", "DT_JMPREL")
 
@@ -83,6 +85,7 @@ def hashed(names: Iterable[str]) -> NDArray[np.uint64]:
 def read(stream: Callable[[int], bytes]) -> Library:
     """The library that ``stream`` reads. Raises UnreadableError for what is none."""
     from elftools.common.exceptions import ELFError  # noqa: PLC0415 - only when a file is read
+    from elftools.construct import ConstructError  # noqa: PLC0415 - as above
 
     finder = Finder()
     try:
@@ -94,7 +97,7 @@ def read(stream: Callable[[int], bytes]) -> Library:
         return _Tables(kept).library(gpu)
     except UnreadableError:
         raise
-    except (ELFError, ValueError, LookupError) as error:
+    except (ELFError, ConstructError, ValueError, LookupError, ArithmeticError) as error:
         raise UnreadableError(f"it is no shared library: {error!r}") from None
 
 
@@ -207,29 +210,35 @@ class _Tables:
         """The versions that symbols need: by number, and by library."""
         numbers: dict[int, Import] = {}
         by_file: dict[str, tuple[str, ...]] = {}
-        at = self._values.get("DT_VERNEED", 0)
-        for _ in range(self._values.get("DT_VERNEEDNUM", 0)):
-            need = self._parse(self._structs.Elf_Verneed, at)
-            file, here, names = self._name(need.vn_file), at + need.vn_aux, []
-            for _ in range(need.vn_cnt):
-                one = self._parse(self._structs.Elf_Vernaux, here)
+        start, count = self._values.get("DT_VERNEED", 0), self._values.get("DT_VERNEEDNUM", 0)
+        for at, need in self._linked(self._structs.Elf_Verneed, start, count, "vn_next"):
+            file, names = self._name(need.vn_file), []
+            rows = self._structs.Elf_Vernaux, at + need.vn_aux, need.vn_cnt, "vna_next"
+            for _, one in self._linked(*rows):
                 names.append(self._name(one.vna_name))
                 numbers[one.vna_other & _VERSION] = Import("", names[-1], file)
-                here += one.vna_next
             by_file[file] = tuple(sorted(names))
-            at += need.vn_next
         return numbers, by_file
 
     def _definitions(self) -> frozenset[str]:
         """The versions that are defined; the first one is the name of the library."""
         found = set()
-        at = self._values.get("DT_VERDEF", 0)
-        for _ in range(self._values.get("DT_VERDEFNUM", 0)):
-            one = self._parse(self._structs.Elf_Verdef, at)
+        start, count = self._values.get("DT_VERDEF", 0), self._values.get("DT_VERDEFNUM", 0)
+        for at, one in self._linked(self._structs.Elf_Verdef, start, count, "vd_next"):
             name = self._parse(self._structs.Elf_Verdaux, at + one.vd_aux)
             found.add(self._name(name.vda_name))
-            at += one.vd_next
         return frozenset(found)
+
+    def _linked(self, kind: Any, at: int, count: int, step: str) -> Iterator[tuple[int, Any]]:
+        """The entries of a list with their addresses; each says how far the next one is."""
+        if count > _MOST_VERSIONS:
+            raise UnreadableError(f"a list of {count} versions is damaged")
+        for _ in range(count):
+            one = self._parse(kind, at)
+            yield at, one
+            if not one[step]:
+                return
+            at += one[step]
 
     def _symbols(self, needs: Mapping[int, Import]) -> tuple[tuple[Import, ...], bytes]:
         """The undefined symbols, and the hashes of those that are defined."""

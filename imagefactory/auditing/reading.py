@@ -20,10 +20,10 @@ from typing import TypeVar
 from imagefactory.auditing.elf import Import, Library, UnreadableError, read
 from imagefactory.auditing.gpu_code import GpuCode
 from imagefactory.errors import SetupError, fail
-from imagefactory.locking import indexes, wheelhouse
+from imagefactory.locking import indexes, remote_wheel, wheelhouse
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
-from imagefactory.system import files, index_errors, web
+from imagefactory.system import files, index_errors
 
 #: Written into the path of what is kept: another format is another folder.
 FORMAT = "1"
@@ -135,38 +135,20 @@ class Reader:
     def _with(self, wheel: Wheel, use: Callable[[zipfile.ZipFile], Result]) -> Result:
         """What ``use`` makes of a wheel. Raises SetupError if it cannot be read."""
         import requests  # noqa: PLC0415 - takes 50 ms
-        from remotezip import (  # noqa: PLC0415
-            RangeNotSupported,
-            RemoteIOError,
-            RemoteZip,
-            RemoteZipError,
-        )
+        from remotezip import RemoteZipError  # noqa: PLC0415 - as above
 
         local = self._local(wheel)
-        url = str(local) if local else self._urls[wheel.sha256]
-
-        def ranged() -> Result:
-            account = self._settings.account_for(url)
-            try:
-                with RemoteZip(url, auth=account, timeout=web.timeout()) as archive:
-                    return use(archive)
-            except RemoteIOError as error:  # a connection that broke: it is tried again
-                raise requests.ConnectionError(str(error)) from None
-
+        url = "" if local else self._urls[wheel.sha256]
         try:
             if local is None:
-                try:
-                    with web.waiting(url):
-                        return web.with_retries(ranged)
-                except RangeNotSupported:
-                    local = wheelhouse.fetch(url, wheel.sha256, wheel.filename, self._settings)
+                return remote_wheel.use(wheel, url, self._settings, use)
             with zipfile.ZipFile(local) as archive:
                 return use(archive)
         except requests.RequestException as error:
             raise SetupError(index_errors.of_request(url, error)) from None
         except UnreadableError:
             raise
-        except (RemoteZipError, zipfile.BadZipFile, LookupError, OSError, ValueError) as error:
+        except (*remote_wheel.DAMAGED, RemoteZipError, LookupError, OSError, ValueError) as error:
             what = f"{wheel.filename} cannot be read: {error!r}"
             fix = "check the indexes: imagefactory doctor"
             raise fail(SetupError, "audit-unreadable", what, fix=fix) from None

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from imagefactory.cluster import rules
 from imagefactory.cluster.declaration import Cluster, Node
-from imagefactory.launching.launching import RDMA_DEVICES, Launch, Mount, cache_of
+from imagefactory.launching.launching import (
+    RDMA_DEVICES,
+    TUNED,
+    TUNINGS,
+    Launch,
+    Mount,
+    cache_of,
+)
 
 #: The labels of containers: the cluster's name, and the number of the node.
 LABEL, RANK_LABEL = "io.imagefactory.cluster", "io.imagefactory.cluster.rank"
@@ -25,13 +34,30 @@ _RAY_WORKER = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Tunings:
+    """Tuned kernels by the names of their files; nodes have them in a volume of their own."""
+
+    files: Mapping[str, str]
+
+    @property
+    def volume(self) -> str:
+        """Its name, which changes with the files."""
+        text = json.dumps(self.files, sort_keys=True)
+        return f"imagefactory-tunings-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A node with its container; rank 0 is the head, which serves."""
+    """A node with its container; rank 0 is the head, which serves.
+
+    ``tunings`` have to be on the node before the container starts.
+    """
 
     node: Node
     rank: int
     launch: Launch
+    tunings: Tunings | None = None
 
     @property
     def role(self) -> str:
@@ -39,10 +65,22 @@ class Member:
         return "worker" if self.rank else "head"
 
 
-def members(cluster: Cluster, image: str) -> tuple[Member, ...]:
-    """The nodes with their containers of ``image``, the head first."""
+def members(cluster: Cluster, image: str, tunings: Tunings | None = None) -> tuple[Member, ...]:
+    """The nodes with their containers of ``image``, the head first.
+
+    Tunings are for GPUs, and give way to those that the file names.
+    """
+    if not cluster.gpus or TUNED in dict(cluster.environment):
+        tunings = None
+    if tunings:
+        tuned = Mount(source=tunings.volume, target=TUNINGS, read_only=True)
+        cluster = replace(
+            cluster,
+            mounts=(*cluster.mounts, tuned),
+            environment=(*cluster.environment, (TUNED, TUNINGS)),
+        )
     return tuple(
-        Member(node=node, rank=rank, launch=_launch(cluster, node, rank, image))
+        Member(node=node, rank=rank, launch=_launch(cluster, node, rank, image), tunings=tunings)
         for rank, node in enumerate(cluster.nodes)
     )
 

@@ -14,21 +14,24 @@ import typer
 from imagefactory import opening
 from imagefactory.cluster import cluster as clusters
 from imagefactory.cluster import declaration, judging, looking, rules, running
-from imagefactory.cluster.cluster import Member
+from imagefactory.cluster.cluster import Member, Tunings
 from imagefactory.cluster.declaration import Cluster
 from imagefactory.cluster.looking import Facts
 from imagefactory.cluster.running import Seen
 from imagefactory.commands.options import Json, workspace_of
 from imagefactory.commands.recipe_check import STOCK
+from imagefactory.commands.recipe_target import TUNINGS
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.examples import examples
 from imagefactory.launching import compose, docker, quadlet
+from imagefactory.launching.launching import TUNINGS as INSIDE
 from imagefactory.launching.launching import check_cache
 from imagefactory.matrix.cell import Cell
 from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
 from imagefactory.system import files, ui
 from imagefactory.system.engine import Engine
+from imagefactory.tuning.files import LARGEST
 from imagefactory.upkeep.finding import Health
 from imagefactory.workspace import Workspace
 
@@ -114,6 +117,8 @@ def show_command(
         ui.line(str(path) if path else f"# {member.node.host}: {member.role}")
         if not path:
             ui.line(text)
+    if tunings := rows[0][0].tunings:
+        ui.warn(_by_hand(tunings, rows[0][0].launch.image, to))
 
 
 @app.command("check", epilog="Example: imagefactory cluster check")
@@ -157,7 +162,8 @@ def up_command(
 ) -> None:
     """Start the containers, and wait until the head serves.
 
-    What already runs as it is declared is left alone. If a container ends meanwhile, its last lines
+    Tuned kernels in the folder tunings beside the file are put on each node first. What already
+    runs as it is declared is left alone. If a container ends meanwhile, its last lines
     are shown and the others are stopped.
     """
     members = read(file)
@@ -166,7 +172,8 @@ def up_command(
             ui.warn(f"{name} is not set here, so containers do not get it")
     _show(running.up(members, _engine_of, timeout=timeout), json=json)
     head = members[0].node
-    ui.say(f"{head.host} serves at http://{head.address}:{declaration.load(file).port}/v1")
+    address = f"[{head.address}]" if ":" in head.address else head.address
+    ui.say(f"{head.host} serves at http://{address}:{declaration.load(file).port}/v1")
 
 
 @app.command("status", epilog="Example: imagefactory cluster status")
@@ -222,6 +229,18 @@ def down_command(file: File = HERE, json: Json = False) -> None:
     running.raise_errors(answers)
 
 
+def _by_hand(tunings: Tunings, image: str, to: Form) -> str:
+    """How nodes get tuned kernels that `up` would put there."""
+    name = tunings.volume
+    there = (
+        f"'podman volume create {name} && podman volume import {name} -'"
+        if to is Form.QUADLET
+        else f"docker run --rm -i -v {name}:{INSIDE} --entrypoint tar {image} -x -C {INSIDE}"
+    )
+    what = f"tuned kernels are in the volume {name} of each node, where only `cluster up` puts them"
+    return f"{what}; otherwise: tar -C {TUNINGS} -c . | ssh HOST {there}"
+
+
 def _show(seen: Sequence[Seen], *, json: bool) -> None:
     if json:
         ui.emit_json({"nodes": [_row(one) for one in seen]})
@@ -257,7 +276,7 @@ def read(file: Path) -> tuple[Member, ...]:
     """
     found = declaration.load(file)
     if found.image:
-        return _members(found, found.image)
+        return _members(found, found.image, file.parent)
     matrix = file.parent / "matrix.yaml"
     workspace = workspace_of(matrix)
     cells = {cell.name: cell for cell in opening.declared(workspace).cells}
@@ -267,14 +286,25 @@ def read(file: Path) -> tuple[Member, ...]:
         raise fail(InputError, "cluster-cell", what, where=str(file), fix=fix)
     if found.recipe:
         found = _with_recipe(found, found.recipe, cell, workspace)
-    return _members(found, cell.tag)
+    return _members(found, cell.tag, file.parent)
 
 
-def _members(found: Cluster, image: str) -> tuple[Member, ...]:
-    members = clusters.members(found, image)
+def _members(found: Cluster, image: str, project: Path) -> tuple[Member, ...]:
+    members = clusters.members(found, image, _tunings(project / TUNINGS))
     for one in members:
         check_cache(one.launch)
     return members
+
+
+def _tunings(folder: Path) -> Tunings | None:
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found[path.name] = files.read_text(path, LARGEST)
+        except (OSError, UnicodeDecodeError) as error:
+            what, fix = f"{path} cannot be read: {error}", "imagefactory tune --check"
+            raise fail(InputError, "tuning-unreadable", what, fix=fix) from None
+    return Tunings(found) if found else None
 
 
 def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) -> Cluster:

@@ -13,6 +13,8 @@ from imagefactory.errors import InputError, fail
 
 #: The folder of the image in which models and compiled kernels are cached.
 CACHE = "/root/.cache"
+#: Where a container finds tuned kernels, and the variable that tells vLLM.
+TUNINGS, TUNED = "/tunings", "VLLM_TUNED_CONFIG_FOLDER"
 #: Where the entrypoint puts it for users who have no home in the image; the number is the user's.
 _CACHE_OF_USER = "/tmp/home-{}/.cache"  # noqa: S108 - in the container
 #: A user of the image by number, with a group or without: ``1000:1000``. Root is nobody special.

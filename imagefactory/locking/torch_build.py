@@ -33,7 +33,7 @@ def read(wheel: Wheel, url: str, settings: Settings) -> TorchBuild:
         else:
             text = remote_wheel.member(wheel, url, settings, lambda _: MEMBER).decode()
         found = facts(text)
-    except (KeyError, SyntaxError, UnicodeDecodeError, zipfile.BadZipFile) as error:
+    except (KeyError, SyntaxError, UnicodeDecodeError, *remote_wheel.DAMAGED) as error:
         what = f"{wheel.filename} has no readable {MEMBER}: {error!r}"
         raise fail(CheckFailedError, "torch-unreadable", what, fix=_OTHER_TORCH) from None
     if not found["version"]:

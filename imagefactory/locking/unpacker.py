@@ -23,7 +23,7 @@ from imagefactory.errors import (
     SetupError,
     fail,
 )
-from imagefactory.locking import indexes, wheelhouse
+from imagefactory.locking import indexes, remote_wheel, wheelhouse
 from imagefactory.locking.lock import FIND_LINKS, NO_UNPACKER, Unpacker, Wheel
 from imagefactory.locking.tags import COMPILER_GLIBC, COMPILER_PYTHON, target_tags
 from imagefactory.matrix.cell import Request
@@ -187,6 +187,6 @@ def _extract(wheel: Path, target: Path) -> None:
             target.open("wb") as file,
         ):
             shutil.copyfileobj(source, file)
-    except (KeyError, zipfile.BadZipFile):
+    except (KeyError, *remote_wheel.DAMAGED):
         what, fix = f"{wheel} has no {member}", "lock another version: imagefactory lock -P uv"
         raise fail(SetupError, "unpacker-broken", what, fix=fix) from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from imagefactory.errors import Problem
+from imagefactory.errors import InputError, Problem
 from imagefactory.matrix import axes, credentials, inherit, origins
 from imagefactory.matrix.cell import AXES
 from imagefactory.matrix.expand import Point, applies
@@ -19,6 +19,7 @@ from imagefactory.matrix.schema import (
     OverrideEntry,
 )
 from imagefactory.matrix.versions import is_version
+from imagefactory.system import reference
 from imagefactory.system.yamlfile import Loc, Positions
 
 REQUIRED = ("flavor", "platform", "python", "channel", "torch", "vllm")
@@ -73,11 +74,22 @@ def _base(base: BaseEntry, loc: Loc, positions: Positions) -> Iterator[Problem]:
         other = "image" if base.image else "bootstrap"
         what = f"a base with a `suite` is made from its packages, so `{other}` has no effect"
         yield _problem("bad-base", (*loc, other), what, "keep only one of them", positions)
+    elif base.image and not base.bootstrap:
+        yield from _image(base.image, (*loc, "image"), positions)
     for number, package in enumerate(base.packages):
         if not _PACKAGE.fullmatch(package):
             what = f"{package!r} is not the name of a Debian package"
             fix = "write the name alone, without a version"
             yield _problem("bad-package", (*loc, "packages", number), what, fix, positions)
+
+
+def _image(image: str, loc: Loc, positions: Positions) -> Iterator[Problem]:
+    """An image that no registry can have."""
+    try:
+        reference.parse(image)
+    except InputError as error:
+        for one in error.problems:
+            yield _problem("bad-image", loc, one.what, one.fix, positions)
 
 
 def _flavor(

@@ -39,7 +39,8 @@ def read(raw: object, name: str, where: str) -> Model:
     outer = raw if isinstance(raw, Mapping) else {}
     nested = next((outer[key] for key in ("text_config", "llm_config") if outer.get(key)), None)
     values = {**outer, **nested} if isinstance(nested, Mapping) else dict(outer)
-    fields = Fields(DEFAULTS.get(str(values.get("model_type")), {}) | _set(values), where)
+    kind = str(values.get("model_type"))
+    fields = Fields(DEFAULTS.get(kind, {}) | _derived(kind, values) | _set(values), where)
     if not isinstance(raw, Mapping):
         fields.wrong("it is not a JSON object")
         fields.finish()
@@ -48,6 +49,16 @@ def read(raw: object, name: str, where: str) -> Model:
     model = _model(fields, name, vision=outer.get("vision_config"))
     fields.finish()
     return model
+
+
+def _derived(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What newer files of Nemotron-H leave out: the number of layers, and their letters."""
+    named = values.get("layers_block_type")
+    if kind != "nemotron_h" or not isinstance(named, list):
+        return {}
+    letters = {name: letter for letter, name in layers.LETTERS.items()}
+    pattern = "".join(letters.get(str(one), "?") for one in named)
+    return {"num_hidden_layers": len(named), "hybrid_override_pattern": pattern}
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +146,11 @@ def _experts(fields: Fields) -> int:
     return fields.number(*names, default=0, least=0)
 
 
+def _shared_experts(fields: Fields) -> int:
+    implied = 1 if fields.text("model_type") == "llama4_text" else 0
+    return fields.number("n_shared_experts", default=implied, least=0)
+
+
 def _is_sparse(fields: Fields, at: int) -> bool:
     """Whether the feed-forward layer ``at`` has experts."""
     pattern = fields.text("hybrid_override_pattern")
@@ -143,7 +159,11 @@ def _is_sparse(fields: Fields, at: int) -> bool:
     only_dense = fields.values.get("mlp_only_layers")
     if at in (only_dense if isinstance(only_dense, list) else ()):
         return False
-    step = fields.number("decoder_sparse_step", "moe_layer_freq", default=1)
+    each = fields.values.get("moe_layer_freq")
+    if isinstance(each, list):
+        return _experts(fields) > 0 and (at >= len(each) or each[at] == 1)
+    steps = ("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step")
+    step = fields.number(*steps, default=1)
     first = fields.number("first_k_dense_replace", default=0, least=0)
     return _experts(fields) > 0 and at >= first and (at + 1) % step == 0
 
@@ -160,14 +180,15 @@ def _feed_forward(fields: Fields, at: int, hidden: int, *, draft: bool = False) 
         return []
     each = _matrices_of_expert(fields)
     if not _is_sparse(fields, at):
-        size = each * hidden * fields.number("intermediate_size")
+        # the first is what Llama 4 calls that of layers without experts
+        size = each * hidden * fields.number("intermediate_size_mlp", "intermediate_size")
         return [Part(module=f"layers.{at}.mlp.gate_up_proj", elements=size, layer=at, draft=draft)]
     number = _experts(fields)
     inner = fields.number("moe_intermediate_size", "intermediate_size")
     outer = fields.number("moe_latent_size", default=hidden)
     shared = fields.number(
         *("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size"),
-        default=fields.number("n_shared_experts", default=0, least=0) * inner,
+        default=_shared_experts(fields) * inner,
         least=0,
     )
     sizes = {

@@ -74,7 +74,8 @@ def _cached(name: str, environ: Mapping[str, str]) -> Path:
 def _read(file: Path) -> Any:
     try:
         with file.open("rb") as opened:
-            return strict_json.loads(opened.read(LIMIT + 1), LIMIT)
+            # time_step_limit of Nemotron-H is [0.0, Infinity]
+            return strict_json.loads(opened.read(LIMIT + 1), LIMIT, infinite=True)
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         problem = Problem(

@@ -21,7 +21,10 @@ KINDS = {
 #: The letters of Nemotron-H.
 LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 #: Keys of caches that this version does not know.
-UNKNOWN = ("compress_ratios", "linear_attn_config", "attn_type_list", "conv_L_cache")
+UNKNOWN = (
+    *("compress_ratios", "linear_attn_config", "attn_type_list", "conv_L_cache"),
+    *("hybrid_layer_pattern", "sparse_attention_config", "block_configs"),
+)
 
 
 @dataclass(slots=True)
@@ -42,7 +45,8 @@ class Mixer:
 def kinds(fields: Fields, layers: int) -> list[str]:
     """The kind of each layer, as the configuration says it in one of several ways."""
     for name in UNKNOWN:
-        if fields.has(name):
+        # of MiniMax: 1 is full attention, as all layers of its M2 have
+        if fields.has(name) and not _are_all_one(fields.values[name]):
             fields.wrong(
                 f"{name}: this version cannot plan for such a cache",
                 fix="start vLLM: it reports its KV cache",
@@ -66,6 +70,10 @@ def kinds(fields: Fields, layers: int) -> list[str]:
     if not fields.has("num_attention_heads"):
         return ["mamba1"] * layers
     return _windows(fields, layers)
+
+
+def _are_all_one(value: object) -> bool:
+    return isinstance(value, list) and all(one == 1 for one in value)
 
 
 def _windows(fields: Fields, layers: int) -> list[str]:

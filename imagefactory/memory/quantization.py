@@ -39,6 +39,8 @@ def scheme(values: Mapping[str, Any], where: str) -> Scheme:
     if config is None:
         return Scheme("", lambda _: None)
     method = config.get("quant_method") if isinstance(config, Mapping) else None
+    if method is None and _made_by_modelopt(config):  # vLLM adds it, too
+        method = "modelopt"
     try:
         if isinstance(config, Mapping) and isinstance(method, str):
             return _of_method(method, config)
@@ -51,6 +53,11 @@ def scheme(values: Mapping[str, Any], where: str) -> Scheme:
         f"it knows {', '.join(KNOWN)}; model.safetensors.index.json beside it says the size of any"
     )
     raise InputError(Problem(code="model-quantization", what=what, where=where, fix=fix))
+
+
+def _made_by_modelopt(config: object) -> bool:
+    producer = config.get("producer") if isinstance(config, Mapping) else None
+    return isinstance(producer, Mapping) and producer.get("name") == "modelopt"
 
 
 def _of_method(method: str, config: Mapping[str, Any]) -> Scheme:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from imagefactory.launching.launching import Launch, Mount, Port, cache_of
+from imagefactory.launching.launching import TUNED, TUNINGS, Launch, Mount, Port, cache_of
 from imagefactory.recipes.recipe import Setup
 
 #: The named volume with models and compiled kernels, unless the user names another or a folder.
 VOLUME = "imagefactory-cache"
 #: Where a model of the host is in the container.
 MODEL = "/model"
-#: Where the container finds tuned kernels, and the variable that tells vLLM.
-TUNINGS, TUNED = "/tunings", "VLLM_TUNED_CONFIG_FOLDER"
 #: Passed on to containers by name, for models that have to be asked for.
 TOKEN = "HF_TOKEN"
 SERVED = "served-model-name"

@@ -6,15 +6,17 @@ import json
 from typing import Any, NoReturn
 
 
-def loads(content: bytes, limit: int) -> Any:
+def loads(content: bytes, limit: int, *, infinite: bool = False) -> Any:
     """The value in at most ``limit`` bytes of JSON.
 
-    Raises ValueError for what is none, for an object that has a key twice, and for NaN.
+    Raises ValueError for what is none, for an object that has a key twice, and for NaN and
+    Infinity, unless it may have them: Python writes and reads them, most others do not.
     """
     if len(content) > limit:
         raise ValueError(f"it is longer than {limit} bytes")
     try:
-        return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
+        constant = None if infinite else _no_number
+        return json.loads(content, object_pairs_hook=_unique, parse_constant=constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -6,13 +6,11 @@ silently keep the last of two equal keys and read ``2.10`` as 2.1.
 
 from __future__ import annotations
 
-import difflib
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imagefactory.errors import InputError, Problem, fail
-from imagefactory.system import files
+from imagefactory.system import files, schemas
 
 #: The largest file that is read, in bytes.
 LARGEST = 300_000
@@ -169,13 +167,12 @@ def examine(
             return schema.model_validate(data), positions, problems
         except ValidationError as error:
             found = _located(error, positions)[:MOST_PROBLEMS]
-        known = _known_keys(schema)
         # a mistake in an inherited value is reported where it is written
         own = [(loc, detail) for loc, detail in found if loc not in positions.inherited]
-        new = [_explain(detail, loc, positions, known, prefix) for loc, detail in own]
+        new = [_explain(detail, loc, positions, schema, prefix) for loc, detail in own]
         problems += [problem for problem in new if problem not in problems]
         for loc, detail in found:
-            _repair(data, loc, detail["type"], positions, known)
+            _repair(data, loc, detail["type"], positions, schema)
     return None, positions, problems
 
 
@@ -193,12 +190,13 @@ def _located(error: ValidationError, positions: Positions) -> list[tuple[Loc, An
     return [(loc, detail) for loc, detail in found.items() if loc not in inner]
 
 
-def _repair(data: Any, loc: Loc, kind: str, positions: Positions, known: set[str]) -> None:
+def _repair(data: Any, loc: Loc, kind: str, positions: Positions, schema: type[BaseModel]) -> None:
     """Correct ``data`` at ``loc`` if the intent is clear, so that one mistake causes one error."""
     for part in loc[:-1]:
         data = data[part]
     if kind == "extra_forbidden":
-        value, key = data.pop(loc[-1]), _closest_key(loc, known)
+        value = data.pop(loc[-1])
+        key = schemas.closest(str(loc[-1]), schemas.keys_at(schema, loc[:-1]))
         if key and key not in data:
             data[key] = value
             positions.move(loc, (*loc[:-1], key))
@@ -259,9 +257,9 @@ def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
     except yaml.YAMLError as error:
         what, where = f"not valid YAML: {_one_line(error)}", f"{positions.file}:1"
         raise fail(InputError, f"{prefix}-syntax", what, where=where, fix="fix the file") from None
-    if root is None:
-        what, where = "the file is empty", f"{positions.file}:1"
-        raise fail(InputError, f"{prefix}-empty", what, where=where, fix="see docs/")
+    if not isinstance(root, yaml.MappingNode):
+        what = f"the file {'is empty' if root is None else 'has no keys'}, where KEY: VALUE is due"
+        raise fail(InputError, f"{prefix}-empty", what, where=f"{positions.file}:1")
     return root
 
 
@@ -365,27 +363,15 @@ def _not_a_string(raw: str, kind: str, where: str, prefix: str) -> Problem:
     )
 
 
-@cache
-def _known_keys(schema: type[BaseModel]) -> set[str]:
-    keys: set[str] = set()
-    whole = schema.model_json_schema()
-    for part in (whole, *whole.get("$defs", {}).values()):
-        keys |= set(part.get("properties", {}))
-    return keys
-
-
-def _closest_key(loc: Loc, known: set[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(str(loc[-1]), sorted(known), n=1)), None)
-
-
-def _explain(detail: Any, loc: Loc, positions: Positions, known: set[str], prefix: str) -> Problem:
+def _explain(
+    detail: Any, loc: Loc, positions: Positions, schema: type[BaseModel], prefix: str
+) -> Problem:
     where = f"{positions.file}:{positions.line(loc)}"
     path = ".".join(str(part) for part in loc) or "the file"
     kind = detail["type"]
     if kind == "extra_forbidden":
-        key = _closest_key(loc, known)
         what = f"there is no key {path!r}"
-        fix = f"write {key!r}" if key else "remove it; see docs/ for the keys"
+        fix = schemas.instead_of(str(loc[-1]), schemas.keys_at(schema, loc[:-1]))
         return Problem(code=f"{prefix}-unknown-key", where=where, what=what, fix=fix)
     if kind == "missing":
         what, fix = f"{path!r} is missing", f"add {loc[-1]!r} here"
@@ -394,7 +380,6 @@ def _explain(detail: Any, loc: Loc, positions: Positions, known: set[str], prefi
         kind = "a date" if isinstance(detail["input"], date) else "a number or boolean"
         return _not_a_string(positions.raw[loc], kind, where, prefix)
     written = positions.raw.get(loc)
-    what = f"{path!r}: {detail['msg'].removeprefix('Value error, ')}"
-    what += f" (it is {written!r})" if written else ""
-    fix = "write a value of that kind"
+    message, fix = schemas.wanted(detail, schemas.keys_at(schema, loc))
+    what = f"{path!r}{message}" + (f" (it is {written!r})" if written else "")
     return Problem(code=f"{prefix}-wrong-value", where=where, what=what, fix=fix)

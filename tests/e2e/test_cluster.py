@@ -13,6 +13,7 @@ from machines import Machine, Machines
 from support.e2e import Completed, factory
 
 from imagefactory.settings import from_environment
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 
@@ -168,6 +169,18 @@ def test_a_cluster_is_started_once_watched_and_removed_with_nothing_else(two: Tw
     assert two.call("down").code == 0
     names = second.docker("ps", "--all", "--format", "{{.Names}}").stdout.split()
     assert names == ["other"]
+
+
+def test_tuned_kernels_reach_a_volume_of_a_node(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in two.machines.environment.items():
+        monkeypatch.setenv(name, value)
+    second = two.machines[1]
+    engine = Engine.of_machine(second.name, os.environ, two.folder)
+    engine.fill_volume("test-tunings", IMAGE, {"E=8,N=256,block_shape=[128,128].json": "{}"})
+    mounted = "run --rm -v test-tunings:/tunings:ro --entrypoint /busybox tiny:1 tail -n 1"
+    found = second.docker(*mounted.split(), "'/tunings/E=8,N=256,block_shape=[128,128].json'")
+    assert found.stdout == "{}"
+    assert "tiny" not in second.docker("ps", "--all").stdout
 
 
 def test_a_worker_that_ends_ends_up_with_its_last_lines_and_stops_the_head(two: Two) -> None:

@@ -5,9 +5,11 @@ All are confined: an image is run before it is known to be good.
 
 from __future__ import annotations
 
+import io
 import re
 import secrets
 import socket
+import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -251,9 +253,10 @@ class Containers(Part):
         _remove(self._docker, container)
 
     @contextmanager
-    def created(self, image: str) -> Iterator[str]:
+    def created(self, image: str, *options: str) -> Iterator[str]:
         """A container of ``image`` that is never started; gives its id, removes it afterwards.
 
+        ``options`` are further ones of ``docker create``.
         Raises CheckFailedError ``image-missing`` if there is no such image.
         """
         name = new_name()
@@ -261,11 +264,32 @@ class Containers(Part):
         try:
             # an image without a command needs one to be given; it is not run
             made = self._docker.must(
-                "create", "--name", name, "--pull", "never", *label, image, "true", image=image
+                *("create", "--name", name, "--pull", "never", *label, *options),
+                *(image, "true"),
+                image=image,
             )
             yield made.strip()
         finally:
             _remove(self._docker, name)
+
+    def fill_volume(self, name: str, image: str, files: Mapping[str, str]) -> None:
+        """Put text files into a named volume, which is made if need be; ``image`` is not run.
+
+        Raises CheckFailedError ``image-missing``, SetupError if the engine fails.
+        """
+        written = io.BytesIO()
+        with tarfile.open(fileobj=written, mode="w") as archive:
+            for path, text in files.items():
+                data = text.encode()
+                entry = tarfile.TarInfo(path)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+        with self.created(image, "--volume", f"{name}:/volume") as made:
+            done = self._docker.call(
+                "cp", "-", f"{made}:/volume", stdin=written.getvalue().decode()
+            )
+            if not done.ok:
+                raise failure(f"filling the volume {name}", done.err)
 
     def read_file(self, image: str, path: str) -> str | None:
         """The text of a file inside an image, None if the image has no such file.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from imagefactory.errors import FactoryError, SetupError, fail
-from imagefactory.locking import indexes, wheelhouse
+from imagefactory.locking import indexes, remote_wheel, wheelhouse
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
 
@@ -93,20 +93,18 @@ class Wheels:
 
     def _with(self, wheel: Wheel, use: Callable[[zipfile.ZipFile], Result]) -> Result:
         import requests  # noqa: PLC0415 - takes a twentieth of a second to load
-        from remotezip import RemoteIOError, RemoteZip  # noqa: PLC0415
+        from remotezip import RemoteZipError  # noqa: PLC0415 - as above
 
         try:
             path = self._local(wheel)
-            if path:
-                with zipfile.ZipFile(path) as archive:
-                    return use(archive)
-            url = self._urls[wheel.sha256]
-            with RemoteZip(url, auth=self._settings.account_for(url)) as archive:
+            if path is None:
+                return remote_wheel.use(wheel, self._urls[wheel.sha256], self._settings, use)
+            with zipfile.ZipFile(path) as archive:
                 return use(archive)
         except (
+            *remote_wheel.DAMAGED,
             requests.RequestException,
-            RemoteIOError,
-            zipfile.BadZipFile,
+            RemoteZipError,
             KeyError,
             ValueError,
             OSError,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import struct
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +281,42 @@ def test_a_wheel_that_cannot_be_read_is_never_good(tmp_path: Path) -> None:
         tmp_path, changed("vllm", EXTENSION, None) | {"vllm": {EXTENSION: b"\x7fELF"}}
     )
     assert (damaged.state, "cannot be read" in damaged.unknown.what) == (State.UNKNOWN, True)  # type: ignore[union-attr]
+
+
+def _rewritten(data: bytes, method: int, flags: int = 0) -> bytes:
+    """A wheel whose first member claims to be compressed by ``method``."""
+    found, entry = bytearray(data), data.index(b"PK\x01\x02")
+    for at in (6, entry + 8):
+        struct.pack_into("<HH", found, at, flags, method)
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (partial(_rewritten, method=8), "invalid"),
+        (partial(_rewritten, method=99), "compression method is not supported"),
+        (partial(_rewritten, method=14), "Corrupt|CRC"),
+        (partial(_rewritten, method=8, flags=1), "is encrypted"),
+        (lambda data: data[: len(data) // 2], "not a zip file"),
+        (lambda _: b"<html>log in</html>", "not a zip file"),
+    ],
+    ids=["no-deflate", "unknown-method", "no-lzma", "encrypted", "cut-off", "a-page"],
+)
+def test_a_damaged_wheel_is_never_good_and_no_error_of_ours(
+    tmp_path: Path, damage: Callable[[bytes], bytes], why: str
+) -> None:
+    known, path = subject(tmp_path), tmp_path / NAMES["vllm"]
+    data = damage(path.read_bytes())
+    path.write_bytes(data)
+    wheels = tuple(
+        replace(one, sha256=hashlib.sha256(data).hexdigest()) if one.name == "vllm" else one
+        for one in known.resolution.wheels
+    )
+    known = replace(known, resolution=replace(known.resolution, wheels=wheels))
+    found = auditing.audit(known, Reader(machine(tmp_path)))
+    assert found.unknown
+    assert re.search(why, found.unknown.what), found.unknown.what
 
 
 def test_what_was_read_is_kept_by_the_hash_of_the_wheel(tmp_path: Path) -> None:

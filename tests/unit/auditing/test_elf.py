@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 
 import pytest
 from support import ROOT
@@ -60,6 +61,24 @@ def test_a_library_is_read_wherever_its_tables_are(moved: bool) -> None:
 def test_what_is_no_library_or_ends_early_cannot_be_read(data: bytes, why: str) -> None:
     with pytest.raises(UnreadableError, match=why):
         read(data)
+
+
+#: Damage after which the file was read for ever, or ended in an error of the parser's own.
+DAMAGE = (33, 49, 262, 302, 533, 815, 876)
+
+
+@pytest.mark.parametrize("seed", DAMAGE)
+def test_a_damaged_library_is_unreadable_at_once(seed: int) -> None:
+    versioned = ["plain", "open@GLIBC_2.17@libc.so.6", "new@GLIBCXX_3.4@libstdc++.so.6"]
+    exports, needed = ["first", "second@V_2"], ["liba.so.1"]
+    data = bytearray(
+        Elf(needed=needed, imports=versioned, exports=exports, runpath="$ORIGIN").build()
+    )
+    chosen = random.Random(seed)  # noqa: S311 - equal in each run
+    for _ in range(4):
+        data[chosen.randrange(len(data))] = chosen.choice((0, 255, chosen.randrange(256)))
+    with pytest.raises(UnreadableError):
+        read(bytes(data))
 
 
 def test_fat_binaries_of_nvcc_are_found_in_pieces_of_any_size() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.program import Run, run
@@ -200,3 +201,38 @@ nodes:
     file.write_text(text[: text.index("  - {host: b")])
     alone = run("cluster", "show", cwd=tmp_path)
     assert (alone.code, "is for 2 nodes, not 1" in alone.err) == (2, True)
+
+
+def test_tuned_kernels_beside_the_file_are_mounted_and_vllm_is_told(
+    tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(examples.cluster())
+    (tmp_path / "tunings").mkdir()
+    (tmp_path / "tunings" / "E=8,N=256.json").write_text("{}")
+    done = run("cluster", "show", cwd=tmp_path)
+    volume = clusters.Tunings({"E=8,N=256.json": "{}"}).volume
+    assert done.out.count(f"--volume {volume}:/tunings:ro") == 2
+    assert done.out.count("--env VLLM_TUNED_CONFIG_FOLDER=/tunings") == 2
+    assert f"docker run --rm -i -v {volume}:/tunings" in done.err
+    unit = run("cluster", "show", "--to", "quadlet", cwd=tmp_path)
+    assert f"podman volume import {volume} -" in unit.err
+
+
+def test_a_file_of_tuned_kernels_that_is_no_text_is_named(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "cluster.yaml").write_text(examples.cluster())
+    (tmp_path / "tunings").mkdir()
+    (tmp_path / "tunings" / "E=8,N=256.json").write_bytes(b"\xff")
+    done = run("cluster", "show", cwd=tmp_path)
+    assert (done.code, "tunings/E=8,N=256.json cannot be read" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "own", [{"gpus": False}, {"environment": (("VLLM_TUNED_CONFIG_FOLDER", "/mine"),)}]
+)
+def test_tuned_kernels_are_for_gpus_and_the_users_own_folder_wins(
+    cluster: Cluster, own: dict[str, Any]
+) -> None:
+    tunings = clusters.Tunings({"E=8,N=256.json": "{}"})
+    for member in clusters.members(replace(cluster, **own), "vllm:1", tunings):
+        assert member.tunings is None
+        assert "/tunings" not in [mount.target for mount in member.launch.mounts]

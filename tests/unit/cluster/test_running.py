@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,10 +64,14 @@ class Node(Engine):
         name = words[words.index("--name") + 1]
         labels = [words[n + 1] for n, word in enumerate(words) if word == "--label"]
         if name in self.found:
-            raise fail(CheckFailedError, "container-start", "docker: the name is taken")
+            raise fail(CheckFailedError, "container-name", "docker: the name is taken")
         self.done.append(f"start {name}")
         self.found[name] = container(name, dict(label.split("=", 1) for label in labels))
         return self.found[name].id
+
+    def fill_volume(self, name: str, image: str, files: Mapping[str, str]) -> None:
+        assert image == REF
+        self.done.append(f"fill {name} with {' '.join(files)}")
 
     def stop_service(self, container: str) -> None:
         self.done.append(f"stop {container}")
@@ -218,6 +222,22 @@ def test_a_head_that_takes_too_long_goes_on_loading(two: Two) -> None:
     assert two.done() == [["start spark-0"], ["start spark-1"]]
 
 
+def test_two_that_start_it_at_once_both_wait_for_it(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second sees nothing, and then finds what the first has started meanwhile."""
+    two.up()
+    two.done()
+    monkeypatch.setattr(Node, "services", lambda *_: [])
+    assert two.up()[0].good
+    assert two.done() == [[], []]
+    two.members = [
+        replace(one, launch=replace(one.launch, memory_bytes=1 << 30)) for one in two.members
+    ]
+    with pytest.raises(CheckFailedError, match="the name is taken"):
+        two.up()
+
+
 def test_an_image_without_a_health_check_is_not_waited_for(
     two: Two, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +297,19 @@ def test_nothing_is_started_unless_all_nodes_answer(two: Two) -> None:
         two.up()
     assert [one.code for one in caught.value.problems] == ["node-unreachable"] * 2
     assert two.done() == [[], []]
+
+
+def test_nodes_get_tuned_kernels_before_their_containers_start(two: Two, tmp_path: Path) -> None:
+    declared = declaration.load(tmp_path / "cluster.yaml")
+    tunings = clusters.Tunings({"E=8,N=256.json": "{}"})
+    two.members = clusters.members(declared, REF, tunings)
+    two.up()
+    assert two.done()[1] == [f"fill {tunings.volume} with E=8,N=256.json", "start spark-1"]
+    two.up()
+    assert two.done() == [[], []]
+    two.members = clusters.members(declared, REF, clusters.Tunings({"E=8,N=256.json": "[]"}))
+    two.up()
+    assert two.done()[0][-1] == "start spark-0"
 
 
 @pytest.fixture

@@ -8,9 +8,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
+import remotezip
+import requests
+import urllib3
 from remotezip import RangeNotSupported
 from support.machine import settings
 from support.project import project_lock
@@ -247,6 +250,34 @@ def test_a_wheel_without_ranges_or_that_is_none_is_told_from_one_that_is_gone(
         code_of(lambda: remote_wheel.member(wheel("x", "1"), url, own, lambda _: "x", whole=whole))
         == code
     )
+
+
+def test_an_answer_that_is_cut_off_in_a_member_is_asked_for_again_and_then_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Cut:
+        def __init__(self, url: str, **_: object) -> None:
+            asked.append(url)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def read(self, _: str) -> bytes:
+            raise urllib3.exceptions.ProtocolError("Connection broken: IncompleteRead")
+
+    monkeypatch.setattr(remotezip, "RemoteZip", Cut)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "1")
+    url, own, torch = "https://h.example/x.whl", settings(tmp_path), wheel("torch", "1")
+    with pytest.raises(requests.ConnectionError):
+        remote_wheel.use(torch, url, own, lambda archive: archive.read("x"))
+    assert asked == [url, url]
+    code = code_of(lambda: remote_wheel.member(torch, url, own, lambda _: "x"))
+    assert (code, len(asked)) == ("index-cut-off", 4)
 
 
 def test_a_built_wheel_is_on_this_machine_and_whole_or_refused(

@@ -79,7 +79,7 @@ BAD: Sequence[tuple[str, str, str, str, str]] = [
     ('"2.11.0", "2.14.0"', '2.10, "2.14.0"', "matrix-not-text", "torch: [2.10", '"2.10"'),
     ("defaults:\n", "default:\n", "matrix-unknown-key", "default:", "'defaults'"),
     ("    summary: DGX Spark\n", "", "matrix-missing-key", "gb10:", "summary"),
-    ("packages: [python3]", "packages: python3", "matrix-wrong-value", "packages", "kind"),
+    ("packages: [python3]", "packages: python3", "matrix-wrong-value", "packages", "write [a, b]"),
     ("version: 1\n", "version: 2\n", "matrix-wrong-value", "version", "kind"),
     ("version: 1\n", "version: true\n", "matrix-wrong-value", "version", "kind"),
     (
@@ -199,7 +199,7 @@ def test_all_mistakes_are_reported_at_once_in_file_order(tmp_path: Path) -> None
         (b"", "matrix-empty"),
         (b"a: [", "matrix-syntax"),
         (b"\xff", "matrix-encoding"),
-        (b"- a", "matrix-wrong-value"),
+        (b"- a", "matrix-empty"),
     ],
 )
 def test_a_file_that_is_not_a_matrix_is_one_clear_error(

@@ -111,6 +111,16 @@ def test_the_receipt_of_an_image_is_checked_without_running_it(
     assert "verified (import): 1 passed" in shown
     (row,) = run(verify, "--receipt", f"{registry.address}/{PATH}@{digest}", "--json")
     assert (row["signed_by"]["comment"], row["receipt"]["digest"]) == ("ci", digest)
+    reports = [workspace.project / "report.xml", workspace.project / "report.md"]
+    wanted = [f"--junit={reports[0]}", f"--markdown={reports[1]}", "--level"]
+    assert run(verify, "--receipt", name, *wanted, "import") == shown
+    assert [digest.partition(":")[2] in one.read_text() for one in reports] == [True, True]
+    with pytest.raises(CheckFailedError, match="verified up to import, not up to gpu"):
+        run(verify, "--receipt", name, *wanted, "gpu")
+    assert "not verified" in reports[1].read_text()
+    for more in (["--rerun"], ["--models", "all"], ["--select", "cpu"]):
+        with pytest.raises(InputError, match=f"runs nothing, and takes no {more[0]}"):
+            run(verify, "--receipt", name, *more)
     later = "2026-11-21T10:00:00+00:00"
     failed = receipt_of(digest, NEW, Outcome.FAIL, verified_at=later)
     attached(own, failed, trusting(b"ci"))
