@@ -104,7 +104,7 @@ def load(path: Path) -> Cluster:
         nodes=tuple(
             Node(
                 host=one.host,
-                address=one.address,
+                address=rules.plain_address(one.address),
                 interfaces=tuple(one.interfaces),
                 rdma=tuple(one.rdma),
             )

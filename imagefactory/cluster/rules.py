@@ -20,6 +20,7 @@ _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _USER = re.compile(USER)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOUNT = re.compile(r"(/[^:]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:]*)(:ro)?")
+IPV6 = 6
 #: Options of vLLM that follow from the nodes.
 DERIVED = (
     *("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"),
@@ -106,30 +107,42 @@ class _Rules:
 
     def _node(self, number: int, node: NodeKeys) -> Iterator[Problem]:
         loc: Loc = ("nodes", number)
-        fix = "write [USER@]HOST[:PORT], as ssh would reach it"
+        fix = "write [USER@]HOST[:PORT]; ~/.ssh/config can name any other, an IPv6 address too"
         yield from self._match((*loc, "host"), "host", node.host, _HOST, fix)
-        try:
-            ipaddress.ip_address(node.address)
-        except ValueError:
+        if problem := self._wrong_address(node.address):
             fix = "write the address of the node in the network of the nodes: ip -br address"
-            what = f"{node.address!r} is no IP address"
-            yield self._bad((*loc, "address"), "address", what, fix)
+            yield self._bad((*loc, "address"), "address", problem, fix)
         for key, names in (("interfaces", node.interfaces), ("rdma", node.rdma)):
             fix = {"interfaces": "ip -br link lists them", "rdma": "ibdev2netdev lists them"}[key]
             for index, name in enumerate(names):
                 yield from self._match((*loc, key, index), "device", name, _DEVICE, fix)
 
+    def _wrong_address(self, text: str) -> str:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return f"{text!r} is no IP address"
+        several = len(self._file.nodes) > 1
+        if several and (address.is_loopback or address.is_unspecified or address.is_multicast):
+            return f"no other node reaches this one at {text}"
+        if address.version == IPV6 and self._file.executor == "ray":
+            return "Ray's nodes have IPv4 addresses"
+        return ""
+
     def _together(self) -> Iterator[Problem]:
         nodes = self._file.nodes
-        for key in ("host", "address"):
+        for key, same in (("host", machine), ("address", plain_address)):
             lines: dict[str, int] = {}
             for number, node in enumerate(nodes):
                 loc: Loc = ("nodes", number, key)
-                value, line = getattr(node, key), self._positions.line(loc)
-                if value in lines:
-                    what = f"{key} {value} is also that of the node on line {lines[value]}"
+                text, line = getattr(node, key), self._positions.line(loc)
+                if (value := same(text)) in lines:
+                    what = f"{key} {text} is also that of the node on line {lines[value]}"
                     yield self._bad(loc, f"same-{key}", what, "each node has its own")
                 lines.setdefault(value, line)
+        if len({":" in node.address for node in nodes}) > 1:
+            what = "some addresses are of IPv4 and some of IPv6"
+            yield self._bad(("nodes",), "address", what, "write those of one network")
         heads = [number for number, node in enumerate(nodes) if node.role == "head"]
         for number in heads[1:]:
             loc = ("nodes", number, "role")
@@ -146,6 +159,19 @@ class _Rules:
     def _bad(self, loc: Loc, code: str, what: str, fix: str) -> Problem:
         where = str(self._positions.locate(loc))
         return Problem(code=f"cluster-{code}", where=where, what=what, fix=fix)
+
+
+def machine(host: str) -> str:
+    """What a host is told apart by: whoever logs in, it is the same machine."""
+    return host.rpartition("@")[2].lower().removesuffix(":22")
+
+
+def plain_address(text: str) -> str:
+    """An address as systems write it; what is none stays as it is."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return text
 
 
 def value_of(args: tuple[str, ...], *names: str) -> str | None:

@@ -194,8 +194,17 @@ def _start(state: _State, member: Member) -> None:
             state.engine.fill_volume(tunings.volume, launch.image, tunings.files)
         state.engine.start_service(docker.arguments(launch))
     except CheckFailedError as error:
-        what = f"{member.node.host}: {error.problems[0].what}"
-        raise CheckFailedError(replace(error.problems[0], what=what)) from None
+        (problem, *_) = error.problems
+        if problem.code == "container-name" and _runs_now(member, state.engine):
+            return  # another `up` has started it in this moment
+        what = f"{member.node.host}: {problem.what}"
+        raise CheckFailedError(replace(problem, what=what)) from None
+
+
+def _runs_now(launched: Member, engine: Engine) -> bool:
+    found = engine.service(launched.launch.name)
+    wanted = launched.launch.labels[LAUNCH_LABEL]
+    return found is not None and found.labels.get(LAUNCH_LABEL) == wanted
 
 
 def _remove(state: _State, *, kill: bool) -> int:

@@ -172,7 +172,8 @@ def up_command(
             ui.warn(f"{name} is not set here, so containers do not get it")
     _show(running.up(members, _engine_of, timeout=timeout), json=json)
     head = members[0].node
-    ui.say(f"{head.host} serves at http://{head.address}:{declaration.load(file).port}/v1")
+    address = f"[{head.address}]" if ":" in head.address else head.address
+    ui.say(f"{head.host} serves at http://{address}:{declaration.load(file).port}/v1")
 
 
 @app.command("status", epilog="Example: imagefactory cluster status")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +61,8 @@ def verify_command(
         bool,
         typer.Option(
             "--receipt",
-            help="Run nothing: check the receipts of TAG, those here and in its registry.",
+            help="Run nothing: check the receipts of TAG, those here and in its registry. "
+            "Fails if none shows --level.",
         ),
     ] = False,
     level: Annotated[
@@ -97,12 +99,15 @@ def verify_command(
     if checks:
         _show_checks(json=json)
         return
-    if receipt_only:
-        _show_receipts(workspace_of(file), tags or [], json=json)
-        return
     _check_options(tags, source, level, gpu=gpu)
-    watcher = Watcher() if json else Watcher(verified=tables.receipt)
     wanted = Level.GPU if gpu else level
+    write = partial(_write_reports, junit_file, markdown_file, wanted or Level.STATIC)
+    if receipt_only:
+        running = {"--select": select, "--from": source, "--models": models, "--rerun": rerun}
+        _refuse_to_run(name for name, given in running.items() if given)
+        _show_receipts(workspace_of(file), tags or [], wanted, write, json=json)
+        return
+    watcher = Watcher() if json else Watcher(verified=tables.receipt)
     chosen = _chosen(models, wanted or Level.SERVE)
     workspace = workspace_of(file)
     asked = [] if rerun or models is not None else tags or []
@@ -119,12 +124,7 @@ def verify_command(
             level=wanted or Level.SERVE,
             models=chosen,
         )
-    if junit_file:
-        junit.write(junit_file, *receipts)
-    if markdown_file:
-        markdown_file.parent.mkdir(parents=True, exist_ok=True)
-        shown = markdown.summary(*receipts, wanted=wanted or Level.STATIC)
-        files.write_text(markdown_file, shown)
+    write(receipts)
     if json:
         ui.emit_json([one.as_dict() for one in receipts])
     problems = receipt.problems(receipts)
@@ -132,6 +132,27 @@ def verify_command(
         problems += receipt.below(receipts, wanted)
     if problems:
         raise CheckFailedError(problems)
+
+
+def _write_reports(
+    junit_file: Path | None,
+    markdown_file: Path | None,
+    wanted: Level,
+    receipts: Sequence[Receipt],
+) -> None:
+    if junit_file:
+        junit.write(junit_file, *receipts)
+    if markdown_file:
+        markdown_file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text(markdown_file, markdown.summary(*receipts, wanted=wanted))
+
+
+def _refuse_to_run(names: Iterable[str]) -> None:
+    """Raise InputError for options that are about what runs, where nothing does."""
+    given = ", ".join(names)
+    if given:
+        what, fix = f"--receipt runs nothing, and takes no {given}", "leave one of them out"
+        raise fail(InputError, "verify-what", what, fix=fix)
 
 
 def _check_options(
@@ -165,7 +186,14 @@ def _chosen(models: str | None, level: Level) -> tuple[str, ...] | None:
     return choice.parse(models, level)
 
 
-def _show_receipts(workspace: Workspace, tags: Sequence[str], *, json: bool) -> None:
+def _show_receipts(
+    workspace: Workspace,
+    tags: Sequence[str],
+    wanted: Level | None,
+    write: Callable[[Sequence[Receipt]], None],
+    *,
+    json: bool,
+) -> None:
     if not tags:
         what, fix = "--receipt needs images", "imagefactory verify --receipt TAG"
         raise fail(InputError, "verify-what", what, fix=fix)
@@ -175,11 +203,15 @@ def _show_receipts(workspace: Workspace, tags: Sequence[str], *, json: bool) -> 
             found[tag] = workflows.find_receipt(workspace, tag)
         except CheckFailedError as error:
             problems += error.problems
+    receipts = [one.receipt for one in found.values()]
+    write(receipts)
     if json:
         ui.emit_json([{"image": tag, **one.as_dict()} for tag, one in found.items()])
     for tag, one in () if json else found.items():
         tables.receipt(one.receipt)
         ui.line(f"{tag}: {one}")
+    if wanted:
+        problems += receipt.below(receipts, wanted)
     if problems:
         raise CheckFailedError(problems)
 

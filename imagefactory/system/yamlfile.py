@@ -257,9 +257,9 @@ def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
     except yaml.YAMLError as error:
         what, where = f"not valid YAML: {_one_line(error)}", f"{positions.file}:1"
         raise fail(InputError, f"{prefix}-syntax", what, where=where, fix="fix the file") from None
-    if root is None:
-        what, where = "the file is empty", f"{positions.file}:1"
-        raise fail(InputError, f"{prefix}-empty", what, where=where, fix="see docs/")
+    if not isinstance(root, yaml.MappingNode):
+        what = f"the file {'is empty' if root is None else 'has no keys'}, where KEY: VALUE is due"
+        raise fail(InputError, f"{prefix}-empty", what, where=f"{positions.file}:1")
     return root
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from imagefactory.verifying.receipt import Outcome, Receipt
 
-#: Characters that XML 1.0 has no way to write; server logs have them (terminal colours).
+#: Characters that XML 1.0 has no way to write; server logs have them (terminal colours), and
+#: labels may.
 UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -17,7 +18,8 @@ def to_xml(*receipts: Receipt) -> str:
     root = ET.Element("testsuites")
     root.extend(_suite(receipt) for receipt in receipts)
     ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    text = ET.tostring(root, encoding="unicode", xml_declaration=True)
+    return UNWRITABLE.sub("?", text) + "\n"
 
 
 def _suite(receipt: Receipt) -> ET.Element:
@@ -47,7 +49,7 @@ def _suite(receipt: Receipt) -> ET.Element:
             name=check.name,
             time=f"{check.seconds:.3f}",
         )
-        detail = UNWRITABLE.sub("?", check.detail)
+        detail = check.detail
         if check.outcome is Outcome.FAIL:
             head = detail.partition("\n")[0]
             ET.SubElement(

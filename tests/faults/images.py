@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from support.odd_layers import SEEN
 from support.whole_images import BASE, SITE, Node, WholeImage, names
 
 from faults import Outcome
+from imagefactory.verifying.outside.tree import DamagedError
 
 Fault = Callable[[random.Random, WholeImage], str]
 
@@ -17,20 +19,28 @@ Fault = Callable[[random.Random, WholeImage], str]
 def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     """Spoil a good image in one to three ways, and judge it."""
     master = WholeImage(folder)
-    good = master.judged()
-    if good.config or good.changed or good.extra:
-        detail = names((*good.config, *good.changed, *good.extra))
-        yield Outcome(fault="nothing was spoilt", held=False, detail=detail)
+    if wrong := _findings(master):
+        yield Outcome(fault="nothing was spoilt", held=False, detail=names(wrong))
     chance = random.Random(seed)  # noqa: S311 - attacks are to be repeatable
+    for name, above in chance.sample(sorted(SEEN.items()), min(count, len(SEEN))):
+        said = _findings(master, *above)
+        yield Outcome(fault=name, held=bool(said), detail="nothing was found")
     for number in range(count):
         image = master.copy()
         done = [chance.choice(FAULTS)(chance, image) for _ in range(chance.randint(1, 3))]
         fault = f"{number}: {', then '.join(done)}"
         if image.tree == master.tree and image.config == master.config:
             continue  # one fault undid the other
-        found = image.judged()
-        said = (*found.config, *found.changed, *found.extra)
-        yield Outcome(fault=fault, held=bool(said), detail="nothing was found")
+        yield Outcome(fault=fault, held=bool(_findings(image)), detail="nothing was found")
+
+
+def _findings(image: WholeImage, *above: bytes) -> tuple[object, ...]:
+    """What is wrong with an image that has the layers ``above``."""
+    try:
+        found = image.judged(None, *above)
+    except DamagedError as error:
+        return (error,)
+    return (*found.config, *found.changed, *found.extra)
 
 
 def _some(chance: random.Random, image: WholeImage) -> str:

@@ -29,7 +29,7 @@ from imagefactory.planning import cell_plan, image_config
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.settings import Settings, from_environment
 from imagefactory.system.yamlfile import Location
-from imagefactory.verifying.outside import configured, layers, outside
+from imagefactory.verifying.outside import configured, layers, outside, tree
 from imagefactory.verifying.outside.inventory import Wheels
 from imagefactory.verifying.outside.judged import Judged
 from support import ROOT
@@ -309,28 +309,30 @@ class WholeImage:
         """Give a file other content."""
         self.tree[path] = replace(self.tree.get(path) or BASE[path], data=data)
 
-    def saved(self) -> tuple[bytes, str]:
-        """The image as ``docker save`` writes it, and its digest."""
+    def saved(self, *above: bytes) -> tuple[bytes, str]:
+        """The image as ``docker save`` writes it, with the layers ``above``, and its digest."""
         blobs: dict[str, bytes] = {}
 
         def blob(data: bytes) -> dict[str, object]:
             blobs[sha256(data)] = data
             return {"digest": f"sha256:{sha256(data)}", "size": len(data)}
 
-        parts = [blob(_base_archive()), blob(archive(self.tree))]
-        image = {"config": blob(json.dumps(self.config).encode()), "layers": parts}
+        parts = [blob(data) for data in (_base_archive(), archive(self.tree), *above)]
+        rootfs = {"type": "layers", "diff_ids": [part["digest"] for part in parts]}
+        config = {"rootfs": rootfs, **self.config}
+        image = {"config": blob(json.dumps(config).encode()), "layers": parts}
         row = blob(json.dumps(image).encode())
         files = {f"blobs/sha256/{name}": Node(data=data) for name, data in blobs.items()}
         files["index.json"] = Node(data=json.dumps({"manifests": [row]}).encode())
         return archive(files), str(row["digest"])
 
-    def judged(self, plan: CellPlan | None = None) -> Judged:
-        """What is found in the image."""
-        stream, digest = self.saved()
+    def judged(self, plan: CellPlan | None = None, *above: bytes) -> Judged:
+        """What is found in the image, with the layers ``above``. Raises DamagedError."""
+        stream, digest = self.saved(*above)
         cache = self.folder / "layers"
         contents = layers.read_stream(io.BytesIO(stream), digest, cache)
         known = outside.Base(
-            layer=layers.merged(contents.layers[:1]), config={"config": {"Env": [PATH]}}
+            layer=tree.merged(contents.layers[:1]), config={"config": {"Env": [PATH]}}
         )
         return outside.examine(contents, plan or self.plan, known, Wheels(self.settings))
 

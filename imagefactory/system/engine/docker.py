@@ -157,6 +157,8 @@ def failure(doing: str, said: str, image: str | None = None) -> FactoryError:
             fix="imagefactory plan lists the tags; imagefactory build --matrix makes them",
         )
     kind = GoneError if "no such image" in low or "no such container" in low else SetupError
+    # what ssh said is the end of a long sentence about the URL of the engine
+    said = said.rpartition(" stderr=")[2]
     last = said.strip().splitlines()[-1:] or ["Docker gave no reason"]
     return fail(kind, "engine-failed", f"{doing}: {last[0]}", fix="imagefactory doctor")
 

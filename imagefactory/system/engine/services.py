@@ -146,7 +146,8 @@ class Services(Part):
     def remove_service(self, container: str) -> None:
         """Remove a container that was stopped, or kill it first; its named volumes stay."""
         done = self._docker.call("rm", "--force", "--volumes", container)
-        if not done.ok and "no such container" not in done.err.lower():
+        gone = re.search(r"(?i)no such container|removal of container .* in progress", done.err)
+        if not done.ok and not gone:
             raise failure("docker rm", done.err)
 
 

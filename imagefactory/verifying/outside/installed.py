@@ -16,7 +16,7 @@ from imagefactory.building.stack import trim, wheels
 from imagefactory.inbuild.layer import SITE, VENV
 from imagefactory.locking.lock import LockedToolchain, Wheel
 from imagefactory.verifying.outside.inventory import Inventory, Member, sha256
-from imagefactory.verifying.outside.layers import Layer
+from imagefactory.verifying.outside.tree import Layer
 from imagefactory.verifying.outside.want import FILE, PROGRAM, Want, Wants
 
 _SHEBANG = f"#!/{VENV}/bin/python".encode()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from imagefactory.verifying.outside.judged import Finding
-from imagefactory.verifying.outside.layers import Entry, Layer
+from imagefactory.verifying.outside.tree import Entry, Layer
 from imagefactory.verifying.outside.want import FOLDER, ROOT, Want, Wants, differences
 
 #: Whether a file of a wheel, whose RECORD has another hash, is that of the wheel after all.

@@ -11,12 +11,13 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
+from imagefactory.verifying.outside import tars, tree
 from imagefactory.verifying.outside.streams import (
     CHUNK,
     Forward,
@@ -24,6 +25,7 @@ from imagefactory.verifying.outside.streams import (
     Reader,
     unpacked,
 )
+from imagefactory.verifying.outside.tree import DamagedError, Entry, Layer
 
 #: Manifests, configurations and indexes are JSON of a few kilobytes.
 MOST_JSON = 8 << 20
@@ -35,14 +37,6 @@ _TEXTS = re.compile(
     r"|opt/venv/lib/[^/]+/site-packages/[^/]+\.dist-info/(?:RECORD|entry_points\.txt)"
     r"|usr/lib/python3[^/]*/venv/scripts/(?:common|posix)/[^/]*"
 )
-_KINDS = {
-    tarfile.DIRTYPE: "folder",
-    tarfile.SYMTYPE: "link",
-    tarfile.LNKTYPE: "hard link",
-    tarfile.CHRTYPE: "device",
-    tarfile.BLKTYPE: "device",
-    tarfile.FIFOTYPE: "pipe",
-}
 #: Layers that are read at a time.
 AT_ONCE = 2
 #: Layers that are kept; a gb10 image has some 30.
@@ -51,36 +45,6 @@ KEPT = 400
 
 #: What reading a damaged archive ends with.
 _UNREADABLE = (tarfile.TarError, ValueError, EOFError, OSError, zlib.error)
-
-
-class DamagedError(Exception):
-    """An image that cannot be read, or whose parts do not match their digests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of a layer.
-
-    ``kind`` is file, folder, link, hard link, device or pipe; ``link`` the target of a link;
-    ``attributes`` are extended ones, such as capabilities. ``sha256`` is empty for anything but
-    files.
-    """
-
-    kind: str
-    mode: int
-    owner: str
-    size: int
-    sha256: str
-    link: str
-    attributes: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """The files of one layer by path, and the texts of those whose text is judged."""
-
-    entries: Mapping[str, Entry]
-    texts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +69,7 @@ def read_stream(stream: IO[bytes], digest: str, cache: Path) -> Contents:
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is None or not member.name.startswith("blobs/sha256/"):
                     if content is not None and member.name in ("index.json", "manifest.json"):
-                        documents[member.name] = json.loads(content.read(MOST_JSON))
+                        documents[member.name] = _parsed(content.read(MOST_JSON))
                     continue
                 name = f"sha256:{member.name.rpartition('/')[2]}"
                 _read_blob(name, content, member.size, cache, documents, layers)
@@ -147,7 +111,7 @@ def read_layout(folder: Path, cache: Path) -> Contents:
     documents: dict[str, Any] = {}
     layers: dict[str, Layer] = {}
     try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        index = _parsed((folder / "index.json").read_bytes())
         for path in sorted((folder / "blobs" / "sha256").iterdir()):
             with path.open("rb") as content:
                 size = path.stat().st_size
@@ -176,7 +140,7 @@ def _read_blob(
     if start[:1] == b"{" and size <= MOST_JSON:
         data = start + hashed.rest()
         if hashed.digest == name:
-            documents[name] = json.loads(data)
+            documents[name] = _parsed(data)
         return
     layer = _read_layer(unpacked(start, hashed))
     hashed.rest()
@@ -186,15 +150,30 @@ def _read_blob(
     _save(cache, name, layer)
 
 
+def _parsed(data: bytes) -> Any:
+    return json.loads(data, object_pairs_hook=_distinct)
+
+
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse names that differ in case only: of those, engines (written in Go) take the last."""
+    if len({name.casefold() for name, _ in pairs}) < len(pairs):
+        raise ValueError(f"a name is there twice among {', '.join(sorted(dict(pairs)))[:200]}")
+    return dict(pairs)
+
+
 def _assembled(digest: str, documents: Mapping[str, Any], layers: Mapping[str, Layer]) -> Contents:
     """The image ``digest``, from the parts that were read."""
     try:
         manifest = _manifest(digest, documents)
         config = documents[manifest["config"]["digest"]]
-        wanted = [str(part["digest"]) for part in manifest["layers"]]
-        return Contents(config=config, layers=tuple(layers[name] for name in wanted))
+        found = tuple(layers[str(part["digest"])] for part in manifest["layers"])
+        listed = config["rootfs"]["diff_ids"]
     except (KeyError, TypeError, IndexError, AttributeError, StopIteration):
         raise DamagedError(f"the engine's copy of {digest} lacks a part") from None
+    if listed != [layer.unpacked for layer in found]:
+        # an engine runs those, if it has unpacked them before
+        raise DamagedError("the image's configuration lists other layers than its manifest")
+    return Contents(config=config, layers=found)
 
 
 def _manifest(digest: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -214,57 +193,55 @@ def _manifest(digest: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
             if row["digest"] in documents
             and (row.get("platform") or {}).get("architecture") != "unknown"
         ]
+        if len(images) > 1:
+            what = f"an index has {len(images)} images, of which an engine chooses one"
+            raise DamagedError(f"{what}: verify the image itself, by its own digest")
         found = images[0]
     return found
 
 
 def _read_layer(stream: Reader) -> Layer:
+    """Raises ValueError for a layer that engines may read in different ways."""
     entries: dict[str, Entry] = {}
     texts: dict[str, bytes] = {}
-    forward = Forward(stream)
-    with tarfile.open(fileobj=forward, mode="r:") as archive:  # type: ignore[call-overload]
-        for member in archive:
-            path = member.name.removeprefix("./").rstrip("/")
-            if not path or path == ".":
-                continue
-            keep = bool(_TEXTS.fullmatch(path)) and member.size <= MOST_TEXT
-            content = archive.extractfile(member) if member.isreg() else None
-            digest, text = _digest(content, keep=keep) if content else ("", None)
-            entries[path] = _entry(member, digest)
-            texts.pop(path, None)
-            if text is not None:
-                texts[path] = text
-            archive.members = []
-    # tarfile takes a header that it does not understand for the end; an engine might not
-    if not forward.ended():
-        raise DamagedError("a layer has a part that tar cannot read")
-    return Layer(entries=entries, texts=texts)
+    hashed = Hashed(stream)
+    forward = Forward(hashed)
+    for member in tars.members(forward):
+        path = member.path
+        if not path:
+            continue
+        before = entries.get(path)
+        if before and not before.kind == member.kind == "folder":
+            raise ValueError(f"a layer has /{path} twice")
+        hidden = tree.hidden(path)
+        if hidden and any(f"{one}/".startswith(f"{hidden}/") for one in entries):
+            raise ValueError(f"a layer has /{hidden}, and removes it")
+        keep = bool(_TEXTS.fullmatch(path)) and member.size <= MOST_TEXT
+        digest, text = "", None
+        if member.kind == "file":
+            digest, text = _digest(forward, member.size, keep=keep)
+        entries[path] = Entry(
+            kind=member.kind,
+            mode=member.mode,
+            owner=member.owner,
+            size=member.size,
+            sha256=digest,
+            link=member.link,
+            attributes=member.attributes,
+        )
+        if text is not None:
+            texts[path] = text
+    return Layer(entries=entries, texts=texts, unpacked=hashed.digest)
 
 
-def _digest(content: IO[bytes], *, keep: bool) -> tuple[str, bytes | None]:
+def _digest(content: Forward, size: int, *, keep: bool) -> tuple[str, bytes | None]:
     sha256, kept = hashlib.sha256(), io.BytesIO()
-    while chunk := content.read(CHUNK):
+    while size and (chunk := content.read(min(size, CHUNK))):
+        size -= len(chunk)
         sha256.update(chunk)
         if keep:
             kept.write(chunk)
     return sha256.hexdigest(), kept.getvalue() if keep else None
-
-
-def _entry(member: tarfile.TarInfo, digest: str) -> Entry:
-    attributes = sorted(
-        f"{name.removeprefix('SCHILY.xattr.')}={value}"
-        for name, value in member.pax_headers.items()
-        if name.startswith("SCHILY.xattr.")
-    )
-    return Entry(
-        kind="file" if member.isreg() else _KINDS.get(member.type, "unknown"),
-        mode=member.mode & 0o7777,
-        owner=f"{member.uid}:{member.gid}",
-        size=member.size if member.isreg() else 0,
-        sha256=digest,
-        link=member.linkname,
-        attributes=" ".join(attributes),
-    )
 
 
 _NAMES = tuple(one.name for one in fields(Entry))
@@ -275,20 +252,21 @@ def _fields(entry: Entry) -> tuple[object, ...]:
 
 
 def _path(cache: Path, name: str) -> Path:
-    return cache / f"{name.removeprefix('sha256:')}.v1"
+    return cache / f"{name.removeprefix('sha256:')}.v2"
 
 
 def _save(cache: Path, name: str, layer: Layer) -> None:
     row = {
         "entries": {path: _fields(entry) for path, entry in layer.entries.items()},
         "texts": {path: text.decode("latin-1") for path, text in layer.texts.items()},
+        "unpacked": layer.unpacked,
     }
     cache.mkdir(parents=True, exist_ok=True)
     target = _path(cache, name)
     part = target.with_suffix(".part")
     part.write_bytes(zlib.compress(json.dumps(row).encode("utf-8", "surrogatepass"), 1))
     part.replace(target)
-    kept = sorted(cache.glob("*.v1"), key=lambda path: path.stat().st_mtime_ns)
+    kept = sorted(cache.glob("*.v?"), key=lambda path: path.stat().st_mtime_ns)
     for path in kept[:-KEPT]:
         path.unlink(missing_ok=True)
 
@@ -299,56 +277,7 @@ def _load(cache: Path, name: str) -> Layer | None:
         return Layer(
             entries={path: Entry(*fields) for path, fields in row["entries"].items()},
             texts={path: text.encode("latin-1") for path, text in row["texts"].items()},
+            unpacked=row["unpacked"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error):
         return None
-
-
-def merged(layers: Iterator[Layer] | tuple[Layer, ...]) -> Layer:
-    """The files of all layers on top of each other, as a container sees them."""
-    tree: dict[str, Entry] = {}
-    texts: dict[str, bytes] = {}
-    for layer in layers:
-        gone, emptied = _removed(layer, tree)
-        if gone or emptied:
-            for path in [path for path in tree if _is_below(path, gone, emptied)]:
-                del tree[path]
-                texts.pop(path, None)
-        for path, entry in layer.entries.items():
-            if path.rpartition("/")[2].startswith(".wh."):
-                continue
-            source = entry.link.removeprefix("./").lstrip("/")
-            if entry.kind == "hard link" and source in tree:
-                tree[path] = tree[source]
-                text = texts.get(source)
-            else:
-                tree[path], text = entry, layer.texts.get(path)
-            texts.pop(path, None)
-            if text is not None:
-                texts[path] = text
-    return Layer(entries=tree, texts=texts)
-
-
-def _removed(layer: Layer, tree: Mapping[str, Entry]) -> tuple[set[str], set[str]]:
-    """Paths that ``layer`` removes with all below them, and folders of which only that goes."""
-    gone, emptied = set(), set()
-    for path, entry in layer.entries.items():
-        folder, _, name = path.rpartition("/")
-        if name == ".wh..wh..opq":
-            emptied.add(folder)
-        elif name.startswith(".wh."):
-            gone.add(f"{folder}/{name[4:]}".lstrip("/"))
-        elif entry.kind != "folder" and path in tree and tree[path].kind == "folder":
-            emptied.add(path)
-    return gone, emptied
-
-
-def _is_below(path: str, gone: set[str], emptied: set[str]) -> bool:
-    if path in gone:
-        return True
-    above = path.rpartition("/")[0]
-    while above:
-        if above in gone or above in emptied:
-            return True
-        above = above.rpartition("/")[0]
-    return "" in emptied

@@ -29,7 +29,8 @@ from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import Wheels, sha256
 from imagefactory.verifying.outside.judged import Finding, Judged
 from imagefactory.verifying.outside.judging import judge
-from imagefactory.verifying.outside.layers import Contents, DamagedError, Entry, Layer
+from imagefactory.verifying.outside.layers import Contents
+from imagefactory.verifying.outside.tree import DamagedError, Entry, Layer, merged
 from imagefactory.verifying.outside.want import Want, Wants
 
 #: The largest file, and the number of files, of which a wheel is asked whether RECORD is right.
@@ -114,12 +115,12 @@ def base_of(plan: CellPlan, settings: Settings) -> Base | None:
         return None
     folder = Path(named[ROOT].removeprefix("oci-layout://").rpartition("@")[0])
     contents = layers.read_layout(folder, settings.cache / "layers")
-    return Base(layer=layers.merged(contents.layers), config=contents.config)
+    return Base(layer=merged(contents.layers), config=contents.config)
 
 
 def examine(contents: Contents, plan: CellPlan, base: Base | None, source: Wheels) -> Judged:
     """Judge what an image contains. Raises SetupError if a locked wheel is not available."""
-    tree = layers.merged(contents.layers)
+    tree = merged(contents.layers)
     found = source.inventories(
         [*plan.resolution.wheels, *(plan.toolchain.wheels if plan.toolchain else ())]
     )

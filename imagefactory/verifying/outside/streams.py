@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import IO, Protocol
+from typing import Protocol
 
 CHUNK = 1 << 20
 _ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
@@ -20,7 +20,7 @@ class Reader(Protocol):
 class Hashed:
     """A stream that hashes what is read from it."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Reader) -> None:
         self._stream = stream
         self._sha256 = hashlib.sha256()
 
@@ -97,28 +97,15 @@ def unpacked(start: bytes, stream: Reader) -> Reader:
 
 
 class Forward:
-    """A stream with the position that tarfile asks for; it only moves forward.
-
-    tarfile's own reader of streams copies what it has read ahead at every header.
-    """
+    """A stream that knows its position, and only moves forward."""
 
     def __init__(self, stream: Reader) -> None:
         self._stream, self._ahead, self._start, self._position = stream, b"", 0, 0
-        self._last = b""
-
-    def ended(self) -> bool:
-        """Whether what was read last, and all that follows, is empty; reads it."""
-        rest = self._last
-        while rest:
-            if rest.strip(b"\0"):
-                return False
-            rest = self.read(CHUNK)
-        return True
 
     def tell(self) -> int:
         return self._position
 
-    def seek(self, position: int, _whence: int = 0) -> int:
+    def seek(self, position: int) -> int:
         left = position - self._position
         if left < 0:
             raise OSError("a layer is read from its beginning to its end")
@@ -139,5 +126,4 @@ class Forward:
             whole = b"".join(parts)
             data, self._ahead, self._start = whole[:size], whole[size:], 0
         self._position += len(data)
-        self._last = data
         return data

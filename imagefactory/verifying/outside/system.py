@@ -18,8 +18,8 @@ from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.layers import split
 from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import sha256
-from imagefactory.verifying.outside.layers import Layer
 from imagefactory.verifying.outside.patched import Patched
+from imagefactory.verifying.outside.tree import Layer
 from imagefactory.verifying.outside.want import Want, Wants
 
 _ORIGIN = "the Python environment"

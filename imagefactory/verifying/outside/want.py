@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from imagefactory.verifying.outside.layers import Entry
+from imagefactory.verifying.outside.tree import Entry
 
 #: Judges the text of a file: what is wrong with it, empty if nothing is.
 Reading = Callable[[bytes], str]

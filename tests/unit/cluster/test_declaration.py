@@ -57,7 +57,11 @@ WRONG = [
     (("model: Qwen/Qwen3-0.6B", "recipe: x"), 2, "cluster-recipe"),
     (("host: spark1", "host: -oProxyCommand=sh"), 4, "cluster-host"),
     (("me@spark2:2222", "spark1"), 6, "cluster-same-host"),
+    (("me@spark2:2222", "me@SPARK1:22"), 6, "cluster-same-host"),
     (("10.0.0.2", "10.0.0.1"), 7, "cluster-same-address"),
+    (("10.0.0.2", "127.0.0.1"), 7, "cluster-address"),
+    (("10.0.0.2", "0.0.0.0"), 7, "cluster-address"),  # noqa: S104 - a mistake
+    (("10.0.0.2", "fd00::2"), 3, "cluster-address"),
     (("10.0.0.2", "spark2"), 7, "cluster-address"),
     (("10.0.0.1", "10.0.0.1\n    interfaces: [a b]"), 6, "cluster-device"),
     (("10.0.0.1", "10.0.0.1\n    rdma: ['']"), 6, "cluster-device"),
@@ -109,3 +113,30 @@ def test_a_cluster_without_nodes_and_all_other_mistakes_are_reported_at_once(
         load(tmp_path, "name: '-'\nmodel: ''\nport: 0\nnodes: []\n")
     codes = {problem.code.removeprefix("cluster-") for problem in caught.value.problems}
     assert codes == {"name", "model", "port", "nodes", "image"}
+
+
+def test_addresses_may_be_of_ipv6_and_are_as_systems_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(TWO.replace("10.0.0.1", "FD00:0::1").replace("10.0.0.2", "fd00::2"))
+    found = declaration.load(path)
+    assert [one.address for one in found.nodes] == ["fd00::1", "fd00::2"]
+    path.write_text(path.read_text().replace("nodes:", "executor: ray\nnodes:"))
+    with pytest.raises(InputError, match="Ray's nodes have IPv4 addresses"):
+        declaration.load(path)
+    path.write_text(TWO.replace("10.0.0.1", "FD00:0::1").replace("10.0.0.2", "fd00::1"))
+    with pytest.raises(InputError, match="fd00::1 is also that of the node"):
+        declaration.load(path)
+
+
+def test_a_single_node_may_be_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(TWO.partition("  - host: me")[0].replace("10.0.0.1", "127.0.0.1"))
+    assert declaration.load(path).nodes[0].address == "127.0.0.1"
+
+
+@pytest.mark.parametrize("text", ["", "- a", "text", "3"])
+def test_a_file_without_keys_is_no_cluster(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match="where KEY: VALUE is due"):
+        declaration.load(path)

@@ -64,7 +64,7 @@ class Node(Engine):
         name = words[words.index("--name") + 1]
         labels = [words[n + 1] for n, word in enumerate(words) if word == "--label"]
         if name in self.found:
-            raise fail(CheckFailedError, "container-start", "docker: the name is taken")
+            raise fail(CheckFailedError, "container-name", "docker: the name is taken")
         self.done.append(f"start {name}")
         self.found[name] = container(name, dict(label.split("=", 1) for label in labels))
         return self.found[name].id
@@ -220,6 +220,22 @@ def test_a_head_that_takes_too_long_goes_on_loading(two: Two) -> None:
     with pytest.raises(CheckFailedError, match="does not serve after 0 s"):
         two.up(timeout=0)
     assert two.done() == [["start spark-0"], ["start spark-1"]]
+
+
+def test_two_that_start_it_at_once_both_wait_for_it(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second sees nothing, and then finds what the first has started meanwhile."""
+    two.up()
+    two.done()
+    monkeypatch.setattr(Node, "services", lambda *_: [])
+    assert two.up()[0].good
+    assert two.done() == [[], []]
+    two.members = [
+        replace(one, launch=replace(one.launch, memory_bytes=1 << 30)) for one in two.members
+    ]
+    with pytest.raises(CheckFailedError, match="the name is taken"):
+        two.up()
 
 
 def test_an_image_without_a_health_check_is_not_waited_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
@@ -46,3 +47,12 @@ def test_junit_has_a_test_case_for_every_check(tmp_path: Path) -> None:
     skipped = three.find("skipped")
     assert skipped is not None
     assert skipped.get("message") == "needs a GPU"
+
+
+def test_no_label_of_an_image_makes_the_report_unreadable(tmp_path: Path) -> None:
+    odd = '\x00\x1b[31m\ufffe\ud800<&"\n'
+    one = result(odd, Outcome.SKIP, odd)
+    spoilt = replace(SOME, tag=odd, cell=odd, build_key=odd, digest=odd, checks=(one,))
+    junit.write(tmp_path / "junit.xml", spoilt)
+    root = ET.fromstring((tmp_path / "junit.xml").read_text(encoding="utf-8"))  # noqa: S314
+    assert root[0].get("name") == '??[31m??<&"\n'

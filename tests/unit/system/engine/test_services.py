@@ -127,3 +127,17 @@ def test_ssh_asks_nobody_for_a_password(docker: FakeDocker, tmp_path: Path) -> N
     assert engine.environment["SSH_ASKPASS_REQUIRE"] == "force"
     docker.answer("--host ssh://spark1:2222 version", out="28.5.2\n")
     assert engine.answers() == "28.5.2"
+
+
+def test_what_ssh_says_is_the_reason(docker: FakeDocker, engine: Engine) -> None:
+    said = (
+        'error during connect: Get "http://docker.example.com/v1.50/containers": command [ssh -- x '
+        "docker system dial-stdio] has exited with exit status 255, make sure the URL is valid: "
+        "stderr=ssh: connect to host x port 22: Connection refused"
+    )
+    docker.answer("version", err=said, code=1)
+    with pytest.raises(SetupError) as caught:
+        engine.answers()
+    assert caught.value.problems[0].what == (
+        "docker version: ssh: connect to host x port 22: Connection refused"
+    )

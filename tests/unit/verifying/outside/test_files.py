@@ -325,11 +325,6 @@ EXTRA = (
         spoil=lambda image: image.tree.update({f"{SITE}/torch": Node(mode=0o777)}),
         says=f"/{SITE}/torch has the mode 777 and belongs to 0:0",
     ),
-    Spoilt(
-        name="a file written through the link lib64",
-        spoil=put("opt/venv/lib64/python3.13/site-packages/vllm/__init__.py"),
-        says="/opt/venv/lib64/python3.13 is explained by nothing",
-    ),
 )
 
 

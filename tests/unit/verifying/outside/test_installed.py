@@ -18,7 +18,7 @@ from imagefactory.locking.lock import Wheel
 from imagefactory.verifying.outside import installed, inventory, outside, patched
 from imagefactory.verifying.outside.installed import Python
 from imagefactory.verifying.outside.inventory import Inventory, Member, Wheels
-from imagefactory.verifying.outside.layers import Entry
+from imagefactory.verifying.outside.tree import Entry
 from imagefactory.verifying.outside.want import Want, Wants
 
 PYTHON = Python(version="3.13", cuda_home="/opt/cuda")

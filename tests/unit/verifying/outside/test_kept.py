@@ -16,7 +16,7 @@ from imagefactory.errors import SetupError
 from imagefactory.locking.lock import Wheel
 from imagefactory.verifying.outside import layers
 from imagefactory.verifying.outside.inventory import Inventory, Member, Wheels
-from imagefactory.verifying.outside.layers import DamagedError
+from imagefactory.verifying.outside.tree import DamagedError
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,10 @@ def blob(folder: Path, text: str) -> str:
         "{",
         "{}",
         '{"layers": []}',
+        # engines take the last of these
+        '{"layers": [], "config": {"digest": "{0}"}, "Layers": []}',
+        '{"layers": [], "config": {"digest": "{0}"}, "layer\u017f": []}',
+        '{"layers": [], "layers": [], "config": {"digest": "{0}"}}',
         '{"layers": [], "config": 5}',
         '{"layers": 5, "config": {"digest": "{0}"}}',
         '{"manifests": []}',
@@ -70,18 +74,18 @@ def blob(folder: Path, text: str) -> str:
     ],
 )
 def test_an_image_whose_documents_are_damaged_is_damage(tmp_path: Path, text: str) -> None:
-    config = blob(tmp_path, "{}")
+    config = blob(tmp_path, '{"rootfs": {"diff_ids": []}}')
     digest = blob(tmp_path, text.replace("{0}", config))
     with pytest.raises(DamagedError, match="engine's copy"):
         layers.read_folder(tmp_path, digest, tmp_path / "cache")
 
 
 def test_an_image_that_is_not_all_there_is_asked_for_elsewhere(tmp_path: Path) -> None:
-    config = blob(tmp_path, "{}")
+    config = blob(tmp_path, '{"rootfs": {"diff_ids": []}}')
     text = f'{{"layers": [], "config": {{"digest": "{config}"}}}}'
     digest = blob(tmp_path, text)
     found = layers.read_folder(tmp_path, digest, tmp_path / "cache")
-    assert found == layers.Contents(config={}, layers=())
+    assert found == layers.Contents(config={"rootfs": {"diff_ids": []}}, layers=())
     (tmp_path / config[7:]).unlink()
     assert layers.read_folder(tmp_path, digest, tmp_path / "cache") is None
 

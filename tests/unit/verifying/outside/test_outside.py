@@ -13,14 +13,15 @@ from typing import IO, cast
 
 import pytest
 import zstandard
+from support.odd_layers import SEEN
 from support.saved_images import Saving
-from support.whole_images import LIBRARY, PATH, SITE, Node, WholeImage, archive, names, sha256
+from support.whole_images import BASE, LIBRARY, PATH, SITE, Node, WholeImage, archive, names, sha256
 
 from imagefactory.system import platforms
 from imagefactory.system.background import in_background
 from imagefactory.verifying.outside import configured, layers, outside, patched, system
 from imagefactory.verifying.outside.inventory import Wheels
-from imagefactory.verifying.outside.layers import DamagedError
+from imagefactory.verifying.outside.tree import DamagedError, Layer
 
 pytestmark = pytest.mark.programs
 
@@ -191,7 +192,7 @@ def test_a_patch_that_changed_nothing_has_a_state_that_explains_it(
 ) -> None:
     row = {"name": "a/b", "state": state, "detail": "", "offsets": [], "files": {}, "created": []}
     nothing = patched.Patched(files={}, patches={}, faults=())
-    tree = layers.Layer(entries={})
+    tree = Layer(entries={})
     fault = system._patch_fault(row, {"name": "a/b", "diff": diff}, nothing, "site", tree)
     assert (fault == "") is right
 
@@ -246,22 +247,14 @@ def test_layers_are_read_as_they_are_packed_in_whatever_number_of_parts(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     data = archive({"a": Node(data=b"1" * 3000), "b": Node(link="a")})
-    found = layers.read_layout(
-        layout(tmp_path, pack(data[:700]) + pack(data[700:])), tmp_path / "c"
-    )
+    packed = pack(data[:700]) + pack(data[700:])
+    found = layers.read_layout(layout(tmp_path, packed, unpacked=data), tmp_path / "c")
     entries = found.layers[0].entries
     assert (entries["a"].size, entries["b"].link) == (3000, "a")
 
 
-def test_nothing_hides_behind_a_header_that_tar_does_not_understand(tmp_path: Path) -> None:
-    data = bytearray(archive({"a": Node(data=b""), "evil.pth": Node(data=b"")}))
-    data[512 + 148] = ord("x")  # in the checksum of the second header
-    with pytest.raises(DamagedError, match="tar cannot read"):
-        layers.read_layout(layout(tmp_path, bytes(data)), tmp_path / "c")
-
-
-def layout(folder: Path, layer: bytes) -> Path:
-    """An OCI layout with one layer."""
+def layout(folder: Path, layer: bytes, *, unpacked: bytes) -> Path:
+    """An OCI layout with one layer, which is ``unpacked`` before it is compressed."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
 
@@ -269,7 +262,8 @@ def layout(folder: Path, layer: bytes) -> Path:
         (blobs / sha256(data)).write_bytes(data)
         return {"digest": f"sha256:{sha256(data)}"}
 
-    image = {"config": blob(b"{}"), "layers": [blob(layer)]}
+    config = {"rootfs": {"diff_ids": [f"sha256:{sha256(unpacked)}"]}}
+    image = {"config": blob(json.dumps(config).encode()), "layers": [blob(layer)]}
     row = blob(json.dumps(image).encode())
     (folder / "index.json").write_text(json.dumps({"manifests": [row]}))
     return folder
@@ -286,6 +280,25 @@ def test_the_engine_s_own_files_are_read_where_they_can_be(image: WholeImage) ->
     found = layers.read_folder(image.folder, digest, cache)
     assert found == layers.read_stream(io.BytesIO(stream), digest, image.folder / "saved")
     assert layers.read_folder(image.folder, "sha256:none", cache) is None
+
+
+def test_an_image_whose_configuration_lists_layers_of_another_one_is_damage(
+    image: WholeImage,
+) -> None:
+    """An engine that unpacked those layers before runs them, and never looks at the manifest's."""
+    (own,) = (f"sha256:{sha256(archive(tree))}" for tree in (image.tree,))
+    for listed in ([], [own], [own, own], [f"sha256:{sha256(archive(BASE))}", own, own]):
+        image.config["rootfs"] = {"diff_ids": listed}
+        with pytest.raises(DamagedError, match="lists other layers than its manifest"):
+            image.judged()
+
+
+@pytest.mark.parametrize("layers_above", SEEN.values(), ids=SEEN)
+def test_what_an_engine_unpacks_in_another_way_is_damage(
+    image: WholeImage, layers_above: tuple[bytes, ...]
+) -> None:
+    with pytest.raises(DamagedError):
+        image.judged(None, *layers_above)
 
 
 def test_a_damaged_image_is_reported_and_not_raised(

@@ -12,8 +12,8 @@ from support.whole_images import PATH, WholeImage, names
 
 from imagefactory.inbuild import overlay
 from imagefactory.verifying.outside import configured, system
-from imagefactory.verifying.outside.layers import Entry, Layer
 from imagefactory.verifying.outside.patched import Patched
+from imagefactory.verifying.outside.tree import Entry, Layer
 
 SHA = "ab" * 32
 FILE = Entry("file", 0o644, "0:0", 1, SHA, "", "")

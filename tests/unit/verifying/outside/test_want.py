@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imagefactory.verifying.outside import judging, want
-from imagefactory.verifying.outside.layers import Entry, Layer
+from imagefactory.verifying.outside.tree import Entry, Layer
 from imagefactory.verifying.outside.want import Want, Wants
 
 SHA, OTHER_SHA = "ab" * 32, "cd" * 32
