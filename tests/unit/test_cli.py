@@ -114,6 +114,7 @@ def test_unknown_options_and_commands_are_input_errors(run: Run) -> None:
     assert "error: No such option: --nonsense [usage]" in err
     assert "fix: imagefactory plan --help" in err
     assert run("nonsense")[0] == 2
+    assert "'--from': 'x' is not one of 'gb10', 'cpu'" in run("init", "--from", "x")[2]
 
 
 def test_a_missing_command_is_answered_with_the_list_of_commands(run: Run) -> None:
@@ -310,6 +311,10 @@ def test_explain_shows_which_patches_and_templates_are_the_projects_own(
     assert rows["patch file"]["where"] == "patches/vllm/cpu-dist-info/patch.yaml"
     assert rows["patch file"]["section"] == rows["template"]["section"] == replaced
     assert rows["template"]["where"] == "templates/entrypoint"
+    (folder / "templates/entrypoint").rename(folder / "templates/entripoint")
+    done = run("plan", "--explain", "cpu*", "--json", cwd=folder)
+    rows = {row["what"]: row for row in json.loads(done.out)}
+    assert (rows["template"]["value"], rows["template"]["section"]) == ("entripoint", "project")
     assert "template" not in run("plan", "--explain", "cpu*").out.split()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from dataclasses import replace
 from datetime import timedelta
@@ -156,6 +157,25 @@ def test_no_secret_is_in_the_report_or_the_journal(world: World) -> None:
     for one in (text, kept):
         assert "does not answer" in one
         assert "hunter2-token" not in one
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"steps": {"detect": {"of": "another version"}}},
+        {"began": "2026-11-22T02:17:00"},  # without a time zone
+    ],
+)
+def test_a_journal_that_this_version_does_not_understand_is_begun_again(
+    damage: dict[str, object], world: World
+) -> None:
+    world.kill_at = 8
+    with pytest.raises(Killed):
+        world.night()
+    path = nightly.folder_of(world.workspace) / "journal.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    world.kill_at = None
+    assert world.night().state is State.GREEN
 
 
 def test_without_a_push_no_tag_moves(world: World) -> None:
