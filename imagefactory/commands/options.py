@@ -81,10 +81,11 @@ def check_images(*names: str) -> None:
 def workspace_of(file: Path) -> Workspace:
     """The workspace of the matrix file that is given on the command line.
 
-    Raises InputError for another name than the usual one if there is no such file: what is next to
-    it would be missing without a word.
+    A folder may have patches and recipes without a matrix. Raises InputError if there is neither
+    the file nor a folder that it could be in: what is next to it would be missing without a word.
     """
-    if file != HERE and not os.path.isfile(file):  # noqa: PTH113 - never fails
+    may_come = file.name == HERE.name and os.path.isdir(file.parent)  # noqa: PTH112 - never fails
+    if not may_come and not os.path.isfile(file):  # noqa: PTH113 - as above
         fix = "run in the project's folder, or name the file"
         raise fail(InputError, "matrix-missing", f"there is no file {file}", fix=fix)
     return workspace.find(file, os.environ)
