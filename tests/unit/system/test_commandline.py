@@ -144,3 +144,20 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     log.open(tmp_path / "file" / "commands.log")
     log.write(["podman"])
     log.write(["podman"], "exit 0")
+
+
+def test_a_log_that_another_thread_finds_unwritable_meanwhile_stops_nothing(tmp_path: Path) -> None:
+    log = CommandLog()
+    log.open(tmp_path / "commands.log")
+
+    class Full:
+        """The disk is full while this thread waits for its turn."""
+
+        def __enter__(self) -> None:
+            log._file = None
+
+        def __exit__(self, *_: object) -> None: ...
+
+    log._lock = Full()  # type: ignore[assignment]
+    log.write(["podman"])
+    log.write(["podman"], "exit 0")
