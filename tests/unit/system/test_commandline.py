@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import stat
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -146,18 +148,17 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     log.write(["podman"], "exit 0")
 
 
-def test_a_log_that_another_thread_finds_unwritable_meanwhile_stops_nothing(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_stops_no_thread_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = CommandLog()
     log.open(tmp_path / "commands.log")
 
-    class Full:
-        """The disk is full while this thread waits for its turn."""
+    def fails(file: Path | None, _line: bytes) -> None:
+        assert file is not None
+        time.sleep(0.02)  # until the other one waits for its turn
+        raise OSError(errno.EROFS, "read-only")
 
-        def __enter__(self) -> None:
-            log._file = None
-
-        def __exit__(self, *_: object) -> None: ...
-
-    log._lock = Full()  # type: ignore[assignment]
-    log.write(["podman"])
-    log.write(["podman"], "exit 0")
+    monkeypatch.setattr(CommandLog, "_append", staticmethod(fails))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(log.write, [["podman"], ["docker"]]))
