@@ -169,7 +169,7 @@ def _run() -> int:
 
 def _misused(error: TyperException) -> int:
     """Raise InputError for a wrong command line; print the help of a group without a command."""
-    text = error.format_message()
+    text = error.format_message().replace(": Value error, ", ": ")  # as pydantic begins them
     if text.startswith("Usage:"):
         ui.err.print(ui.styled(text, ""))
         return InputError.exit_code

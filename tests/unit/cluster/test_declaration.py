@@ -48,9 +48,12 @@ def test_the_head_is_the_node_that_says_so_or_the_first(
 #: What is changed, the line that is blamed, and the code.
 WRONG = [
     (("r.local/vllm:1", "-v /:/host"), 1, "cluster-image"),
+    (("r.local/vllm:1", "https://u:p@h/x"), 1, "cluster-image"),
+    (("r.local/vllm:1", "h.local/x@sha256:12"), 1, "cluster-image"),
     (("image: r.local/vllm:1\n", ""), 1, "cluster-image"),
     (("image:", "cell: a\nimage:"), 1, "cluster-image"),
     (("model: Qwen/Qwen3-0.6B", "model: --help"), 2, "cluster-model"),
+    (("model: Qwen/Qwen3-0.6B", "model: 'Qwen/Qwen3-0.6B '"), 2, "cluster-model"),
     (("model: Qwen/Qwen3-0.6B", "modle: x"), 2, "cluster-unknown-key"),
     (("model: Qwen/Qwen3-0.6B\n", ""), 1, "cluster-model"),
     (("model:", "recipe: x\nmodel:"), 1, "cluster-model"),
@@ -65,6 +68,7 @@ WRONG = [
     (("10.0.0.2", "spark2"), 7, "cluster-address"),
     (("10.0.0.1", "10.0.0.1\n    interfaces: [a b]"), 6, "cluster-device"),
     (("10.0.0.1", "10.0.0.1\n    rdma: ['']"), 6, "cluster-device"),
+    (("model:", "args: meta/Model --seed 1\nmodel:"), 2, "cluster-args"),
     (("model:", "args: --nnodes=2\nmodel:"), 2, "cluster-derived-option"),
     (("model:", "args: --port 1\nmodel:"), 2, "cluster-derived-option"),
     (("model:", "args: -tp 3\nmodel:"), 2, "cluster-parallel-size"),
@@ -113,6 +117,12 @@ def test_a_cluster_without_nodes_and_all_other_mistakes_are_reported_at_once(
         load(tmp_path, "name: '-'\nmodel: ''\nport: 0\nnodes: []\n")
     codes = {problem.code.removeprefix("cluster-") for problem in caught.value.problems}
     assert codes == {"name", "model", "port", "nodes", "image"}
+
+
+def test_an_account_in_the_name_of_an_image_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, TWO.replace("r.local/vllm:1", "me:s3cret@r.local/vllm:1"))
+    assert "s3cret" not in str(caught.value)
 
 
 def test_addresses_may_be_of_ipv6_and_are_as_systems_write_them(tmp_path: Path) -> None:
