@@ -355,8 +355,8 @@ def sbom(workspace: Workspace, what: str) -> bytes:
     engine = opening.connect_if_any(workspace)
     registries = engine.registries if engine else Registries()
     image = vouching.read_image(registries, name, wanted)
-    found = attachments.contents(registries, name, image.digest, attachments.SBOM) if image else ()
-    content = next(iter(found), None)
+    trust = opening.receipts(workspace).trust
+    content = attachments.sbom_of(registries, name, image.digest, trust) if image else None
     if content is None:
         why = "has no SBOM attached" if image else "is not in its registry"
         fix = "imagefactory push attaches one"

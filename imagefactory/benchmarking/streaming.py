@@ -28,7 +28,12 @@ SHOWN = 300
 #: Bytes of an answer at which it counts as broken.
 MOST_BYTES = 1 << 28
 #: Tokens of prompts that vLLM took from its prefix cache.
-_HITS = re.compile(r"^vllm:prefix_cache_hits_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+_HITS = re.compile(
+    r"^vllm:prefix_cache_hits_total(?:\{[^}]*\})? ([0-9.]{1,20}(?:e[+-]?[0-9]{1,2})?)$",
+    re.MULTILINE,
+)
+#: No answer has more tokens.
+_MOST_TOKENS = 1 << 30
 #: What servers call the text of a part of a chat's answer.
 _REASONING = "reasoning", "reasoning_content"
 
@@ -178,19 +183,16 @@ def read(parts: Iterable[bytes], clock: Clock, started: float) -> Trace:
         if row.get("error"):
             raise StreamError(f"error in mid-stream: {_message(row['error'])}")
         usage = row.get("usage") or usage
-        for choice in row.get("choices") or ():
-            delta = choice.get("delta")
-            said = delta.get("content") if delta is not None else choice.get("text")
-            if delta is None or said or any(delta.get(name) for name in _REASONING):
-                arrived.append(clock())
-                text.append(said or "")
+        try:
+            said = _said_by(row)
+        except (AttributeError, TypeError):
+            what = f"an event that is no part of an answer: {event[:SHOWN]}"
+            raise StreamError(what) from None
+        arrived += [clock() for _ in said]
+        text += said
     if not ended:
         raise StreamError(f"the stream broke off after {len(arrived)} parts")
-    prompt_tokens, output_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if not isinstance(prompt_tokens, int) or not isinstance(output_tokens, int):
-        raise StreamError("the server sent no usage, so its tokens are not known")
-    if not arrived:
-        raise StreamError("no token arrived")
+    prompt_tokens, output_tokens = _counted(usage, len(arrived))
     return Trace(
         started=started,
         arrived=tuple(arrived),
@@ -198,6 +200,31 @@ def read(parts: Iterable[bytes], clock: Clock, started: float) -> Trace:
         output_tokens=output_tokens,
         text="".join(text),
     )
+
+
+def _said_by(row: Mapping[str, Any]) -> list[str]:
+    """The text of each choice in an event, as far as it counts."""
+    found = []
+    for choice in row.get("choices") or ():
+        delta = choice.get("delta")
+        said = delta.get("content") if delta is not None else choice.get("text")
+        if delta is None or said or any(delta.get(name) for name in _REASONING):
+            found.append("" + (said or ""))
+    return found
+
+
+def _counted(usage: object, parts: int) -> tuple[int, int]:
+    """Tokens of the prompt and of the answer."""
+    names = ("prompt_tokens", "completion_tokens")
+    prompt, output = (usage.get(n) if isinstance(usage, Mapping) else None for n in names)
+    if type(prompt) is not int or type(output) is not int:
+        raise StreamError("the server sent no usage, so its tokens are not known")
+    if not parts:
+        raise StreamError("no token arrived")
+    if not (0 < prompt < _MOST_TOKENS and 0 < output < _MOST_TOKENS):
+        what = f"{prompt!r:.20} tokens of the prompt and {output!r:.20} of the answer"
+        raise StreamError(f"the server counts {what}")
+    return prompt, output
 
 
 def _events(parts: Iterable[bytes]) -> Iterator[str]:
@@ -218,6 +245,14 @@ def _parsed(event: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise StreamError(f"an event that is not a JSON object: {event[:SHOWN]}")
     return row
+
+
+def check_key(text: str | None) -> str | None:
+    """An API key as it can be sent. Raises InputError, which does not show it."""
+    if text is not None and not re.fullmatch(r"[!-~]*", text):
+        what = "OPENAI_API_KEY has a space, an end of line or a character beyond ASCII"
+        raise fail(InputError, "bench-key", what, fix="set it to the key alone")
+    return text
 
 
 def check_model(wanted: str | None, models: tuple[str, ...]) -> str:
@@ -251,6 +286,8 @@ def _message(error: object) -> str:
 
 def _brief(error: Exception) -> str:
     text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "its certificate is not trusted; REQUESTS_CA_BUNDLE=FILE names the one that is"
     if "Connection refused" in text:
         return "connection refused"
     if "timed out" in text:

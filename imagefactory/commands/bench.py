@@ -122,9 +122,10 @@ def server_command(
     """
     load = _load(concurrency, repeats, prompt_tokens, output_tokens, needle, context)
     workspace = workspace_of(file)
+    key = streaming.check_key(os.environ.get("OPENAI_API_KEY"))
 
     def measure(url: str, found: Image | None) -> Result:
-        server = streaming.Server(url, key=os.environ.get("OPENAI_API_KEY"), seconds=timeout)
+        server = streaming.Server(url, key=key, seconds=timeout)
         asked = streaming.check_model(model, server.models())
         return benchmarking.measure(server, asked, load, found, datetime.now(UTC), ui.say)
 

@@ -44,6 +44,6 @@ def dashboard_command(
         ui.emit_json({**asdict(done), "index": str(done.index), "problems": rows})
     else:
         ui.line(str(done.index))
-        ui.say(f"{done.nights} nights of {done.cells} cells")
+        ui.say(f"nights: {done.nights}, cells: {done.cells}")
     if done.problems:
         raise CheckFailedError(done.problems)

@@ -90,8 +90,8 @@ def _own_files(workspace: Workspace, patches: set[str]) -> list[tuple[str, str, 
     own, *stock = workspace.templates
     names = sorted(file.name for file in own.glob("*")) if stock else []
     replaced = {file.name for folder in stock for file in folder.glob("*")}
+    origins = [Origin.REPLACES_STOCK if name in replaced else Origin.PROJECT for name in names]
     return rows + [
-        ("template", name, f"{own.name}/{name}", Origin.REPLACES_STOCK.value)
-        for name in names
-        if name in replaced
+        ("template", name, f"{own.name}/{name}", origin.value)
+        for name, origin in zip(names, origins, strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -111,7 +112,11 @@ def run_command(
         ui.emit_json(shown)
     elif started:
         ui.line(launch.name)
-        ui.say(f"it will answer at http://{address}:{port}/v1; docker logs -f {launch.name}")
+        ui.say(f"it will answer at http://{launch.ports[0].place}/v1; docker logs -f {launch.name}")
+        if model is None and starting.TOKEN not in os.environ:
+            ui.say(
+                f"{starting.TOKEN} is not set: models that ask for an account cannot be downloaded"
+            )
     else:
         ui.line(docker.text(launch).rstrip("\n"))
     if target.note:

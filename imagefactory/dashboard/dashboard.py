@@ -62,7 +62,8 @@ def _write(out: Path, records: Path, project: str, now: datetime, settings: Sett
     shown = history.of(found)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _copy(records, out / RECORDS, _names(records))
+        damaged = {Path(one.where).name for one in problems if one.where}
+        _copy(records, out / RECORDS, _names(records) - damaged)
         digests = {c.digest for night in shown.nights for c in night.cells.values() if c.digest}
         wanted = {f"{digest.replace(':', '-')}.json" for digest in digests}
         _copy(settings.receipts, out / RECEIPTS, wanted & _names(settings.receipts))

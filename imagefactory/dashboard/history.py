@@ -51,8 +51,8 @@ class Night:
 
     @property
     def minutes(self) -> float:
-        """From its begin to its end."""
-        return (self.record.ended - self.record.began).total_seconds() / 60
+        """From its begin to its end; the clock may have been set back in between."""
+        return max(0, (self.record.ended - self.record.began).total_seconds() / 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

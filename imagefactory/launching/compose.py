@@ -42,7 +42,7 @@ def _service(launch: Launch) -> dict[str, Any]:
     if launch.host_network:
         found["network_mode"] = "host"
     if launch.ports:
-        found["ports"] = [f"{p.address}:{p.host}:{p.container}" for p in launch.ports]
+        found["ports"] = [f"{p.place}:{p.container}" for p in launch.ports]
     if launch.unlimited_memlock:
         found["ulimits"] = {"memlock": {"soft": -1, "hard": -1}}
     if launch.memory_bytes is not None:

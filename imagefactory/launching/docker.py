@@ -55,7 +55,7 @@ def _resources(launch: Launch) -> Iterator[Option]:
     if launch.host_network:
         yield "--network", "host"
     for port in launch.ports:
-        yield "--publish", f"{port.address}:{port.host}:{port.container}"
+        yield "--publish", f"{port.place}:{port.container}"
     yield "--shm-size", str(launch.shm_bytes)
     if launch.unlimited_memlock:
         yield "--ulimit", "memlock=-1:-1"

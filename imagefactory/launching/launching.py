@@ -55,6 +55,15 @@ class Port:
     container: int = 8000
     address: str = "127.0.0.1"
 
+    @property
+    def place(self) -> str:
+        """Where it is reached, as in a URL; an address of IPv6 is in brackets."""
+        return (
+            f"[{self.address}]:{self.host}"
+            if ":" in self.address
+            else f"{self.address}:{self.host}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:

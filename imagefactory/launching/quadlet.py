@@ -74,7 +74,7 @@ def _resources(launch: Launch) -> Iterator[Line]:
     if launch.host_network:
         yield "Network", "host"
     for port in launch.ports:
-        yield "PublishPort", f"{port.address}:{port.host}:{port.container}"
+        yield "PublishPort", f"{port.place}:{port.container}"
     yield "ShmSize", str(launch.shm_bytes)
     if launch.unlimited_memlock:
         yield "Ulimit", "memlock=-1:-1"

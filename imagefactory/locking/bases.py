@@ -24,7 +24,9 @@ from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
 
 
-def update(lock: Lock, cells: Iterable[Cell], settings: Settings, *, upgrade: bool = False) -> Lock:
+def update(
+    lock: Lock, cells: Collection[Cell], settings: Settings, *, upgrade: bool = False
+) -> Lock:
     """``lock`` with the bases of ``cells`` for every platform, as any may be the build platform.
 
     Bases stay as they are locked until their declaration changes, or with ``upgrade``. Raises
@@ -42,7 +44,7 @@ def update(lock: Lock, cells: Iterable[Cell], settings: Settings, *, upgrade: bo
 def renew(
     renewed: Renewed,
     old: Lock | None,
-    cells: Iterable[Cell],
+    cells: Collection[Cell],
     settings: Settings,
     *,
     upgrade: bool = False,
@@ -63,7 +65,7 @@ def renew(
 
 def _update(
     lock: Lock,
-    cells: Iterable[Cell],
+    cells: Collection[Cell],
     settings: Settings,
     failures: Failures,
     *,
@@ -86,6 +88,10 @@ def _update(
                 fresh = _locked(base, users, settings, registries, digest=kept)
                 new = [_dated_as(old, one) for one in fresh]
         found += new
+    if failures.rows:  # what fails may be a slip, and is declared as it was the next time
+        known, declared = {(one.name, one.platform) for one in found}, _bases(cells)
+        others = (one for one in lock.bases if (one.name, one.platform) not in known)
+        found += [one for one in others if not any(one.answers(base) for base in declared)]
     rows = tuple(sorted(found, key=lambda one: (one.name, one.platform)))
     if rows == lock.bases:
         return lock

@@ -16,6 +16,7 @@ from imagefactory.matrix.cell import AXES, Cell, DriverOverride
 from imagefactory.matrix.versions import is_version
 from imagefactory.system.platforms import Platform
 
+_VERSIONS = ("vllm", "torch", "flashinfer")
 _SHORT = re.compile(r"[0-9]+\.[0-9]+")
 _CHANNEL = re.compile(r"cpu|cu[0-9]{3}")
 #: The oldest Linux driver for each CUDA toolkit.
@@ -40,8 +41,8 @@ def _cell(cell: Cell) -> Iterator[Problem]:
     axes = cell.axes
     if axes["platform"] not in set(Platform):
         yield _axis(cell, "platform", "unknown-platform", f"write one of {', '.join(Platform)}")
-    yield from _versions(cell)
-    yield from _requirements(cell)
+    bad = [*_versions(cell)]
+    yield from bad or _requirements(cell)
     base = cell.flavor.base
     if cell.python != base.python:
         what = f"Python is {cell.python}, but base {base.name} has {base.python}"
@@ -55,7 +56,7 @@ def _cell(cell: Cell) -> Iterator[Problem]:
 
 def _versions(cell: Cell) -> Iterator[Problem]:
     axes = cell.axes
-    for axis in ("vllm", "torch", "flashinfer"):
+    for axis in _VERSIONS:
         if axis in axes and (fix := _version_fix(axes[axis])):
             yield _axis(cell, axis, "bad-version", fix)
     for axis in ("python", "cuda"):
@@ -73,16 +74,16 @@ def _version_fix(text: str) -> str:
 
 
 def _requirements(cell: Cell) -> Iterator[Problem]:
-    """Report requirements that the values of the user's own axes make invalid."""
-    own = [axis for axis in cell.axes if axis not in AXES]
+    """Report requirements that the values of axes make invalid."""
     written = [
         (text, cell.flavor.where("requirements", template))
         for template, text in zip(cell.flavor.requirements, cell.requirements, strict=True)
     ]
-    written += [(override.requirement, override.location) for override in cell.overrides]
-    for text, where in written if own else ():
+    written += [(one.requirement, one.location) for one in cell.overrides if one.requirement]
+    for text, where in written:
         if wrong := _requirement_error(text):
-            values = ", ".join(f"{axis} {cell.axes[axis]!r}" for axis in own)
+            from_axes = [axis for axis in cell.axes if axis in _VERSIONS or axis not in AXES]
+            values = ", ".join(f"{axis} {cell.axes[axis]!r}" for axis in from_axes)
             what = f"{cell.name}: {text!r} is not a valid requirement: {wrong}"
             fix = f"correct it, or the value that it is made from ({values})"
             yield Problem(code="matrix-bad-requirement", where=str(where), what=what, fix=fix)

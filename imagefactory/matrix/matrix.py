@@ -79,7 +79,9 @@ def load(path: Path) -> Matrix:
     # incomplete points have been reported by now; the complete ones are validated in the same run
     complete = [point for point in points if file_rules.is_complete(file, point)]
     cells, more = expand.cells(file, complete, positions)
-    problems += [*more, *cell_rules.of_cells(cells), *ref_rules.of_cells(cells)]
+    written = {(one.code, one.where) for one in problems}
+    problems += [one for one in cell_rules.of_cells(cells) if (one.code, one.where) not in written]
+    problems += [*more, *ref_rules.of_cells(cells)]
     problems += moving_tags.problems(file, cells, positions)
     if problems:
         raise InputError(yamlfile.in_file_order(list(dict.fromkeys(problems))))

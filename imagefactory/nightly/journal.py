@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from imagefactory import redaction
 from imagefactory.system import files
@@ -41,7 +42,7 @@ class Last:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     key: str
-    began: datetime
+    began: AwareDatetime
     steps: dict[str, Any]
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -73,7 +74,8 @@ class Journal:
         """The result of a step, which is run unless an earlier run finished it."""
         adapter = _adapter(kind)
         if name in self.steps:
-            return adapter.validate_python(self.steps[name])
+            with suppress(ValidationError):  # another version of imagefactory wrote it
+                return adapter.validate_python(self.steps[name])
         start = time.monotonic()
         result = run()
         self.seconds[name] = time.monotonic() - start

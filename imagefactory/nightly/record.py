@@ -27,7 +27,10 @@ FOLDER = "records"
 #: The format of the files, and bytes that none of them has.
 FORMAT, LARGEST = 1, 50_000_000
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Bytes = Annotated[int, Field(ge=0)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+Time = Annotated[
+    AwareDatetime, Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC))
+]
 T = TypeVar("T")
 
 
@@ -140,8 +143,8 @@ class Record:
         format: of the file.
     """
 
-    began: AwareDatetime
-    ended: AwareDatetime
+    began: Time
+    ended: Time
     state: State
     version: str
     cells: tuple[CellRecord, ...] = ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
-from imagefactory.errors import SetupError
+from imagefactory.errors import CheckFailedError, SetupError, fail
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.publishing import provenance, sbom
 from imagefactory.system import reference as references
@@ -82,6 +83,44 @@ def attach(
         ui.warn(f"{what}, so only this machine can promote it: {error.problems[0].what}")
         return False
     return True
+
+
+def sbom_of(registries: Registries, repository: str, digest: str, trust: Trust) -> bytes | None:
+    """The SBOM of an image that its provenance names; None if none is attached.
+
+    Warns if no provenance that counts here names any. Raises CheckFailedError if one does, and it
+    is another one: an SBOM is not signed itself.
+    """
+    there = list(contents(registries, repository, digest, SBOM))
+    named = {
+        name
+        for content in contents(registries, repository, digest, IN_TOTO)
+        for name in _named(content, digest, trust)
+    }
+    right = [one for one in there if digest_of(one) in named]
+    if there and named and not right:
+        what = f"no SBOM of {repository}@{digest[:19]} is the one that its provenance names"
+        fix = "imagefactory push, on the machine that built it, attaches the right one"
+        raise fail(CheckFailedError, "sbom-edited", what, fix=fix)
+    if there and trust.wants_signatures and not named:
+        ui.warn("the SBOM could be anybody's: no signed provenance that counts here names it")
+    return next(iter(right or there), None)
+
+
+def _named(content: bytes, digest: str, trust: Trust) -> Iterator[str]:
+    """The digests of the SBOMs that a provenance of an image names, if it counts."""
+    with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        value = strict_json.loads(content, signing.LARGEST)
+        if signing.is_envelope(value):
+            payload, _ = signing.unseal(value, IN_TOTO, trust.keys)
+            value = strict_json.loads(payload, signing.LARGEST)
+        elif trust.wants_signatures:
+            return
+        algorithm, _, wanted = digest.partition(":")
+        subjects = [one["digest"][algorithm] for one in value["subject"]]
+        if value["predicateType"] == provenance.PREDICATE and subjects == [wanted]:
+            rows = value["predicate"]["runDetails"]["byproducts"]
+            yield from (f"sha256:{one['digest']['sha256']}" for one in rows)
 
 
 def contents(registries: Registries, repository: str, digest: str, *kinds: str) -> Iterator[bytes]:

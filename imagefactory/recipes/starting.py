@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from imagefactory.errors import InputError, Problem
 from imagefactory.launching.launching import TUNED, TUNINGS, Launch, Mount, Port, cache_of
 from imagefactory.recipes.recipe import Setup
 
@@ -20,6 +23,8 @@ _CPU_SHM = 1 << 30
 #: GiB of KV cache on a CPU, as releases up to 0.19 have by default; later ones want 0.92 of all the
 #: machine's memory and end if less is free.
 _CPU_CACHE, _CPU_CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE", "4"
+#: What Docker takes as the name of a container or volume.
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 
@@ -53,8 +58,11 @@ class Wishes:
 def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -> Launch:
     """The container of ``image`` that serves on one node.
 
-    A model of the host is served under the name that its recipe has for it.
+    A model of the host is served under the name that its recipe has for it. Raises InputError for
+    wishes that no engine could fulfil.
     """
+    if problems := [*_problems(wishes)]:
+        raise InputError(problems)
     recipe = setup.recipe
     arguments, environment = list(setup.arguments), {**setup.env}
     if hardware == "cpu":
@@ -85,6 +93,29 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
         memory_bytes=wishes.memory_bytes,
         restart=wishes.restart,
     )
+
+
+def _problems(wishes: Wishes) -> Iterator[Problem]:
+    if wishes.name and not _NAME.fullmatch(wishes.name):
+        what = f"{wishes.name!r} cannot be the name of a container"
+        fix = "write letters, digits, '_', '.' and '-', two at least"
+        yield Problem(code="launch-name", what=what, fix=fix)
+    try:
+        ipaddress.ip_address(wishes.address)
+    except ValueError:
+        what = f"{wishes.address!r} is no IP address"
+        fix = "write 127.0.0.1, 0.0.0.0 for the network, or another of this machine"
+        yield Problem(code="launch-address", what=what, fix=fix)
+    for source in filter(None, (wishes.cache, wishes.model, wishes.tunings)):
+        if ":" in source:
+            what, fix = (
+                f"{source} has a colon: it cannot be mounted",
+                "give the folder another name",
+            )
+            yield Problem(code="launch-mount", what=what, fix=fix)
+        elif not source.startswith("/") and not _NAME.fullmatch(source):
+            what, fix = f"{source!r} cannot be the name of a volume", "write ./NAME for a folder"
+            yield Problem(code="launch-mount", what=what, fix=fix)
 
 
 def _without(arguments: list[str], option: str) -> list[str]:

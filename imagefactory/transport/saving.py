@@ -12,7 +12,8 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -115,14 +116,24 @@ def _copy(image: Content, digest: str, folder: Path) -> None:
     path = folder / digest.removeprefix("sha256:")
     if path.exists() and path.stat().st_size == image.blobs[digest]:
         return
-    part = path.with_suffix(".part")
-    with image.store.open(digest) as source, part.open("wb") as out:
+    with _written(path) as out, image.store.open(digest) as source:
         reader = _Hashing(source, digest, image.name)
         shutil.copyfileobj(reader, out, 1 << 20)
         reader.check()
-        out.flush()
-        os.fsync(out.fileno())
-    part.rename(path)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[bytes]]:
+    """A file that has its name when the block ends, and leaves nothing on a full disk."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class _Hashing(io.RawIOBase):
@@ -149,6 +160,17 @@ def damaged(name: str, digest: str) -> FactoryError:
     return fail(CheckFailedError, "content-damaged", what, fix=fix)
 
 
+def _damaged_in(source: Path, name: str, digest: str) -> FactoryError:
+    """The same in a layout: a folder keeps what has the name and size of a blob."""
+    error = damaged(name, digest)
+    if not source.is_dir():
+        return error
+    path = source / BLOBS / digest.removeprefix("sha256:")
+    return CheckFailedError(
+        replace(problem, fix=f"remove {path}, and {problem.fix}") for problem in error.problems
+    )
+
+
 def _remove_others(target: Path, left: Sequence[Content]) -> None:
     """Remove what an image left that has another digest now, and halves of blobs."""
     digests = {digest for one in left for digest in one.blobs}
@@ -163,26 +185,21 @@ def _remove_others(target: Path, left: Sequence[Content]) -> None:
 
 def _save_archive(images: Sequence[Content], papers: Mapping[str, Papers], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
     small = {
         MARK: VERSION,
         INDEX: _index([*map(_row, images)]),
         DOCKER: _docker_rows(images),
         **_papers(images, papers),
     }
-    with part.open("wb") as out:
-        with tarfile.open(fileobj=out, mode="w") as archive:
-            for name, data in small.items():
-                archive.addfile(_header(name, len(data)), io.BytesIO(data))
-            for digest, one in _owners(images).items():
-                header = _header(f"{BLOBS}/{digest.removeprefix('sha256:')}", one.blobs[digest])
-                with one.store.open(digest) as source:
-                    reader = _Hashing(source, digest, one.name)
-                    archive.addfile(header, reader)
-                    reader.check()
-        out.flush()
-        os.fsync(out.fileno())
-    part.rename(target)
+    with _written(target) as out, tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in small.items():
+            archive.addfile(_header(name, len(data)), io.BytesIO(data))
+        for digest, one in _owners(images).items():
+            header = _header(f"{BLOBS}/{digest.removeprefix('sha256:')}", one.blobs[digest])
+            with one.store.open(digest) as source:
+                reader = _Hashing(source, digest, one.name)
+                archive.addfile(header, reader)
+                reader.check()
 
 
 def _header(name: str, size: int) -> tarfile.TarInfo:
@@ -298,7 +315,7 @@ def _read(source: Path, store: Store, text: Callable[[str], bytes | None]) -> Sa
         problem
         for digest, one in blobs.items()
         if _hash_of(store, digest) != digest
-        for problem in damaged(one.name, digest).problems
+        for problem in _damaged_in(source, one.name, digest).problems
     ]
     if problems:
         raise CheckFailedError(replace(problem, where=str(source)) for problem in problems)

@@ -29,11 +29,13 @@ class Said:
             is said, whichever there are.
         finish: its ``finish_reason``.
         logprobs: the logarithm of the chance of each of its tokens; NaN where that is no number.
+        fault: what is wrong with its ``usage``, or with the order of its events.
     """
 
     text: str
     finish: str = ""
     logprobs: tuple[float, ...] = ()
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Answer:
         when: ``FIRST``, or under which circumstances it was asked again.
         finish: its ``finish_reason``.
         logprobs: the logarithm of the chance of each of its tokens.
+        fault: what is wrong with its ``usage``, or with the order of its events.
     """
 
     kind: str
@@ -60,11 +63,14 @@ class Answer:
     when: str = FIRST
     finish: str = ""
     logprobs: tuple[float, ...] = ()
+    fault: str = ""
 
     @property
     def right(self) -> bool:
-        """Whether the text is word for word the right one, and ended for the right reason."""
-        return self.wording and self.finish == self.question.finish
+        """Whether the text is word for word the right one, ended for the right reason, and is
+        counted right.
+        """
+        return self.wording and self.finish == self.question.finish and not self.fault
 
     @property
     def wording(self) -> bool:
@@ -87,6 +93,8 @@ class Answer:
         if self.right:
             return f"{self.question.prompt} → {expected}"
         asked = f"{self.kind} {self.question.prompt!r}, {self.when}"
+        if self.wording and self.finish == self.question.finish:
+            return f"{asked}: {self.fault}"
         if self.wording:
             return f"{asked}: finish_reason {self.finish!r} and not {self.question.finish!r}"
         status = "no response" if self.status is None else f"HTTP {self.status}"
@@ -148,14 +156,32 @@ def read(kind: str, text: str) -> Said:
 
     Raises UnansweredError, and LookupError, TypeError or AttributeError for JSON of another shape.
     """
-    if kind == "completion":
-        choice = parse(text)["choices"][0]
-        return Said(text=str(choice["text"]), finish=_finish(choice), logprobs=_logprobs(choice))
     if kind.endswith("stream"):
         return _stream(text)
-    choice = parse(text)["choices"][0]
-    said = _message(choice["message"])
-    return Said(text=said, finish=_finish(choice), logprobs=_logprobs(choice))
+    whole = parse(text)
+    choice = whole["choices"][0]
+    said = str(choice["text"]) if kind == "completion" else _message(choice["message"])
+    logprobs = _logprobs(choice)
+    fault = _miscounted(whole.get("usage"), len(logprobs), len(logprobs))
+    return Said(text=said, finish=_finish(choice), logprobs=logprobs, fault=fault)
+
+
+def _miscounted(usage: object, least: int, most: int) -> str:
+    """What is wrong with the numbers of tokens of an answer; empty if nothing is.
+
+    ``least`` and ``most`` are how many it has, by its logprobs; 0 where these do not tell.
+    """
+    known = usage if isinstance(usage, dict) else {}
+    given = [known.get(f"{name}_tokens") for name in ("prompt", "completion", "total")]
+    counts = [one for one in given if type(one) is int and one > 0]
+    if len(counts) != len(given):
+        return f"no usage, which says how many tokens there are: {str(usage)[:100]}"
+    prompt, completion, total = counts
+    if prompt + completion != total:
+        return f"a usage of {prompt} and {completion} tokens, and of {total} in total"
+    if completion < least or 0 < most < completion:
+        return f"a usage of {completion} tokens, and logprobs of {least}"
+    return ""
 
 
 def parse(text: str) -> Any:
@@ -167,17 +193,21 @@ def parse(text: str) -> Any:
 
 
 def _stream(text: str) -> Said:
-    """What all events together say; the last must be ``[DONE]``."""
+    """What all events together say; the last ones have to be the usage and ``[DONE]``."""
     events = [
         line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")
     ]
     if not events or events.pop() != "[DONE]":
         raise UnansweredError(f"the stream ends without [DONE]: {text[-200:]!r}")
     whole: dict[str, Any] = {"tool_calls": {}}
-    finish = ""
+    finish, fault = "", ""
     logprobs: tuple[float, ...] = ()
-    for event in events:
-        choice = parse(event)["choices"][0]
+    rows = [parse(event) for event in events]
+    usage = rows.pop().get("usage") if rows and not rows[-1]["choices"] else None
+    for row in rows:
+        choice = row["choices"][0]
+        if finish:
+            fault = f"the stream goes on after finish_reason {finish!r}"
         delta = choice["delta"]
         for name in ("content", "reasoning", "reasoning_content"):
             whole[name] = whole.get(name, "") + str(delta.get(name) or "")
@@ -186,7 +216,9 @@ def _stream(text: str) -> Said:
         finish = _finish(choice) or finish
         logprobs += _logprobs(choice)
     message = {**whole, "tool_calls": list(whole["tool_calls"].values())}
-    return Said(text=_message(message), finish=finish, logprobs=logprobs)
+    # vLLM 0.22 sends no logprobs of tokens that its parsers keep to themselves
+    fault = fault or _miscounted(usage, len(logprobs), 0)
+    return Said(text=_message(message), finish=finish, logprobs=logprobs, fault=fault)
 
 
 def _append(call: dict[str, Any], part: Mapping[str, Any]) -> None:

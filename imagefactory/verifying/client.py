@@ -109,7 +109,7 @@ class Client:
             path = "/v1/chat/completions"
             body |= {"messages": messages, "logprobs": True, **question.extra}
         if kind.endswith("stream"):
-            body["stream"] = True
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         began = time.monotonic()
         status: int | None = None
         said = Said(text="")
@@ -129,6 +129,7 @@ class Client:
             when=when,
             finish=said.finish[:SHOWN],
             logprobs=said.logprobs,
+            fault=said.fault,
         )
 
     def count_tokens(self, prompt: str, most: int) -> int:

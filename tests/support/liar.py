@@ -20,6 +20,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+#: Of every answer that is not a stream.
+TOKENS = 8
+
 
 @dataclass
 class Behaviour:
@@ -54,6 +57,9 @@ class Behaviour:
     arguments: str = ""
     finish: str | None = None
     logprob: float | None = -0.01
+    #: Sent instead of the right ``usage``, and after the ``finish_reason`` of a stream.
+    usage: Any = field(default_factory=dict)
+    more: tuple[str, ...] = ()
     #: The status of requests that are wrong, and whether answers are right after one.
     refusal: int = 400
     good_after_refusal: bool = True
@@ -131,16 +137,20 @@ class Handler(BaseHTTPRequestHandler):
         elif body.get("stream"):
             self.stream(text if behaviour.streamed is None else behaviour.streamed, finish)
         elif "prompt" in body:
-            numbers = {"token_logprobs": [behaviour.logprob]}
+            numbers = {"token_logprobs": [behaviour.logprob] * TOKENS}
             self.choice({"text": f" {text}", "finish_reason": finish, "logprobs": numbers})
         else:
             said = behaviour.message(text)
-            tokens = [{"logprob": behaviour.logprob}]
+            tokens = [{"logprob": behaviour.logprob}] * TOKENS
             self.choice({"message": said, "finish_reason": finish, "logprobs": {"content": tokens}})
 
     def choice(self, one: dict[str, Any]) -> None:
-        usage = {"completion_tokens": 8}
-        self.reply(200, json.dumps({"choices": [one], "usage": usage}).encode())
+        self.reply(200, json.dumps({"choices": [one], "usage": self.usage(TOKENS)}).encode())
+
+    def usage(self, tokens: int) -> Any:
+        counted = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+        given = self.server.behaviour.usage
+        return given if given is None else {**counted, **given}
 
     def stream(self, text: str, finish: str) -> None:
         said = self.server.behaviour.message(text)
@@ -155,7 +165,10 @@ class Handler(BaseHTTPRequestHandler):
         numbers = {"content": [{"logprob": self.server.behaviour.logprob}]}
         choices: list[dict[str, Any]] = [{"delta": one, "logprobs": numbers} for one in deltas]
         choices.append({"delta": {}, "finish_reason": finish})
-        events = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+        choices += [{"delta": {"content": word}} for word in self.server.behaviour.more]
+        rows: list[dict[str, Any]] = [{"choices": [choice]} for choice in choices]
+        rows.append({"choices": [], "usage": self.usage(len(deltas))})
+        events = [f"data: {json.dumps(row)}\n\n" for row in rows]
         self.reply(200, "".join((*events, self.server.behaviour.done)).encode())
 
     def trickle(self, seconds: float) -> None:

@@ -114,6 +114,7 @@ def test_unknown_options_and_commands_are_input_errors(run: Run) -> None:
     assert "error: No such option: --nonsense [usage]" in err
     assert "fix: imagefactory plan --help" in err
     assert run("nonsense")[0] == 2
+    assert "'--from': 'x' is not one of 'gb10', 'cpu'" in run("init", "--from", "x")[2]
 
 
 def test_a_missing_command_is_answered_with_the_list_of_commands(run: Run) -> None:
@@ -177,6 +178,25 @@ def test_an_argument_is_never_an_option_of_another_program(
     ended = run(*argv)
     assert ended.code == 2
     assert f"[{code}]" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("verify", "https://u:p@h.example/x"), "reference-wrong"),
+        (("inspect", "h.example/X:1"), "reference-wrong"),
+        (("patch", "list", "-f", "none/matrix.yaml"), "matrix-missing"),
+        (("recipe", "list", "-f", "/dev/zero"), "matrix-missing"),
+        (("key", "list", "--file", " "), "matrix-missing"),
+    ],
+)
+def test_an_argument_that_can_name_nothing_is_refused(
+    run: Run, argv: tuple[str, ...], code: str
+) -> None:
+    ended = run(*argv)
+    assert ended.code == 2
+    assert f"[{code}]" in ended.err
+    assert "u:p" not in ended.err
 
 
 def test_a_closed_standard_output_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +311,10 @@ def test_explain_shows_which_patches_and_templates_are_the_projects_own(
     assert rows["patch file"]["where"] == "patches/vllm/cpu-dist-info/patch.yaml"
     assert rows["patch file"]["section"] == rows["template"]["section"] == replaced
     assert rows["template"]["where"] == "templates/entrypoint"
+    (folder / "templates/entrypoint").rename(folder / "templates/entripoint")
+    done = run("plan", "--explain", "cpu*", "--json", cwd=folder)
+    rows = {row["what"]: row for row in json.loads(done.out)}
+    assert (rows["template"]["value"], rows["template"]["section"]) == ("entripoint", "project")
     assert "template" not in run("plan", "--explain", "cpu*").out.split()
 
 

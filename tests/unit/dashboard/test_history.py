@@ -33,6 +33,12 @@ def test_of_a_day_only_the_runs_that_did_something_are_shown() -> None:
     assert [one.record for one in history.of(reversed(runs)).nights] == runs[1:3]
 
 
+def test_a_night_in_which_the_clock_was_set_back_took_no_time() -> None:
+    one = night(0, cell())
+    back = replace(one, ended=one.began - timedelta(hours=1))
+    assert [history.of([made]).last.minutes for made in (one, back)] == [40, 0]
+
+
 @pytest.mark.parametrize(
     ("now", "size"),
     [

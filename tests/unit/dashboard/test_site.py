@@ -164,6 +164,17 @@ def test_damaged_records_are_each_one_error_and_the_other_nights_are_shown(run: 
     text = Page.of(Path("site/index.html")).text
     assert text.count("A night is missing here:") == 2
     assert "the first night that is recorded" in text
+    assert len(list(Path("site/records").iterdir())) == 1, "they can be removed in one place"
+
+
+def test_a_folder_or_a_pipe_among_the_records_is_a_damaged_record(run: Run) -> None:
+    folder = keep(night(0, cell("a")))
+    (folder / "20260101T000000Z.json").mkdir()
+    os.mkfifo(folder / "20260102T000000Z.json")
+    done = run("-o", "site", "--json")
+    codes = [error["code"] for error in json.loads(done.out)["errors"]]
+    assert (done.code, codes) == (1, ["record-unreadable"] * 2)
+    assert Path("site/index.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -183,3 +194,13 @@ def test_a_site_that_cannot_be_written_is_one_error(run: Run) -> None:
     Path("site").write_text("a file")
     done = run("-o", "site")
     assert (done.code, "[dashboard-folder]" in done.err) == (3, True)
+
+
+def test_names_in_lines_of_the_report_are_code_and_nothing_else_is() -> None:
+    line = "`nightly` is now <b>1.0</b> (`x"
+    assert pages.code(line) == "<code>nightly</code> is now &lt;b&gt;1.0&lt;/b&gt; (`x"
+
+
+@pytest.mark.parametrize(("minutes", "shown"), [(0, "0 s"), (0.5, "30 s"), (61.7, "62 min")])
+def test_short_nights_are_shown_in_seconds(minutes: float, shown: str) -> None:
+    assert pages.took(minutes) == shown

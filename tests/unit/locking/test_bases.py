@@ -95,6 +95,17 @@ def test_a_base_is_locked_again_when_its_packages_change(
     assert bases.check(new, changed, machine) == []
 
 
+def test_a_base_that_cannot_be_locked_as_declared_now_is_kept_as_it_was(
+    machine: Settings, cells: tuple[Cell, ...], tmp_path: Path
+) -> None:
+    old = bases.update(EMPTY, cells, machine)
+    slip = declared(tmp_path, "packages: [python3]", "packages: [python3, tol]")
+    found = bases.renew(Renewed(lock=old, changes=(), failures=()), old, slip, machine)
+    assert found.lock is old
+    assert [(one.name, one.kept) for one in found.failures] == [("base trixie", False)]
+    assert bases.update(found.lock, cells, unreachable(machine)) is old
+
+
 def test_compilers_are_locked_for_bases_whose_cells_compile_wheels(
     machine: Settings, cells: tuple[Cell, ...], www: Path, owner: Tsk, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.matrices import problems, write
+from support.matrices import changed, problems, write
 
 REQUIREMENT, WHEN = '  - requirement: "numpy==2.3"\n', '    when: {vllm: "0.33.0"}\n'
 OF_OVERRIDES = "driver, drop, reason, requirement, when"
@@ -65,3 +65,19 @@ def test_an_image_that_no_registry_can_have_is_refused_where_it_is_written(
     (found,) = problems(path)
     assert (found.code, found.where) == ("matrix-bad-image", f"{path}:7")
     assert what in found.what
+
+
+def test_a_requirement_that_the_value_of_an_axis_makes_invalid_is_reported(tmp_path: Path) -> None:
+    changes = [
+        ('"torch=={torch}"', '"torch=={torch}+{channel}"'),
+        ('"2.11.0", "2.14', '"2.11.0+cu130", "2.14'),
+    ]
+    (found,) = problems(changed(tmp_path, *changes))
+    assert found.code == "matrix-bad-requirement"
+    assert "'torch==2.11.0+cu130+cu130' is not a valid requirement" in found.what
+    assert "torch '2.11.0+cu130'" in found.fix
+
+
+def test_what_is_wrong_with_a_requirement_is_said_once(tmp_path: Path) -> None:
+    (found,) = problems(write(tmp_path, '"torch=={torch}"', '"torch=>{torch}"'))
+    assert found.code == "matrix-bad-requirement"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from dataclasses import replace
 from datetime import timedelta
@@ -156,6 +157,34 @@ def test_no_secret_is_in_the_report_or_the_journal(world: World) -> None:
     for one in (text, kept):
         assert "does not answer" in one
         assert "hunter2-token" not in one
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"steps": {"detect": {"of": "another version"}}},
+        {"began": "2026-11-22T02:17:00"},  # without a time zone
+    ],
+)
+def test_a_journal_that_this_version_does_not_understand_is_begun_again(
+    damage: dict[str, object], world: World
+) -> None:
+    world.kill_at = 8
+    with pytest.raises(Killed):
+        world.night()
+    path = nightly.folder_of(world.workspace) / "journal.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    world.kill_at = None
+    assert world.night().state is State.GREEN
+
+
+def test_a_full_disk_in_a_step_is_reported_with_what_to_do(world: World) -> None:
+    world.fails["take", ""] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "wheels.lock.part")
+    night = world.night()
+    (problem,) = (problem for one in night.broken for problem in one.problems)
+    assert (night.exit_code, problem.code) == (3, "disk-full")
+    assert problem.what == "wheels.lock.part: No space left on device"
+    assert "imagefactory prune" in markdown(night)
 
 
 def test_without_a_push_no_tag_moves(world: World) -> None:

@@ -26,13 +26,15 @@ from imagefactory import opening, pipeline, workflows
 from imagefactory.building import records
 from imagefactory.commands import key, sbom, verify
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
-from imagefactory.publishing import attachments, publishing, tags, vouching
-from imagefactory.system import signing, ui
+from imagefactory.publishing import attachments, provenance, publishing, tags, vouching
+from imagefactory.system import signing, strict_json, ui
+from imagefactory.system.manifests import digest_of
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
+from imagefactory.system.signing import NOBODY, Trust
 from imagefactory.verifying.receipt import Outcome, Receipt, Requirement
-from imagefactory.verifying.receipt_store import TRUSTED, ReceiptStore
+from imagefactory.verifying.receipt_store import IN_TOTO, TRUSTED, ReceiptStore, statement
 from imagefactory.workspace import Workspace
 
 NEW = labels("bbbbbbbb")
@@ -251,6 +253,47 @@ def test_an_sbom_is_that_of_a_cell_or_the_one_that_is_attached(
     assert run(sbom, name) == "{}\n"
     run(sbom, name, "-o", str(workspace.project / "x.json"))
     assert (workspace.project / "x.json").read_text() == "{}"
+
+
+def sbom_row(content: bytes) -> Attachment:
+    return Attachment(kind=attachments.SBOM, media_type="a/b", content=content, annotations={})
+
+
+def origin_row(digest: str, listed: bytes, trust: Trust) -> Attachment:
+    """The provenance of an image that names an SBOM."""
+    by = {"digest": {"sha256": digest_of(listed).partition(":")[2]}}
+    predicate = {"runDetails": {"byproducts": [by]}}
+    made = statement(digest, "t", provenance.PREDICATE, predicate)
+    content = strict_json.dumps(made)
+    if trust.signer:
+        content = signing.seal(content, IN_TOTO, trust.signer)
+    return Attachment(kind=IN_TOTO, media_type="a/b", content=content, annotations={})
+
+
+def test_of_several_sboms_the_one_counts_that_a_trusted_provenance_names(
+    run: Run, workspace: Workspace, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(ui, "warn", warned.append)
+    digest, right, wrong = stored(registry, NEW), b'{"right": 1}', b'{"wrong": 1}'
+    name, own = f"{registry.address}/{PATH}@{digest}", repository(registry, workspace.project)
+    assert attach(own, digest, sbom_row(wrong))
+    assert (run(sbom, name), warned) == ('{"wrong": 1}\n', [])  # nobody is trusted here
+    (workspace.project / TRUSTED).write_text(signer(b"ci").key.line)
+    assert (run(sbom, name), len(warned)) == ('{"wrong": 1}\n', 1)
+    for nobody in (
+        origin_row(digest, wrong, NOBODY),
+        origin_row(digest, wrong, trusting(b"mallory")),
+        origin_row("sha256:" + "e" * 64, wrong, trusting(b"ci")),
+        replace(origin_row(digest, wrong, NOBODY), content=b'{"payloadType": [[1]]}'),
+    ):
+        assert attach(own, digest, nobody)
+    assert (run(sbom, name), len(warned)) == ('{"wrong": 1}\n', 2)
+    assert attach(own, digest, origin_row(digest, right, trusting(b"ci")))
+    with pytest.raises(CheckFailedError, match="sbom-edited"):
+        run(sbom, name)
+    assert attach(own, digest, sbom_row(right))
+    assert (run(sbom, name), len(warned)) == ('{"right": 1}\n', 2)
 
 
 def test_an_image_may_be_pushed_with_the_receipt_that_another_machine_attached(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from support.program import Run, run
 
 from imagefactory import opening
+from imagefactory.errors import InputError
+from imagefactory.launching import compose, docker, quadlet
 from imagefactory.planning import vllm_settings
 from imagefactory.planning.vllm_settings import VllmSettings
 from imagefactory.recipes import recipes, starting
@@ -87,7 +91,7 @@ def test_a_container_keeps_its_caches_and_no_secret(mine: Path) -> None:
         ("imagefactory-cache", "/root/.cache")
     ]
     assert (found.passed_on, found.environment, found.gpus) == (("HF_TOKEN",), {"A": "b c"}, True)
-    wishes = Wishes(name="x", port=9000, cache="/c", model="/m", address="10.0.0.1")
+    wishes = Wishes(name="xy", port=9000, cache="/c", model="/m", address="10.0.0.1")
     found = starting.launch(setup, "image", "cpu", wishes)
     assert found.command[1:] == (
         *("/model", "--port", "8000", "--max-num-seqs", "4", "--served-model-name", "org/mine"),
@@ -96,7 +100,7 @@ def test_a_container_keeps_its_caches_and_no_secret(mine: Path) -> None:
         ("/c", "/root/.cache", False),
         ("/m", "/model", True),
     ]
-    assert (found.name, found.gpus, found.ports[0].host) == ("x", False, 9000)
+    assert (found.name, found.gpus, found.ports[0].host) == ("xy", False, 9000)
     # vLLM's CPU backend would want nearly all of the machine's memory
     assert found.environment == {"VLLM_CPU_KVCACHE_SPACE": "4", "A": "b c"}
     mine.write_text(RECIPE.replace("{A: b c}", "{VLLM_CPU_KVCACHE_SPACE: '1'}"))
@@ -246,3 +250,28 @@ def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
     done = run("recipe", "import", str(theirs), "-f", matrix, "--replace", "--json")
     assert json.loads(done.out)["kind"] == "spark-vllm-docker"
     assert recipes.read(target).model == "org/n"
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        ({"name": "bad name!"}, "'bad name!' cannot be the name of a container"),
+        ({"address": "spark1"}, "'spark1' is no IP address"),
+        ({"cache": "a b"}, "'a b' cannot be the name of a volume"),
+        ({"model": "/models/a:b"}, "/models/a:b has a colon"),
+        ({"tunings": "/a:b/tunings"}, "/a:b/tunings has a colon"),
+    ],
+    ids=str,
+)
+def test_what_no_engine_could_start_is_refused(mine: Path, wish: dict[str, Any], says: str) -> None:
+    setup = recipes.read(mine).on("0.33.0", 1)
+    with pytest.raises(InputError, match=re.escape(says)):
+        starting.launch(setup, "vllm:1", "gb10", Wishes(**wish))
+
+
+def test_an_address_of_ipv6_is_in_brackets(mine: Path) -> None:
+    setup = recipes.read(mine).on("0.33.0", 1)
+    found = starting.launch(setup, "vllm:1", "gb10", Wishes(address="::1", port=80))
+    assert "--publish '[::1]:80:8000'" in docker.text(found)
+    assert '"[::1]:80:8000"' in compose.text(found)
+    assert "PublishPort=[::1]:80:8000" in quadlet.text(found)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -125,6 +127,36 @@ def test_a_damaged_or_missing_blob_is_named_with_all_others(tmp_path: Path) -> N
     with pytest.raises(FactoryError) as caught:
         saving.read(folder)
     assert {one.code for one in caught.value.problems} == {"content-damaged", "content-missing"}
+
+
+def test_a_damaged_blob_is_written_again_after_what_the_error_says(tmp_path: Path) -> None:
+    folder, made = tmp_path / "saved", image(tmp_path / "engine", b"layer")
+    saving.save([made], {}, folder)
+    path = path_of(folder / BLOBS, b"layer")
+    path.write_bytes(b"retal")
+    with pytest.raises(FactoryError) as caught:
+        saving.read(folder)
+    assert caught.value.problems[0].fix == f"remove {path}, and save the image again"
+    path.unlink()
+    saving.save([made], {}, folder)
+    assert saving.read(folder).images
+
+
+@pytest.mark.parametrize("target", ["saved", "saved.tar"])
+def test_nothing_large_is_left_on_a_disk_that_is_full(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = image(tmp_path / "engine", b"layer")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert code_of(lambda: saving.save([made], {}, tmp_path / target)) == "layout-unwritable"
+    assert list(tmp_path.rglob("*.part")) == []
+    saving.save([made], {}, tmp_path / target)
+    assert saving.read(tmp_path / target).images
 
 
 def ask(server: Serving, path: str, **headers: str) -> tuple[int, bytes]:

@@ -49,6 +49,9 @@ CHAT = {
 }
 
 
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "body"),
     [
@@ -56,8 +59,8 @@ CHAT = {
         ("chat", "/v1/chat/completions", CHAT),
         ("reasoning", "/v1/chat/completions", CHAT),
         ("call", "/v1/chat/completions", CHAT),
-        ("stream", "/v1/chat/completions", {**CHAT, "stream": True}),
-        ("call-stream", "/v1/chat/completions", {**CHAT, "stream": True}),
+        ("stream", "/v1/chat/completions", {**CHAT, **STREAM}),
+        ("call-stream", "/v1/chat/completions", {**CHAT, **STREAM}),
     ],
 )
 def test_each_kind_of_question_has_its_request(kind: str, path: str, body: object) -> None:
