@@ -178,6 +178,15 @@ def test_a_journal_that_this_version_does_not_understand_is_begun_again(
     assert world.night().state is State.GREEN
 
 
+def test_a_full_disk_in_a_step_is_reported_with_what_to_do(world: World) -> None:
+    world.fails["take", ""] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "wheels.lock.part")
+    night = world.night()
+    (problem,) = (problem for one in night.broken for problem in one.problems)
+    assert (night.exit_code, problem.code) == (3, "disk-full")
+    assert problem.what == "wheels.lock.part: No space left on device"
+    assert "imagefactory prune" in markdown(night)
+
+
 def test_without_a_push_no_tag_moves(world: World) -> None:
     night = world.night(replace(JOB, push=False))
     assert night.state is State.GREEN
