@@ -14,7 +14,9 @@ from imagefactory.system import reference
 from imagefactory.system.yamlfile import Loc, Positions
 
 #: Nothing that begins with ``-``: ssh would take it for an option.
-_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
+_HOST = re.compile(
+    r"([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(?::(?P<port>[0-9]{1,5}))?"
+)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _MODEL = re.compile(r"[^\s-]\S*")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -65,7 +67,7 @@ class _Rules:
         for key, text, pattern, fix in texts:
             yield from self._match((key,), key, text, pattern, fix)
         yield from self._image()
-        if not 0 < file.port < 1 << 16:
+        if not _is_port(file.port):
             yield self._bad(("port",), "port", f"{file.port} is no port", "write 1 to 65535")
         fix = "write SOURCE:TARGET or SOURCE:TARGET:ro; paths are absolute"
         yield from self._match(("cache",), "mount", f"{file.cache}:{CACHE}", _MOUNT, fix)
@@ -120,6 +122,9 @@ class _Rules:
         loc: Loc = ("nodes", number)
         fix = "write [USER@]HOST[:PORT]; ~/.ssh/config can name any other, an IPv6 address too"
         yield from self._match((*loc, "host"), "host", node.host, _HOST, fix)
+        if (found := _HOST.fullmatch(node.host)) and found["port"] and not _is_port(found["port"]):
+            what = f"{found['port']} is no port"
+            yield self._bad((*loc, "host"), "host", what, "write 1 to 65535")
         if problem := self._wrong_address(node.address):
             fix = "write the address of the node in the network of the nodes: ip -br address"
             yield self._bad((*loc, "address"), "address", problem, fix)
@@ -183,6 +188,10 @@ def plain_address(text: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError:
         return text
+
+
+def _is_port(number: str | int) -> bool:
+    return 0 < int(number) < 1 << 16
 
 
 def value_of(args: tuple[str, ...], *names: str) -> str | None:

@@ -104,7 +104,8 @@ def judge(tree: Path) -> proofkit.Verdict:
         if not re.fullmatch(pattern, backend):
             wrong.append(f"{asked}: {backend}")
         if chosen not in own:
-            wrong.append(f"{asked}: {backend} without its class ({chosen})")
+            what = "with another's class" if isinstance(chosen, type) else "without a class"
+            wrong.append(f"{asked}: {backend} {what} ({chosen})")
     return proofkit.verdict(
         wrong, right=f"every choice comes with its class: {', '.join(sorted(right))}"
     )

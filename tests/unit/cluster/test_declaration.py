@@ -59,6 +59,8 @@ WRONG = [
     (("model:", "recipe: x\nmodel:"), 1, "cluster-model"),
     (("model: Qwen/Qwen3-0.6B", "recipe: x"), 2, "cluster-recipe"),
     (("host: spark1", "host: -oProxyCommand=sh"), 4, "cluster-host"),
+    (("me@spark2:2222", "me@spark2:65536"), 6, "cluster-host"),
+    (("me@spark2:2222", "me@spark2:0"), 6, "cluster-host"),
     (("me@spark2:2222", "spark1"), 6, "cluster-same-host"),
     (("me@spark2:2222", "me@SPARK1:22"), 6, "cluster-same-host"),
     (("10.0.0.2", "10.0.0.1"), 7, "cluster-same-address"),
@@ -148,5 +150,5 @@ def test_a_single_node_may_be_this_machine(tmp_path: Path) -> None:
 def test_a_file_without_keys_is_no_cluster(tmp_path: Path, text: str) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match="where KEY: VALUE is due"):
+    with pytest.raises(InputError, match=r"(?s)where KEY: VALUE is due.*fix: write its keys"):
         declaration.load(path)
