@@ -96,6 +96,17 @@ def test_a_branch_that_conflicts_with_what_a_person_committed_is_refused(world: 
     assert world.git("rev-parse", "nightly") == tip
 
 
+def test_what_conflicts_at_the_origin_is_removed_there(world: World) -> None:
+    world.night()
+    world.git("update-ref", "refs/remotes/origin/nightly", "nightly")
+    world.git("branch", "-q", "-D", "nightly")
+    (world.project / "matrix.yaml").write_text("0.33.0\n0.33.1\n")
+    world.commit("mine")
+    with pytest.raises(InputError, match="the branch origin/nightly conflicts") as caught:
+        world.night()
+    assert "git push origin --delete nightly" in caught.value.problems[0].fix
+
+
 def test_a_branch_that_is_checked_out_is_refused(world: World) -> None:
     world.git("checkout", "-q", "-b", "nightly")
     assert refused(world) == ["nightly-branch"]
