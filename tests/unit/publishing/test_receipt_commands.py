@@ -190,7 +190,7 @@ def test_nothing_runs_where_its_report_or_its_receipt_could_not_be_written(
     (workspace.project / "file").touch()
     for option in ("--junit", "--markdown"):
         for path in (workspace.project, workspace.project / "file" / "report"):
-            with pytest.raises(OSError, match="directory|File exists"):
+            with pytest.raises(OSError, match=r"directory|File exists"):
                 run(verify, name, option, str(path))
     assert ran == []
 
