@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from imagefactory import __version__, commands, redaction
-from imagefactory.errors import FactoryError, InputError, SetupError, fail
+from imagefactory.errors import FactoryError, InputError, SetupError, fail, of_the_machine
 from imagefactory.settings import from_environment
 from imagefactory.system import shell, signing, ui
 
@@ -110,7 +109,7 @@ def main() -> None:
         if code not in _STOPPED:
             ui.finish()
     except (FactoryError, OSError) as error:
-        known = error if isinstance(error, FactoryError) else _of_the_machine(error)
+        known = error if isinstance(error, FactoryError) else of_the_machine(error)
         ui.failure(known)
         _finish(known, known.exit_code, wanted=json)
         sys.exit(known.exit_code)
@@ -142,8 +141,10 @@ def _check_output() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a number
     if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a number
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - as above
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as above
         what, fix = "standard output is closed", "redirect it, to /dev/null if it is not wanted"
@@ -181,20 +182,6 @@ def _misused(error: TyperException) -> int:
 def _wants_json(argv: Sequence[str]) -> bool:
     """Whether ``--json`` is among the options, which a wrong command line may never get to read."""
     return "--json" in argv[: argv.index("--")] if "--" in argv else "--json" in argv
-
-
-def _of_the_machine(error: OSError) -> FactoryError:
-    """What the system refused: usually a full disk, or a folder that may not be written."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    fix = (
-        "free some disk space, for example with: imagefactory prune; finished steps are kept"
-        if full
-        else "check the path and its permissions"
-    )
-    what = (
-        f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-    )
-    return fail(SetupError, "disk-full" if full else "system-refused", what, fix=fix)
 
 
 def _terminated(*_: object) -> None:

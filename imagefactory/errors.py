@@ -6,6 +6,7 @@ Every failure that a person can cause or fix is a :class:`FactoryError` with one
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
@@ -71,3 +72,17 @@ def fail(
 ) -> FactoryError:
     """A ``kind`` error with a single problem, ready to be raised."""
     return kind(Problem(code=code, what=what, where=where, fix=fix))
+
+
+def of_the_machine(error: OSError) -> FactoryError:
+    """What the system refused: usually a full disk, or a folder that may not be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    fix = (
+        "free some disk space, for example with: imagefactory prune; finished steps are kept"
+        if full
+        else "check the path and its permissions"
+    )
+    what = (
+        f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    )
+    return fail(SetupError, "disk-full" if full else "system-refused", what, fix=fix)

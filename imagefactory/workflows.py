@@ -116,7 +116,7 @@ def export(workspace: Workspace, selection: str, out: Path | None) -> Exported:
     from imagefactory.locking import pylock  # noqa: PLC0415 - other commands do not need it
 
     if out and not pylock.is_valid_pylock_path(out):
-        what, fix = f"{out.name} is not a name of a PEP 751 file", "-o pylock.NAME.toml"
+        what, fix = f"{str(out)!r} is not a name of a PEP 751 file", "-o pylock.NAME.toml"
         raise fail(InputError, "export-name", what, fix=fix)
     inputs = opening.read(workspace)
     cells = select(inputs.matrix.cells, [selection])

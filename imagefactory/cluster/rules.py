@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from imagefactory.cluster.schema import FileKeys, NodeKeys
-from imagefactory.errors import Problem
+from imagefactory.errors import InputError, Problem
 from imagefactory.launching.launching import CACHE, USER
+from imagefactory.system import reference
 from imagefactory.system.yamlfile import Loc, Positions
 
 #: Nothing that begins with ``-``: ssh would take it for an option.
-_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
+_HOST = re.compile(
+    r"([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(?::(?P<port>[0-9]{1,5}))?"
+)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_MODEL = re.compile(r"[^\s-]\S*")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _USER = re.compile(USER)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -61,11 +64,10 @@ class _Rules:
             fix = "write `image:` with a reference, or `cell:` with the name of a cell"
             yield self._bad((), "image", "exactly one of 'image' and 'cell' is needed", fix)
         texts = [("name", file.name, _NAME, "write lower-case letters, digits and dashes")]
-        if file.image is not None:
-            texts.append(("image", file.image, _IMAGE, "write [HOST/]REPOSITORY:TAG or @DIGEST"))
         for key, text, pattern, fix in texts:
             yield from self._match((key,), key, text, pattern, fix)
-        if not 0 < file.port < 1 << 16:
+        yield from self._image()
+        if not _is_port(file.port):
             yield self._bad(("port",), "port", f"{file.port} is no port", "write 1 to 65535")
         fix = "write SOURCE:TARGET or SOURCE:TARGET:ro; paths are absolute"
         yield from self._match(("cache",), "mount", f"{file.cache}:{CACHE}", _MOUNT, fix)
@@ -80,17 +82,28 @@ class _Rules:
         for name in file.environment:
             yield from self._match(("environment", name), "variable", name, _VARIABLE, fix)
 
+    def _image(self) -> Iterator[Problem]:
+        try:
+            if self._file.image is not None:
+                reference.parse(self._file.image)
+        except InputError as error:
+            (problem,) = error.problems
+            yield self._bad(("image",), "image", problem.what, problem.fix)
+
     def _vllm(self) -> Iterator[Problem]:
         model, recipe = self._file.model, self._file.recipe
         if (model is None) == (recipe is None):
             fix = "write `model:` as vLLM names it, or `recipe:` with the name of a recipe"
             yield self._bad((), "model", "exactly one of 'model' and 'recipe' is needed", fix)
-        if model is not None and (not model or model.startswith("-")):
+        if model is not None and not _MODEL.fullmatch(model):
             fix = "write ORGANIZATION/NAME or a folder of the container"
             yield self._bad(("model",), "model", f"{model!r} is no model", fix)
         if recipe is not None and self._file.cell is None:
             what = "a recipe is checked against the cell that serves it"
             yield self._bad(("recipe",), "recipe", what, "write `cell:` in place of `image:`")
+        if self._args and not self._args[0].startswith("-"):
+            what = f"{self._args[0]!r} is no option of vllm serve"
+            yield self._bad(("args",), "args", what, "write --OPTION VALUE; `model:` is the model")
         for option in DERIVED:
             if value_of(self._args, option) is not None:
                 what = f"{option} follows from the nodes, the executor and the port"
@@ -109,6 +122,9 @@ class _Rules:
         loc: Loc = ("nodes", number)
         fix = "write [USER@]HOST[:PORT]; ~/.ssh/config can name any other, an IPv6 address too"
         yield from self._match((*loc, "host"), "host", node.host, _HOST, fix)
+        if (found := _HOST.fullmatch(node.host)) and found["port"] and not _is_port(found["port"]):
+            what = f"{found['port']} is no port"
+            yield self._bad((*loc, "host"), "host", what, "write 1 to 65535")
         if problem := self._wrong_address(node.address):
             fix = "write the address of the node in the network of the nodes: ip -br address"
             yield self._bad((*loc, "address"), "address", problem, fix)
@@ -172,6 +188,10 @@ def plain_address(text: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError:
         return text
+
+
+def _is_port(number: str | int) -> bool:
+    return 0 < int(number) < 1 << 16
 
 
 def value_of(args: tuple[str, ...], *names: str) -> str | None:

@@ -42,7 +42,8 @@ def distribute_command(
 
     Each gets only the blobs that it lacks, through ssh, from this machine. Docker has to run there,
     and nothing else. After a cut, it goes on with the layer in which that was. With --from-registry
-    the blobs come from a registry, with the account that docker login has kept on this machine.
+    the blobs come from a registry, with the account that docker login has kept on this machine;
+    after the registry was away for some seconds, such a pull starts over.
     """
     check_images(*(tag or []))
     workspace, named = workspace_of(file), (tag or [], select or [])

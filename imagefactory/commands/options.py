@@ -11,6 +11,7 @@ import typer
 
 from imagefactory import workspace
 from imagefactory.errors import InputError, fail
+from imagefactory.system import reference
 from imagefactory.workspace import Workspace
 
 #: What no program that gets it can take for an option.
@@ -74,8 +75,17 @@ def check_images(*names: str) -> None:
         if not _IMAGE.fullmatch(name):
             what, fix = f"{name!r} is not the name of an image", "write [HOST/]REPOSITORY:TAG"
             raise fail(InputError, "image-name", what, fix=fix)
+        reference.parse(name)
 
 
 def workspace_of(file: Path) -> Workspace:
-    """The workspace of the matrix file that is given on the command line."""
+    """The workspace of the matrix file that is given on the command line.
+
+    A folder may have patches and recipes without a matrix. Raises InputError if there is neither
+    the file nor a folder that it could be in: what is next to it would be missing without a word.
+    """
+    may_come = file.name == HERE.name and os.path.isdir(file.parent)  # noqa: PTH112 - never fails
+    if not may_come and not os.path.isfile(file):  # noqa: PTH113 - as above
+        fix = "run in the project's folder, or name the file"
+        raise fail(InputError, "matrix-missing", f"there is no file {file}", fix=fix)
     return workspace.find(file, os.environ)

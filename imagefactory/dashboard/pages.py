@@ -119,6 +119,8 @@ def _environment(folder: Path) -> jinja2.Environment:
         "slug": slug,
         "size": size,
         "minutes": minutes,
+        "took": took,
+        "code": code,
         "state": state_of,
         "page": page_of,
     }
@@ -143,7 +145,17 @@ def minutes(cell: CellRecord) -> str:
     if cell.seconds is None:
         idle = cell.state in (CellState.UNCHANGED, CellState.STOPPED, CellState.LEFT)
         return "-" if idle else "unknown"
-    return f"{cell.seconds / 60:.0f} min" if cell.seconds >= 60 else f"{cell.seconds:.0f} s"
+    return took(cell.seconds / 60)
+
+
+def took(minutes: float) -> str:
+    """A time; seconds if it is less than a minute."""
+    return f"{minutes:.0f} min" if minutes >= 1 else f"{minutes * 60:.0f} s"
+
+
+def code(line: str) -> Markup:
+    """A line of the report, in which backquotes mark names."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(line))))  # noqa: S704
 
 
 def month_of(night: Night) -> str:

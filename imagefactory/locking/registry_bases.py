@@ -13,7 +13,7 @@ from imagefactory.locking.debian.skeleton import Skeleton
 from imagefactory.locking.lock import LockedBase
 from imagefactory.matrix.cell import Base
 from imagefactory.settings import Settings
-from imagefactory.system import ui
+from imagefactory.system import files, ui
 from imagefactory.system.manifests import Descriptor, Manifest
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
@@ -111,6 +111,25 @@ def image_of(locked: LockedBase, registries: Registries) -> BaseImage:
         raise _unreadable(f"{name}@{digest}", "the registry does not have it")
     config = _config(name, digest, found.config, registries)
     return BaseImage(name=name, digest=digest, layers=found.layers, config=config)
+
+
+def config_of(locked: LockedBase, registries: Registries, settings: Settings) -> Mapping[str, Any]:
+    """The configuration of the image that is locked for one platform, kept in the cache folder.
+
+    Raises as ``image_of`` does.
+    """
+    key = f"{locked.digest}-{locked.platform}".replace(":", "-").replace("/", "-")
+    path = settings.cache / "base-configs" / f"{key}.json"
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        kept = None
+    if isinstance(kept, dict):
+        return kept
+    found = image_of(locked, registries).config
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(path, json.dumps(found))
+    return found
 
 
 def skeleton(locked: LockedBase, registries: Registries, settings: Settings) -> Skeleton:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from imagefactory.errors import FactoryError, Problem, SetupError
+from imagefactory.errors import FactoryError, Problem, SetupError, of_the_machine
 
 if TYPE_CHECKING:
     from imagefactory.workspace import Workspace
@@ -55,11 +55,9 @@ class Broken:
 
 def broken(where: str, step: str, error: FactoryError | OSError) -> Broken:
     """``error`` as what broke."""
-    if isinstance(error, FactoryError):
-        lacks = isinstance(error, SetupError)
-        return Broken(where=where, step=step, problems=error.problems, environment=lacks)
-    problem = Problem(code="os-error", what=str(error))
-    return Broken(where=where, step=step, problems=(problem,), environment=True)
+    known = error if isinstance(error, FactoryError) else of_the_machine(error)
+    lacks = isinstance(known, SetupError)
+    return Broken(where=where, step=step, problems=known.problems, environment=lacks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,8 @@ def environment(
             "NVIDIA_VISIBLE_DEVICES": "all",
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
             "TRITON_CACHE_DIR": f"{CACHE}/triton",
+            # what the driver compiles from PTX: on a GB10 all of vLLM's FlashAttention
+            "CUDA_CACHE_PATH": f"{CACHE}/cuda",
         }
     if home:
         env |= {

@@ -94,16 +94,16 @@ class CommandLog:
 
     def write(self, argv: Sequence[str], outcome: str = "") -> None:
         """Log that ``argv`` begins, or, with an ``outcome``, how it ended."""
-        if self._file is None:
-            return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         text = f"{outcome}: {short(argv)}" if outcome else f"$ {show(argv)}"
         line = f"{now} [{os.getpid()}] {safe(text)}".replace("\n", "\\n") + "\n"
-        try:
-            with self._lock:
+        with self._lock:
+            if self._file is None:  # another thread has just given up
+                return
+            try:
                 self._append(self._file, line.encode())
-        except OSError:
-            self._file = None
+            except OSError:
+                self._file = None
 
     @staticmethod
     def _append(file: Path, line: bytes) -> None:

@@ -7,7 +7,8 @@ import os
 import shutil
 import stat
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -33,10 +34,31 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: whoever is killed meanwhile leaves it as it was."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    """Write a file in one step: whoever is killed meanwhile leaves it as it was.
+
+    A device such as ``/dev/stdout`` is written to. With root's rights it would be replaced else.
+    """
+    with _part_of(path) as part:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+
+
+@contextmanager
+def _part_of(path: Path) -> Iterator[Path]:
+    """The file that is to become ``path``, which is removed if an OSError ends the writing.
+
+    The error names ``path``: that of a full disk names nothing.
+    """
+    in_place = path.exists() and not path.is_file()
+    part = path if in_place else path.with_name(f".{path.name}.part")
+    try:
+        yield part
+    except OSError as error:
+        with suppress(OSError):
+            if not in_place:
+                part.unlink()
+        error.filename = error.filename or str(path)
+        raise
 
 
 def shown(path: Path) -> str:
@@ -66,12 +88,12 @@ def keep(path: Path, text: str) -> None:
 
 def write_durably(path: Path, content: bytes) -> None:
     """As ``write_text``, and on the disk when it returns: a machine that loses power keeps it."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    with _part_of(path) as part:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

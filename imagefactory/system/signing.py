@@ -178,7 +178,7 @@ def find_signer(environ: Mapping[str, str]) -> Signer | None:
     """
     given = "".join(_withheld or environ.get(VARIABLE, "")).strip()
     if given.startswith(_BEGIN):
-        return _signer(given.encode(), VARIABLE, VARIABLE)
+        return _signer(os.fsencode(given), VARIABLE, VARIABLE)
     path = Path(given) if given else key_file(environ)
     if path is None or not (given or path.exists()):
         return None

@@ -58,6 +58,8 @@ _TO_TERMINAL = sys.stdout is not None and sys.stdout.isatty()  # a closed one is
 WIDE = None if "COLUMNS" in os.environ or _TO_TERMINAL else 160
 #: Columns that a terminal is assumed to have at least.
 LEAST = 80
+#: Characters of one error: some quote what a file says, which may be a book.
+LONGEST = 2000
 
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=WIDE)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -95,7 +97,8 @@ def failure(error: FactoryError) -> None:
     for problem in error.problems:
         where = (styled(f"{problem.where}:", "bold"), " ") if problem.where else ()
         code = styled(f" [{problem.code}]", "dim")
-        what = join(styled("error:", "red"), " ", *where, problem.what, code)
+        said = shorten(safe(problem.what), LONGEST)
+        what = join(styled("error:", "red"), " ", *where, said, code)
         for part in tables.wrap(what, err.width) if err.file.isatty() else [what]:
             err.print(part)
         for text in problem.detail.splitlines():

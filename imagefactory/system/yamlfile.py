@@ -259,7 +259,8 @@ def _compose(path: Path, positions: Positions, prefix: str) -> yaml.Node:
         raise fail(InputError, f"{prefix}-syntax", what, where=where, fix="fix the file") from None
     if not isinstance(root, yaml.MappingNode):
         what = f"the file {'is empty' if root is None else 'has no keys'}, where KEY: VALUE is due"
-        raise fail(InputError, f"{prefix}-empty", what, where=f"{positions.file}:1")
+        where, fix = f"{positions.file}:1", "write its keys; docs/ has an example"
+        raise fail(InputError, f"{prefix}-empty", what, where=where, fix=fix)
     return root
 
 

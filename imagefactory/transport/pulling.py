@@ -130,11 +130,12 @@ def _lacked(engine: RemoteEngine, image: Stored) -> tuple[int, int]:
 
 
 def _pull(engine: RemoteEngine, image: Stored, stopped: threading.Event) -> None:
-    for tries in range(1, TRIES + 1):
+    # at once for the first time: an engine forgets after some seconds what it has of a failed pull
+    for failed in range(TRIES + 1):
         try:
             engine.pull_from_registry(image.pinned, image.image.platform)
         except RemoteError as error:
-            if not error.transient or tries == TRIES or stopped.wait(PAUSE * tries):
+            if not error.transient or failed == TRIES or stopped.wait(PAUSE * failed):
                 raise
             ui.warn(f"{error.problems[0].what}: trying again")
         else:

@@ -16,7 +16,6 @@ from imagefactory.verifying.receipt import Level
 #: The word for every model that an image can serve.
 ALL = "all"
 CODE = "verify-models"
-UNTRIED = "it was not seen to answer on a GPU yet, and --models all serves it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ def choose(image: ImageInfo, level: Level, names: Sequence[str] | None) -> Choic
     """What ``image`` serves when it is verified up to ``level``; ``names`` as of ``parse``.
 
     Without names that is what the level needs: one model for SERVE, for GPU every one that the
-    image takes and that was seen on a GPU. Raises InputError if the image does not take one of
+    image takes. Raises InputError if the image does not take one of
     ``names`` or serves only on a GPU, and if GPU is asked of an image for the CPU.
     """
     on_gpu = image.labels.get(f"{LABEL}.channel") != "cpu"
@@ -73,14 +72,10 @@ def choose(image: ImageInfo, level: Level, names: Sequence[str] | None) -> Choic
         return Choice()
     impossible = {one.name: why for one in models.family() if (why := _why_not(one, image))}
     possible = [one for one in models.family() if one.name not in impossible]
-    untried = {one.name: UNTRIED for one in possible if on_gpu and "cuda" in one.untried}
     needed = possible if level is Level.GPU else [MODEL]
     _refuse(image, names or (), impossible, possible)
     everything = names == () or (names is None and level is Level.GPU)
     wanted = [one.name for one in (needed if names is None else possible)]
-    if names is None:
-        impossible |= untried
-        wanted = [name for name in wanted if name not in untried]
     served = tuple(one for one in possible if one.name in (names or wanted))
     return Choice(
         served=served,

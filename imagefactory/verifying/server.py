@@ -51,6 +51,9 @@ ENVIRONMENT = {
 }
 #: Of what the image serves only the default model is asked with a sampler that is compiled first.
 QUICK_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+#: Where servers on a GPU keep what the driver compiles. Of vLLM's FlashAttention a GB10 has PTX
+#: alone, and what takes minutes need not be done by each of them.
+COMPILED = "/root/.cache/cuda"
 #: On a GPU kernels are compiled for the first answers, which may take so many times longer.
 COMPILING = 2
 #: vLLM's processes talk through shared memory; the engine's default of 64 MB is too little.
@@ -134,11 +137,13 @@ def observe(
     folder: Path,
     patience: Patience,
     gpus: bool = False,
+    compiled: str | None = None,
     model: TinyModel = MODEL,
 ) -> ServerRun:
     """Serve a tiny model from ``image`` and ask it questions.
 
-    The model is written to ``folder``. With ``gpus`` it is served on those of this machine.
+    The model is written to ``folder``. With ``gpus`` it is served on those of this machine, and
+    ``compiled`` is a volume for what their driver compiles.
     """
     words, own = _options(model, gpus=gpus)
     memory = MEMORY if platforms.is_native(image.platform) else MEMORY_EMULATED
@@ -150,9 +155,11 @@ def observe(
         env={
             **ENVIRONMENT,
             **(QUICK_SAMPLER if gpus and model is not MODEL else {}),
+            **({"CUDA_CACHE_PATH": COMPILED} if compiled else {}),
             "VLLM_EXTRA_ARGS": _fast(image, own),
         },
         mounts=[(model.write(folder), MODEL_FOLDER)],
+        volumes=[(compiled, COMPILED)] if compiled else [],
         shm_size=SHM_SIZE,
         limits=Limits(memory=memory),
         gpus=gpus,

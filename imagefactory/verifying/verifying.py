@@ -335,9 +335,9 @@ def _serve_all(inside: Inside, patience: server.Patience) -> dict[str, server.Se
     ended = threading.Event()
     patience = replace(patience, ended=ended)
 
-    def one(model: TinyModel) -> server.ServerRun:
+    def one(model: TinyModel, compiled: str | None = None) -> server.ServerRun:
         began = time.monotonic()
-        run = _serve(engine, image, settings, patience, gpus=gpus, model=model)
+        run = _serve(engine, image, settings, patience, gpus=gpus, compiled=compiled, model=model)
         if len(models) > 1:
             right = sum(answer.right for answer in run.answers)
             said = run.fault or f"{right} of {len(run.answers)} answers right"
@@ -347,8 +347,8 @@ def _serve_all(inside: Inside, patience: server.Patience) -> dict[str, server.Se
     with ui.step(f"{image.ref}: serving {count(len(models), 'model')}"):
         if not gpus:
             return {model.name: one(model) for model in models}
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            runs = {model.name: pool.submit(one, model) for model in models}
+        with engine.volume() as compiled, ThreadPoolExecutor(AT_ONCE) as pool:
+            runs = {model.name: pool.submit(one, model, compiled) for model in models}
             try:
                 wait(runs.values(), return_when=FIRST_EXCEPTION)
             finally:  # after an error, nobody waits for the others
@@ -367,10 +367,19 @@ def _serve(
     patience: server.Patience,
     *,
     gpus: bool,
+    compiled: str | None,
     model: TinyModel = server.MODEL,
 ) -> server.ServerRun:
     settings.cache.mkdir(parents=True, exist_ok=True)
     prefix = f"{leftovers.MODEL}{owner.mine()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=settings.cache) as folder:
         path = Path(folder) / "model"
-        return server.observe(engine, image, folder=path, patience=patience, gpus=gpus, model=model)
+        return server.observe(
+            engine,
+            image,
+            folder=path,
+            patience=patience,
+            gpus=gpus,
+            compiled=compiled,
+            model=model,
+        )

@@ -99,6 +99,7 @@ class Server:
     @contextmanager
     def _dial(self) -> Iterator[socket.socket]:
         with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
+            connection.settimeout(None)  # the client has limits of its own
             yield connection
 
     def wait(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -15,7 +16,16 @@ from typing import Any
 import tomli_w
 import yaml
 
+from imagefactory.system.signing import VARIABLE
 from support import ROOT
+from support.bad_files import (
+    CLUSTER,
+    CLUSTER_VALUES,
+    RECIPE,
+    RECIPE_VALUES,
+    SIGNING_KEYS,
+    TRUSTED_KEYS,
+)
 from support.bad_texts import DIFFS, LOCK_TEXTS, TEMPLATES, YAML_TEXTS
 from support.bad_values import (
     ARGUMENTS,
@@ -26,9 +36,9 @@ from support.bad_values import (
     MATRIX_VALUES,
     PATCH_VALUES,
     VARIABLES,
+    Loc,
 )
 
-Loc = tuple[str | int, ...]
 CHECK = ("plan", "--check")
 RENDER = ("plan",)
 PATCH = Path("patches/vllm/one")
@@ -57,7 +67,7 @@ def one(chance: Random, number: int, project: Path) -> Bad:
     """Spoil ``project`` in one way; the kinds take turns."""
     kinds = (
         *(_matrix, _lock, _patch, _matrix, _lock, _diff, _argument, _lock, _variable, _file),
-        *(_template, _junk),
+        *(_template, _junk, _cluster, _recipe, _key),
     )
     return kinds[number % len(kinds)](chance, project)
 
@@ -213,6 +223,39 @@ def _junk(chance: Random, _: Path) -> Bad:
         junk.append("--junk")
     argv = (*command, *junk)
     return Bad(what=f"arguments: {ascii(' '.join(argv))[:90]}", argv=argv)
+
+
+def _changed(chance: Random, data: Any, listed: Sequence[tuple[Loc, object]]) -> tuple[str, bytes]:
+    """A file with one invalid value, and what that is."""
+    data = copy.deepcopy(dict(data))
+    loc, value = chance.choice(listed)
+    _put(data, loc, value)
+    shown = "nothing" if value is DELETE else ascii(value)[:60]
+    return f"{'.'.join(map(str, loc))} is {shown}", yaml.safe_dump(data, sort_keys=False).encode()
+
+
+def _cluster(chance: Random, project: Path) -> Bad:
+    what, text = _changed(chance, CLUSTER, CLUSTER_VALUES)
+    (project / "cluster.yaml").write_bytes(text)
+    form = chance.choice((("--json",), ("--to", "compose"), ("--to", "quadlet"), ()))
+    return Bad(what=f"cluster: {what}", argv=("cluster", "show", *form), placed=True)
+
+
+def _recipe(chance: Random, project: Path) -> Bad:
+    what, text = _changed(chance, RECIPE, RECIPE_VALUES)
+    (project / "recipes").mkdir()
+    (project / "recipes/mine.yaml").write_bytes(text)
+    argv = chance.choice((("recipe", "show", "mine"), ("recipe", "list"), ("memory", "mine")))
+    return Bad(what=f"recipe: {what}", argv=argv, placed=True)
+
+
+def _key(chance: Random, project: Path) -> Bad:
+    if chance.random() < 0.5:
+        content = chance.choice(TRUSTED_KEYS)
+        (project / "trusted-keys").write_bytes(content)
+        return Bad(what=f"trusted keys: {ascii(content)[:60]}", argv=("key", "list"))
+    value, argv = chance.choice(SIGNING_KEYS), ("key", chance.choice(("list", "show")))
+    return Bad(what=f"key: {ascii(value)[:60]}", argv=argv, environ={VARIABLE: value})
 
 
 def _file(chance: Random, project: Path) -> Bad:

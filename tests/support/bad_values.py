@@ -202,6 +202,9 @@ JUNK = (
 
 ARGUMENTS: Sequence[tuple[str, ...]] = (
     *(("verify", "--", name) for name in ("--help", "-v", "a b", "", "\u202ex", "$(id)")),
+    *(("patch", "list", "-f", name) for name in ("none/matrix.yaml", "/dev/zero", " ", "\u202e")),
+    *(("recipe", "list", "-f", name) for name in ("none/matrix.yaml", "/dev/full", ".")),
+    *(("verify", name) for name in ("https://u:p@h.example/x", "u:p@h.example/x", "X/y", "x@y")),
     *(("inspect", "--", name) for name in ("--help", "a\nb", "../x")),
     *(("diff", "--", name, "x") for name in ("--help", "a b")),
     ("rebuild", "--", "--help"),

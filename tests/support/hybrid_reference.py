@@ -49,22 +49,29 @@ class HybridReference(Reference):
         return np.asarray(np.concatenate(brought, axis=1) @ w[f"{prefix}.o_proj.weight"].T)
 
     def _linear(self, prefix: str, x: Array) -> Array:
-        w, heads = self.weights, self.config["linear_num_key_heads"]
+        w, size = self.weights, self.config["linear_key_head_dim"]
+        keys, heads = (self.config[f"linear_num_{of}_heads"] for of in ("key", "value"))
+        group = heads // keys
         taps = w[f"{prefix}.conv1d.weight"][:, 0]
-        size = self.config["linear_key_head_dim"]
-        parts = (x @ w[f"{prefix}.in_proj_qkvz.weight"].T).reshape(len(x), heads, 4, size)
-        mixed = parts[:, :, :3].transpose(0, 2, 1, 3).reshape(len(x), -1)
+        # of each head of keys: query, key, its group's values, and their gates
+        parts = (x @ w[f"{prefix}.in_proj_qkvz.weight"].T).reshape(len(x), keys, -1, size)
+        columns = (parts[:, :, 0], parts[:, :, 1], parts[:, :, 2 : 2 + group])
+        mixed = np.concatenate([one.reshape(len(x), -1) for one in columns], axis=1)
+        gates = parts[:, :, 2 + group :].reshape(len(x), heads, size)
         before = np.concatenate([np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed])
         mixed = silu(sum(before[at : at + len(x)] * tap for at, tap in enumerate(taps.T)))
-        q, k, v = mixed.reshape(len(x), 3, heads, size).transpose(1, 2, 0, 3)
-        rates = (x @ w[f"{prefix}.in_proj_ba.weight"].T).reshape(len(x), heads, 2)
+        every = mixed.reshape(len(x), -1, size).transpose(1, 0, 2)
+        q, k, v = every[:keys], every[keys : 2 * keys], every[2 * keys :]
+        rates = (x @ w[f"{prefix}.in_proj_ba.weight"].T).reshape(len(x), keys, 2, group)
+        written, forgotten = rates.transpose(2, 1, 3, 0).reshape(2, heads, len(x))
         brought = []
         for head in range(heads):
-            pace = np.log1p(np.exp(rates[:, head, 1] + w[f"{prefix}.dt_bias"][head]))
+            pace = np.log1p(np.exp(forgotten[head] + w[f"{prefix}.dt_bias"][head]))
             kept = np.exp(-np.exp(w[f"{prefix}.A_log"][head]) * pace)
-            found = _delta_rule(q[head], k[head], v[head], kept, sigmoid(rates[:, head, 0]))
+            of = head // group
+            found = _delta_rule(q[of], k[of], v[head], kept, sigmoid(written[head]))
             found = rms_norm(found, w[f"{prefix}.norm.weight"])
-            brought.append(found * silu(parts[:, head, 3]))
+            brought.append(found * silu(gates[:, head]))
         return np.asarray(np.concatenate(brought, axis=1) @ w[f"{prefix}.out_proj.weight"].T)
 
 

@@ -57,7 +57,7 @@ class World:
 
     folder: Path
     upstream: str = "0.34.0"
-    fails: dict[tuple[str, str], FactoryError] = field(default_factory=dict)
+    fails: dict[tuple[str, str], FactoryError | OSError] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     outage: tuple[Broken, ...] = ()
     hunk: str = ""

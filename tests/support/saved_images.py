@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 from imagefactory.system.engine import Engine
-from support.whole_images import WholeImage, archive
+from support.whole_images import WholeImage, archive, sha256
 
 
 class Saving(Engine):
@@ -38,3 +40,19 @@ class Saving(Engine):
             if name.startswith(f"{path.strip('/')}/")
         }
         yield io.BytesIO(archive(inside))
+
+
+def layout(folder: Path, layer: bytes, unpacked: bytes | None = None) -> Path:
+    """An OCI layout with one layer, and what that is before it is compressed."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(data: bytes) -> dict[str, str]:
+        (blobs / sha256(data)).write_bytes(data)
+        return {"digest": f"sha256:{sha256(data)}"}
+
+    config = {"rootfs": {"diff_ids": [f"sha256:{sha256(unpacked or layer)}"]}}
+    image = {"config": blob(json.dumps(config).encode()), "layers": [blob(layer)]}
+    row = blob(json.dumps(image).encode())
+    (folder / "index.json").write_text(json.dumps({"manifests": [row]}))
+    return folder

@@ -75,6 +75,10 @@ class FakeEngine(Engine):
     def version(self) -> tuple[str, str]:
         return "27.5.1", ""
 
+    @contextmanager
+    def volume(self) -> Iterator[str]:
+        yield "compiled"
+
     def start(self, image: str, argv: Sequence[str], **options: Any) -> FakeContainer:
         (mount,) = options["mounts"]
         files = sorted(path.name for path in mount[0].iterdir())

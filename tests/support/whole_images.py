@@ -85,6 +85,7 @@ RECORDED = {"numpy/stripped.so": LIBRARY[:1600]}
 TRIMMED = ("torch/lib/libstatic.a", "torch/test/test_torch.py")
 LINKS = {"torch/lib/libtorch.so": "libtorch.so.2"}
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BASE_CONFIG = {"config": {"Env": [PATH]}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,10 +332,13 @@ class WholeImage:
         stream, digest = self.saved(*above)
         cache = self.folder / "layers"
         contents = layers.read_stream(io.BytesIO(stream), digest, cache)
-        known = outside.Base(
-            layer=tree.merged(contents.layers[:1]), config={"config": {"Env": [PATH]}}
-        )
+        known = base_in(contents)
         return outside.examine(contents, plan or self.plan, known, Wheels(self.settings))
+
+
+def base_in(contents: layers.Contents) -> outside.Base:
+    """The base of a whole image: its lowest layer."""
+    return outside.Base(layer=tree.merged(contents.layers[:1]), config=BASE_CONFIG)
 
 
 def _step(folder: Path) -> Step:

@@ -180,11 +180,38 @@ def test_an_argument_is_never_an_option_of_another_program(
     assert f"[{code}]" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("verify", "https://u:p@h.example/x"), "reference-wrong"),
+        (("inspect", "h.example/X:1"), "reference-wrong"),
+        (("patch", "list", "-f", "none/matrix.yaml"), "matrix-missing"),
+        (("recipe", "list", "-f", "/dev/zero"), "matrix-missing"),
+        (("key", "list", "--file", " "), "matrix-missing"),
+    ],
+)
+def test_an_argument_that_can_name_nothing_is_refused(
+    run: Run, argv: tuple[str, ...], code: str
+) -> None:
+    ended = run(*argv)
+    assert ended.code == 2
+    assert f"[{code}]" in ended.err
+    assert "u:p" not in ended.err
+
+
 def test_a_closed_standard_output_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     ended = run("plan", "--check")
     assert ended.code == 3
     assert "standard output is closed [output-closed]" in ended.err
+
+
+def test_a_closed_standard_input_has_nothing_to_say(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    run("plan", "--check")
+    assert sys.stdin is not None
 
 
 def test_a_result_that_cannot_be_written_is_an_error(

@@ -187,6 +187,7 @@ class Containers(Part):
         platform: str,
         env: Mapping[str, str] | None = None,
         mounts: Sequence[tuple[Path, str]] = (),
+        volumes: Sequence[tuple[str, str]] = (),
         shm_size: str | None = None,
         limits: Limits = Limits(),
         gpus: bool = False,
@@ -195,8 +196,8 @@ class Containers(Part):
     ) -> RunningContainer:
         """Start a container of ``image`` in the background, with a loopback network alone.
 
-        ``mounts`` and ``gpus`` are as for ``run``. ``network`` is one of ``Engine.network``, where
-        other containers find it as ``alias``, too.
+        ``mounts``, ``volumes`` and ``gpus`` are as for ``run``. ``network`` is one of
+        ``Engine.network``, where other containers find it as ``alias``, too.
 
         Raises CheckFailedError ``container-start`` if the image cannot be started, SetupError
         ``engine-failed`` if the engine fails to start it.
@@ -213,7 +214,8 @@ class Containers(Part):
             *(("--shm-size", shm_size) if shm_size else ()),
             *_environment(env or {}),
         ]
-        options += [word for item in _read_only(mounts) for word in ("--volume", ":".join(item))]
+        bound = [*_read_only(mounts), *volumes]
+        options += [word for item in bound for word in ("--volume", ":".join(item))]
         try:
             done = self._run((*options, image, *argv), name if gpus else None)
             check_ran(done, image)

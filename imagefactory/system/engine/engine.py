@@ -17,7 +17,7 @@ from imagefactory.system.engine.builds import Builds
 from imagefactory.system.engine.containers import Containers
 from imagefactory.system.engine.docker import Docker
 from imagefactory.system.engine.images import Images
-from imagefactory.system.engine.networks import Networks
+from imagefactory.system.engine.scratch import Scratch
 from imagefactory.system.engine.services import Services
 from imagefactory.system.platforms import Platform
 
@@ -30,7 +30,7 @@ ANSWER_SECONDS = 20
 REMOTE_SECONDS = 120
 
 
-class Engine(Images, Containers, Networks, Services, Builds):
+class Engine(Images, Containers, Scratch, Services, Builds):
     """Docker with Buildx: the machine's own engine, the project's private one, or another's.
 
     ``binary`` is Docker's client, ``host`` the engine's address and ``config`` the folder of the

@@ -35,7 +35,6 @@ class TinyModel:
         serve_args: what ``vllm serve`` needs for it besides the folder.
         gpu_args: what it needs on a GPU besides.
         devices: the kinds of device whose vLLM takes it.
-        untried: those of them on which nobody has seen it answer: no level needs it there.
         vllm: the releases of vLLM that take it.
         metrics: counters of ``/metrics`` that have to be above these values once it has answered.
     """
@@ -51,7 +50,6 @@ class TinyModel:
     serve_args: tuple[str, ...] = ()
     gpu_args: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ("cpu", "cuda")
-    untried: tuple[Device, ...] = field(default=(), repr=False)
     vllm: str = ">=0.16"
     metrics: Mapping[str, float] = field(default_factory=dict)
 

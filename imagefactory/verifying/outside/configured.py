@@ -28,15 +28,12 @@ FIXED: Mapping[str, Any] = {
 #: What BuildKit always sets; it means something on Windows only.
 _MEANINGLESS = "ArgsEscaped"
 _JUDGED = frozenset({*FIXED, "Env", "Labels", _MEANINGLESS})
-#: Variables of an unknown base that change which code runs.
-_DANGEROUS = ("LD_", "PYTHON", "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_", "VLLM_", "IMAGEFACTORY_")
 
 
-def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any] | None) -> list[str]:
+def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any]) -> list[str]:
     """How ``config``, that of an image, differs from what ``plan`` makes of ``base``.
 
-    ``base`` is the configuration of the base. Of one that is not known, the variables are those in
-    the lock; an older lock lacks them, and they are accepted unless they change which code runs.
+    ``base`` is the configuration of the base.
     """
     found = config.get("config") or {}
     said = [
@@ -53,32 +50,27 @@ def faults(config: Mapping[str, Any], plan: CellPlan, base: Mapping[str, Any] | 
     if platform != plan.cell.platform:
         said.append(f"the platform is {platform}, not {plan.cell.platform}")
     said += _variables(found.get("Env") or (), plan, base)
-    before = ((base or {}).get("config") or {}).get("Labels") or {}
+    before = (base.get("config") or {}).get("Labels") or {}
     wanted = {**before, **plan.labels}
     labels = found.get("Labels") or {}
     said += [
         f"the label {name} {_contrast(labels.get(name), wanted.get(name))}"
         for name in sorted({*labels, *wanted})
-        if labels.get(name) != wanted.get(name) and (base is not None or name in plan.labels)
+        if labels.get(name) != wanted.get(name)
     ]
     return said
 
 
-def _variables(env: Any, plan: CellPlan, base: Mapping[str, Any] | None) -> Iterator[str]:
+def _variables(env: Any, plan: CellPlan, base: Mapping[str, Any]) -> Iterator[str]:
     pairs = [str(row).partition("=") for row in env]
     names = [name for name, _, _ in pairs]
     yield from (f"{name} is set twice" for name in sorted({n for n in names if names.count(n) > 1}))
-    before = ((base or {}).get("config") or {}).get("Env") or ()
+    before = (base.get("config") or {}).get("Env") or ()
     wanted = {name: value for name, _, value in (str(row).partition("=") for row in before)}
-    locked = None if base is not None else plan.base.locked.env
-    wanted |= dict(locked or ())
     wanted |= image_config.environment(plan.cell, plan.toolchain, plan.base.locked)
     found = {name: value for name, _, value in pairs}
     for name in sorted({*found, *wanted}):
-        known = (
-            base is not None or locked is not None or name in wanted or name.startswith(_DANGEROUS)
-        )
-        if known and found.get(name) != wanted.get(name):
+        if found.get(name) != wanted.get(name):
             yield f"the variable {name} {_contrast(found.get(name), wanted.get(name))}"
 
 

@@ -41,7 +41,6 @@ class Judged:
         extra: files that nothing explains.
         files: the number of its files.
         wheels: the number of locked wheels that they were compared with.
-        base: whether the base was compared, too.
         obsolete: patches that were left out, because the wheels have what they change.
         seconds: how long it took.
         proofs: those that were run on this machine, on the files of an image that is emulated here.
@@ -56,7 +55,6 @@ class Judged:
     extra: tuple[Finding, ...] = ()
     files: int = 0
     wheels: int = 0
-    base: bool = True
     obsolete: tuple[str, ...] = ()
     seconds: float = 0.0
     proofs: tuple[Proven, ...] = ()

@@ -15,15 +15,10 @@ _HOOKS = ("sitecustomize.py", "usercustomize.py")
 _PRELOAD = "etc/ld.so.preload"
 
 
-def judge(
-    tree: Layer, wants: Wants, confirm: Confirm, *, base_known: bool
-) -> tuple[list[Finding], list[Finding]]:
-    """What differs or is missing, and what nothing explains.
-
-    Unless the base is known, only those unexplained files count that change which code runs.
-    """
+def judge(tree: Layer, wants: Wants, confirm: Confirm) -> tuple[list[Finding], list[Finding]]:
+    """What differs or is missing, and what nothing explains."""
     changed = list(_changed(tree, wants, confirm))
-    extra = list(_extra(tree, wants, base_known=base_known))
+    extra = list(_extra(tree, wants))
     return changed, extra
 
 
@@ -54,15 +49,13 @@ def _optional(tree: Layer, wants: Wants) -> set[str]:
     return found
 
 
-def _extra(tree: Layer, wants: Wants, *, base_known: bool) -> Iterator[Finding]:
+def _extra(tree: Layer, wants: Wants) -> Iterator[Finding]:
     unexplained = [
         path
         for path, entry in tree.entries.items()
         if path not in wants.paths and not _is_plain_folder(path, entry, wants)
     ]
-    if not base_known:
-        unexplained = [path for path in unexplained if _runs(path)]
-    tops = Counter(_top(path, wants) if base_known else path for path in unexplained)
+    tops = Counter(_top(path, wants) for path in unexplained)
     for path in sorted(tops):
         entry = tree.entries.get(path)
         if path in wants.absent:
@@ -102,8 +95,3 @@ def _danger(path: str) -> str:
     if path == _PRELOAD:
         return ", and is loaded into every program"
     return ""
-
-
-def _runs(path: str) -> bool:
-    """Whether a file of an unknown base may change which code of the image runs."""
-    return path.startswith("opt/") or bool(_danger(path))

@@ -12,11 +12,13 @@ from typing import Any
 
 from imagefactory.building import bases
 from imagefactory.errors import SetupError
+from imagefactory.locking import registry_bases
 from imagefactory.planning import context, image_config
 from imagefactory.planning.cell_plan import ROOT, CellPlan
 from imagefactory.settings import Settings
 from imagefactory.system import platforms
 from imagefactory.system.engine import Engine
+from imagefactory.system.registry import Registries
 from imagefactory.verifying.outside import (
     configured,
     installed,
@@ -81,7 +83,7 @@ def observe(engine: Engine, digest: str, plan: CellPlan, settings: Settings) -> 
     began = time.monotonic()
     try:
         contents = _read(engine, digest, settings.cache / "layers")
-        found = examine(contents, plan, base_of(plan, settings), Wheels(settings))
+        found = examine(contents, plan, base_of(plan, contents, settings), Wheels(settings))
     except DamagedError as error:
         found = Judged(error=str(error), damaged=True)
     except SetupError as error:
@@ -105,20 +107,41 @@ def _read(engine: Engine, digest: str, cache: Path) -> Contents:
     return contents
 
 
-def base_of(plan: CellPlan, settings: Settings) -> Base | None:
-    """The base of ``plan``, assembled from its packages; None for an image of a registry.
+def base_of(plan: CellPlan, contents: Contents, settings: Settings) -> Base:
+    """The base of ``plan``: assembled from its packages, an image of a registry, or both.
 
-    Raises SetupError for packages that are not available.
+    The layers of a registry are taken from the image, by their digests. Raises SetupError for
+    packages or an image that are not available, DamagedError if ``contents`` has other layers.
     """
+    below, config = _of_registry(plan, contents, settings)
     named = bases.contexts(plan.base, "base", settings)
-    if ROOT not in named:
-        return None
-    folder = Path(named[ROOT].removeprefix("oci-layout://").rpartition("@")[0])
-    contents = layers.read_layout(folder, settings.cache / "layers")
-    return Base(layer=merged(contents.layers), config=contents.config)
+    if ROOT in named:
+        folder = Path(named[ROOT].removeprefix(bases.LAYOUT).rpartition("@")[0])
+        own = layers.read_layout(folder, settings.cache / "layers")
+        below, config = (*below, *own.layers), config or own.config
+    return Base(layer=merged(below), config=config)
 
 
-def examine(contents: Contents, plan: CellPlan, base: Base | None, source: Wheels) -> Judged:
+def _of_registry(
+    plan: CellPlan, contents: Contents, settings: Settings
+) -> tuple[tuple[Layer, ...], Mapping[str, Any]]:
+    """The layers of a base of a registry, which are the lowest of the image, and its configuration.
+
+    None for a base of packages.
+    """
+    locked = plan.base.locked
+    if locked.suite:
+        return (), {}
+    config = registry_bases.config_of(locked, Registries(), settings)
+    listed = (config.get("rootfs") or {}).get("diff_ids") or [""]
+    below = contents.layers[: len(listed)]
+    if [layer.unpacked for layer in below] != listed:
+        what = f"the image is not built on the layers of {plan.base.reference}"
+        raise DamagedError(what)
+    return below, config
+
+
+def examine(contents: Contents, plan: CellPlan, base: Base, source: Wheels) -> Judged:
     """Judge what an image contains. Raises SetupError if a locked wheel is not available."""
     tree = merged(contents.layers)
     found = source.inventories(
@@ -129,9 +152,8 @@ def examine(contents: Contents, plan: CellPlan, base: Base | None, source: Wheel
     top = next((one.wheels for one in install if one.name == _patched_layer(plan)), ())
     series = patched.apply(plan.series, plan.cell.build, top, found, source, obsolete)
     wants, python = Wants(), _python(plan)
-    if base:
-        _add_base(wants, base.layer)
-    system.environment(wants, python, base.layer if base else tree)
+    _add_base(wants, base.layer)
+    system.environment(wants, python, base.layer)
     gone = [installed.install(wants, one.wheels, found, python, tree) for one in install]
     if plan.toolchain:
         installed.compilers(wants, plan.toolchain, found, python)
@@ -139,15 +161,14 @@ def examine(contents: Contents, plan: CellPlan, base: Base | None, source: Wheel
         want = Want(origin="a patch", hashes=frozenset({digest}), size=size)
         wants.replace(f"{python.site}/{name}", want)
     system.metadata(wants, plan, series, gone, tree)
-    changed, extra = judge(tree, wants, _Confirm(source, plan), base_known=base is not None)
+    changed, extra = judge(tree, wants, _Confirm(source, plan))
     faults = [Finding(path=python.site, what=fault) for fault in series.faults]
     return Judged(
-        config=tuple(configured.faults(contents.config, plan, base.config if base else None)),
+        config=tuple(configured.faults(contents.config, plan, base.config)),
         changed=(*faults, *changed),
         extra=tuple(extra),
         files=len(tree.entries),
         wheels=len(found),
-        base=base is not None,
         obsolete=tuple(sorted(obsolete)),
     )
 

@@ -19,11 +19,17 @@ PROCESSES = [(1, 2, 0), (0, 2, 0), (0, 1, 0), (3, 4, 3), (5, 8, 1), (2, 4, 2), (
 
 
 class Loader:
-    """fastsafetensors' loaders, old and new, as far as they are used; remembers its device."""
+    """fastsafetensors' loaders, old and new, as far as they are used.
 
-    def __init__(self, devices: list[str], arguments: tuple[object, ...], device: object) -> None:
-        devices.append(str(device or next(a for a in arguments if "cuda" in str(a))))
-        self.key_to_rank_lidx = {"name": (0, 0)}
+    It notes its device, and the files that it gets.
+    """
+
+    def __init__(self, seen: "Seen", arguments: tuple[object, ...], device: object) -> None:
+        seen.devices.add(str(device or next(a for a in arguments if "cuda" in str(a))))
+        self.key_to_rank_lidx, self.seen = {"name": (0, 0)}, seen
+
+    def add_filenames(self, files: dict[int, list[str]]) -> None:
+        self.seen.files += [name for names in files.values() for name in names]
 
     def __getattr__(self, name: str) -> object:
         return proofkit.Unknown(name)
@@ -38,12 +44,30 @@ class Loader:
         yield "name", object()
 
 
-def loaded_to(tree: Path, rank: int, size: int, gpu: int) -> set[str]:
-    """The devices that a process loads its weights to."""
-    devices: list[str] = []
+class Seen:
+    """The devices that a process loads its weights to, and the files that these come from."""
 
-    def loader(*arguments: object, device: object = None, **_named: object) -> Loader:
-        return Loader(devices, arguments, device)
+    def __init__(self) -> None:
+        self.devices, self.files = set[str](), list[str]()
+
+
+def device_of(kind: str, index: int | None = None) -> str:
+    """A device as torch makes it, of one text or of two parts."""
+    return kind if index is None else f"{kind}:{index}"
+
+
+def loaded(tree: Path, rank: int, size: int, gpu: int) -> Seen:
+    """What a process loads, and where to."""
+    seen = Seen()
+
+    def loader(
+        *arguments: object,
+        device: object = None,
+        hf_weights_files: list[str] | None = None,
+        **_named: object,
+    ) -> Loader:
+        seen.files += hf_weights_files or []
+        return Loader(seen, arguments, device)
 
     group = SimpleNamespace(rank=lambda: rank, size=lambda: size)
     distributed = SimpleNamespace(is_initialized=lambda: size > 1)
@@ -55,7 +79,7 @@ def loaded_to(tree: Path, rank: int, size: int, gpu: int) -> set[str]:
         "fastsafetensors.parallel_loader": {"ParallelLoader": loader},
     }
     known: proofkit.Space = {
-        "torch": SimpleNamespace(distributed=distributed, device=str, cuda=cuda),
+        "torch": SimpleNamespace(distributed=distributed, device=device_of, cuda=cuda),
         "current_platform": SimpleNamespace(current_device=lambda: gpu, is_cuda_alike=lambda: True),
         "tqdm": lambda items, **_named: items,
         "enable_tqdm": lambda _: False,
@@ -66,17 +90,20 @@ def loaded_to(tree: Path, rank: int, size: int, gpu: int) -> set[str]:
         space = utilities.in_tree(tree, known)
         utilities.run([proofkit.bare(utilities.function(NAME))], space)
         names = {name for name, _ in space[NAME](FILES, False)}
-    if not devices or names != {"name"}:
+    if not seen.devices or not seen.files or names != {"name"}:
         raise proofkit.Inconclusive("nothing was loaded")
-    return set(devices)
+    return seen
 
 
 def symptoms(tree: Path) -> Iterator[str]:
-    """Processes that load to another GPU than their own."""
+    """Processes that load to another GPU than their own, or not each file once."""
     for rank, size, gpu in PROCESSES:
-        if wrong := sorted(loaded_to(tree, rank, size, gpu) - {f"cuda:{gpu}"}):
-            where = f"rank {rank} of {size} with cuda:{gpu} loads to {', '.join(wrong)}"
+        seen, process = loaded(tree, rank, size, gpu), f"rank {rank} of {size} with cuda:{gpu}"
+        if wrong := sorted(seen.devices - {f"cuda:{gpu}"}):
+            where = f"{process} loads to {', '.join(wrong)}"
             yield f"{where}: invalid device ordinal, or another process's GPU"
+        if sorted(seen.files) != FILES:
+            yield f"{process} loads {', '.join(seen.files)} of {', '.join(FILES)}"
 
 
 def judge(tree: Path) -> proofkit.Verdict:

@@ -3,11 +3,15 @@
 ``select_nvfp4_moe_backend`` and ``backend_to_kernel_cls`` run with stand-ins for the classes that
 they import; every class says that it can do the layer, but for FlashInfer's TRT-LLM kernels, which
 refuse 12.x. Asked in each way in which a user can ask for FlashInfer, and not asked at all, the
-answer must be a backend together with its class: with None instead, the layer that is built from it
-stops at an assertion.
+answer must be a backend that was asked for, together with its own class: with None instead, the
+layer that is built from it stops at an assertion. Where TRT-LLM's kernels run and have no such
+class, it stays None.
 """
 
 import enum
+import functools
+import itertools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,12 +20,12 @@ import proofkit
 ORACLE = "vllm/model_executor/layers/fused_moe/oracle/nvfp4.py"
 CHOOSE, CLASS_OF = "select_nvfp4_moe_backend", "backend_to_kernel_cls"
 EXPERTS = r"\w+(Experts|ExpertsFp4|Modular|Monolithic)"
-#: What a user can set, as far as a release reads it.
-WAYS: tuple[dict[str, bool], ...] = (
-    {},
-    {"VLLM_USE_FLASHINFER_MOE_FP4": True},
-    {"VLLM_USE_FLASHINFER_MOE_FP4": False},
-    {"VLLM_TEST_FORCE_FP8_MARLIN": True},
+#: What a user can set, as far as a release reads it, and the backends that may be chosen then.
+WAYS: tuple[tuple[dict[str, bool], str], ...] = (
+    ({}, r".*"),
+    ({"VLLM_USE_FLASHINFER_MOE_FP4": True}, r"FLASHINFER_.*"),
+    ({"VLLM_USE_FLASHINFER_MOE_FP4": False}, r"(?!FLASHINFER_).*"),
+    ({"VLLM_TEST_FORCE_FP8_MARLIN": True}, r"MARLIN"),
 )
 FlashinferMoeBackend = enum.Enum("FlashinferMoeBackend", ["CUTLASS", "TENSORRT_LLM", "CUTEDSL"])
 
@@ -39,21 +43,27 @@ class Envs:
         return name in self.given
 
 
-def experts(name: str) -> type:
-    """A class of experts that can do the layer; those of TRT-LLM cannot on 12.x."""
-    can = not name.lower().startswith("trtllm")
+def experts(name: str, *, trtllm: bool) -> type:
+    """A class of experts that can do the layer; those of TRT-LLM only where ``trtllm`` says so."""
+    can = trtllm or not name.lower().startswith("trtllm")
     answer = staticmethod(lambda *_arguments: (can, None if can else "12.x"))
     return type(name, (), {"is_supported_config": answer})
 
 
-def choose(oracle: proofkit.Source, way: Mapping[str, bool]) -> tuple[str, object]:
-    """What is chosen on 12.1: the backend's name, and its class."""
-    platform = proofkit.Fields(is_device_capability=lambda capability: capability in ((12, 1), 121))
+def choose(
+    oracle: proofkit.Source, way: Mapping[str, bool], *, trtllm: bool = False
+) -> tuple[str, object, list[object]]:
+    """What is chosen: the backend's name, a class, and the classes of this backend.
+
+    That is on 12.1, or, with ``trtllm``, on another GPU, for which TRT-LLM has kernels.
+    """
+    gpus = ((10, 0), 100) if trtllm else ((12, 1), 121)
+    platform = proofkit.Fields(is_device_capability=lambda capability: capability in gpus)
     known = proofkit.Known(
         EXPERTS,
-        experts,
+        functools.partial(experts, trtllm=trtllm),
         envs=Envs(way),
-        is_supported_config_trtllm=lambda *_, **__: (False, "12.x"),
+        is_supported_config_trtllm=lambda *_, **__: (trtllm, None if trtllm else "12.x"),
         prioritize_humming=lambda backends, *_: backends,
         FlashinferMoeBackend=FlashinferMoeBackend,
         get_flashinfer_moe_backend=lambda: FlashinferMoeBackend.CUTLASS,
@@ -69,24 +79,33 @@ def choose(oracle: proofkit.Source, way: Mapping[str, bool]) -> tuple[str, objec
         is_lora_enabled=False,
         moe_parallel_config=parallel,
     )
-    backend, chosen = oracle.in_tree(oracle.path.parents[5], known)[CHOOSE](config, None, None)
-    return backend.name, chosen
+    space = oracle.in_tree(oracle.path.parents[5], known)
+    backend, chosen = space[CHOOSE](config, None, None)
+    try:
+        own = space[CLASS_OF](backend)
+    except NotImplementedError:
+        own = None
+    return backend.name, chosen, own if isinstance(own, list) else [own]
 
 
 def judge(tree: Path) -> proofkit.Verdict:
-    """The symptom is a backend without a class."""
+    """The symptom is a backend without its class, or one that was not asked for."""
     oracle = proofkit.Source(tree / ORACLE)
     oracle.function(CHOOSE)
     oracle.function(CLASS_OF)
     wrong, right = [], set()
-    for way in WAYS:
+    for (way, pattern), trtllm in itertools.product(WAYS, (False, True)):
         if not all(name in oracle.text for name in way):
             continue
-        backend, chosen = choose(oracle, way)
+        backend, chosen, own = choose(oracle, way, trtllm=trtllm)
         asked = ", ".join(f"{name}={int(value)}" for name, value in way.items()) or "unasked"
+        asked += " where TRT-LLM runs" * trtllm
         right.add(backend)
-        if not isinstance(chosen, type):
-            wrong.append(f"{asked}: {backend} without a class ({chosen})")
+        if not re.fullmatch(pattern, backend):
+            wrong.append(f"{asked}: {backend}")
+        if chosen not in own:
+            what = "with another's class" if isinstance(chosen, type) else "without a class"
+            wrong.append(f"{asked}: {backend} {what} ({chosen})")
     return proofkit.verdict(
         wrong, right=f"every choice comes with its class: {', '.join(sorted(right))}"
     )

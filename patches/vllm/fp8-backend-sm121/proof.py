@@ -5,7 +5,7 @@ these say about themselves, are imported as they are. Torch, FlashInfer, the res
 GPU are stand-ins. FlashInfer and DeepGEMM count as installed, so that nothing but the GPU can rule
 them out. A Python of its own asks for each capability, as vLLM keeps answers.
 
-DeepGEMM stays the choice for blocks on 9.0, 10.0 and 10.3.
+DeepGEMM stays the choice for blocks on 9.0, 10.0 and 10.3, and is for no GPU without its kernels.
 On 12.1 the choice must be that of 12.0, and a kernel that has code for 12.x. DeepGEMM has it or not
 by the commit that vLLM takes: an installed tree has its headers to look at, sources name the
 commit. That the CUTLASS kernels are built and reached is for the proofs of cmake-arch-121 and
@@ -50,17 +50,10 @@ REAL = (
 NOT_REAL = f"{LAYERS}.fused_moe.prepare_finalize"
 RUNS = {
     "FlashInferFP8ScaledMMLinearKernel",  # FlashInfer's bmm_fp8 names 120 and 121 in every version
-    "CutlassFP8ScaledMMLinearKernel",
-    "CutlassFp8BlockScaledMMKernel",
-    "_run_cutlass",
-    "_run_triton",
-    "TritonFp8BlockScaledMMKernel",
-    "PerTensorTorchFP8ScaledMMLinearKernel",
-    "ChannelWiseTorchFP8ScaledMMLinearKernel",
+    *("CutlassFP8ScaledMMLinearKernel", "CutlassFp8BlockScaledMMKernel", "_run_cutlass"),
+    *("TritonFp8BlockScaledMMKernel", "_run_triton", "FLASHINFER_CUTLASS", "TRITON", "MARLIN"),
+    *("PerTensorTorchFP8ScaledMMLinearKernel", "ChannelWiseTorchFP8ScaledMMLinearKernel"),
     "MarlinFP8ScaledMMLinearKernel",
-    "FLASHINFER_CUTLASS",
-    "TRITON",
-    "MARLIN",
 }
 DEEP_GEMM = {"DeepGemmFp8BlockScaledMMKernel", "DEEPGEMM", "_run_deepgemm"}
 #: FlashInfer's own choice between kernels, which DeepGEMM is one of.
@@ -82,8 +75,8 @@ KINDS = {
     "per token": ("kFp8StaticChannelSym", "kFp8DynamicTokenSym"),
     "per block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym"),
 }
-#: Other GPUs with the choice for blocks that DeepGEMM has kernels for, and one without.
-WITH_DEEP_GEMM, WITHOUT = ((9, 0), (10, 0), (10, 3)), (8, 9)
+#: Other GPUs with the choice for blocks that DeepGEMM has kernels for, and GPUs without.
+WITH_DEEP_GEMM, WITHOUT = ((9, 0), (10, 0), (10, 3)), ((8, 9), (7, 5), (8, 0), (8, 6), (11, 0))
 #: What vllm.envs has; all other variables are not set.
 SETTINGS: dict[str, object] = {
     "VLLM_DISABLED_KERNELS": [],
@@ -99,6 +92,13 @@ PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm", "CPU": "cpu", "XPU": "xpu", "TPU": 
 Pair = tuple[int, int]
 
 
+@functools.cache
+def methods(source: proofkit.Source) -> dict[str, ast.FunctionDef]:
+    """The functions of a file by name, be they in a class or not; the first of each."""
+    found = [node for node in ast.walk(source.module) if isinstance(node, ast.FunctionDef)]
+    return {node.name: node for node in reversed(found)}
+
+
 class OwnPlatform:
     """vLLM's own CUDA platform for the questions that it asks itself."""
 
@@ -106,11 +106,9 @@ class OwnPlatform:
         self._platform, self._cuda = platform, cuda
 
     def __getattr__(self, name: str) -> Any:
-        if name in vars(Platform) and name != "support_deep_gemm":
+        if name in vars(Platform):
             return getattr(self._platform, name)
-        functions = [n for n in ast.walk(self._cuda.module) if isinstance(n, ast.FunctionDef)]
-        method = next((node for node in functions if node.name == name), None)
-        if method is None:
+        if (method := methods(self._cuda).get(name)) is None:
             raise proofkit.Inconclusive(f"vLLM's platform is asked for {name}")
         space = self._cuda.in_tree(self._platform.tree.root, {"current_platform": self._platform})
         made = self._cuda.run([proofkit.bare(method)], space)[name]
@@ -179,6 +177,12 @@ class Platform(proofkit.Anything):
 
     def __init__(self, capability: Pair, tree: Tree) -> None:
         self.capability, self.tree = Capability(*capability), tree
+        self.cuda = proofkit.Source(tree.root / "vllm/platforms/cuda.py")
+
+    def __getattr__(self, name: str) -> Any:
+        """vLLM's own answer, where its CUDA platform has one."""
+        is_own = name in methods(self.cuda)
+        return getattr(OwnPlatform(self, self.cuda), name) if is_own else super().__getattr__(name)
 
     @staticmethod
     def _pair(capability: Pair | int) -> Pair:
@@ -188,18 +192,13 @@ class Platform(proofkit.Anything):
         return self.capability
 
     def is_device_capability(self, capability: Pair | int, device_id: int = 0) -> bool:
-        return self.capability == self._pair(capability)
+        return device_id == 0 and self.capability == self._pair(capability)
 
     def has_device_capability(self, capability: Pair | int, device_id: int = 0) -> bool:
-        return self.capability >= self._pair(capability)
+        return device_id == 0 and self.capability >= self._pair(capability)
 
     def is_device_capability_family(self, capability: int, device_id: int = 0) -> bool:
-        return self.capability.major == capability // 10
-
-    def support_deep_gemm(self) -> object:
-        """vLLM's own answer, since 0.19 a method of its CUDA platform."""
-        cuda = proofkit.Source(self.tree.root / "vllm/platforms/cuda.py")
-        return OwnPlatform(self, cuda).support_deep_gemm()
+        return device_id == 0 and self.capability.major == capability // 10
 
     def is_cuda(self) -> bool:
         return True
@@ -327,10 +326,7 @@ def installed(name: str, package: str | None = None) -> importlib.machinery.Modu
 
 
 def ask(root: Path, capability: Pair, bytecode: str) -> dict[str, str]:
-    """{kind of layer: choice} on one capability. In a Python of its own: it replaces importing.
-
-    What the first of them compiles, the others find in the folder ``bytecode``, not in the tree.
-    """
+    """{kind of layer: choice} on one capability. In a Python of its own: it replaces importing."""
     sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
     tree = Tree(root)
     sys.meta_path.insert(0, Modules(tree, Platform(capability, tree)))
@@ -354,17 +350,22 @@ def answers(root: Path, bytecode: str, capability: Pair) -> dict[str, str]:
     return dict(json.loads(next(line for line in said.splitlines() if line.startswith("{"))))
 
 
+def elsewhere(tree: Tree) -> Iterator[str]:
+    """Other GPUs for which vLLM's platform says, since 0.19, that DeepGEMM has kernels."""
+    for platform in (Platform(capability, tree) for capability in WITHOUT[1:]):
+        if "support_deep_gemm" in methods(platform.cuda) and platform.support_deep_gemm():
+            yield f"DeepGEMM on {'.'.join(map(str, platform.capability))}: supported"
+
+
 def symptoms(tree: Tree, gb10: dict[str, str], bytecode: str) -> Iterator[str]:
     """Everything that is not as it should be, one line each."""
     with ThreadPoolExecutor(2) as pool:
-        capabilities = [(12, 0), *WITH_DEEP_GEMM, WITHOUT]
+        capabilities = [(12, 0), *WITH_DEEP_GEMM, WITHOUT[0]]
         model, *asked = pool.map(functools.partial(answers, tree.root, bytecode), capabilities)
-    hopper = asked[0]
-    others = dict(zip([*WITH_DEEP_GEMM, WITHOUT], asked, strict=True))
     # else stand-ins may hide what a GPU rules out
-    if hopper["experts per token"] != "VLLM_CUTLASS":
-        raise proofkit.Inconclusive(f"on 9.0 the choice is not what is known of vLLM: {hopper}")
-    for capability, seen in others.items():
+    if asked[0]["experts per token"] != "VLLM_CUTLASS":
+        raise proofkit.Inconclusive(f"on 9.0 the choice is not what is known of vLLM: {asked[0]}")
+    for capability, seen in zip(capabilities[1:], asked, strict=True):
         wanted = "supported" if capability in WITH_DEEP_GEMM else "not supported"
         gpu = ".".join(map(str, capability))
         if seen["DeepGEMM"] != wanted:
@@ -373,8 +374,6 @@ def symptoms(tree: Tree, gb10: dict[str, str], bytecode: str) -> Iterator[str]:
         if is_taken != (capability in WITH_DEEP_GEMM):
             yield f"linear per block on {gpu}: {seen['linear per block']}"
     for kind, name in gb10.items():
-        if kind == "DeepGEMM":
-            continue
         if name not in RUNS | NO_CODE | DEEP_GEMM:
             raise proofkit.Inconclusive(f"{kind} on 12.1: {name}, which this proof does not know")
         if name != model[kind]:
@@ -387,8 +386,9 @@ def judge(tree: Path) -> proofkit.Verdict:
     """The symptom is a choice on 12.1 that is not that of 12.0, or has no code for 12.x."""
     with tempfile.TemporaryDirectory() as bytecode:
         gb10 = answers(tree, bytecode, (12, 1))
-        found = list(symptoms(Tree(tree), gb10, bytecode))
-    chosen = ", ".join(f"{kind}: {gb10[kind]}" for kind in gb10 if kind != "DeepGEMM")
+        gb10.pop("DeepGEMM")
+        found = [*symptoms(Tree(tree), gb10, bytecode), *elsewhere(Tree(tree))]
+    chosen = ", ".join(f"{kind}: {name}" for kind, name in gb10.items())
     return proofkit.verdict(found, right=f"FP8 on 12.1 is as on 12.0, with code for 12.x: {chosen}")
 
 

@@ -145,8 +145,8 @@ class Code(proofkit.Source):
                 setattr(found, each, self.known.get(each, ""))
         return found
 
-    def add(self, nodes: Iterable[ast.stmt]) -> proofkit.Space:
-        """Run nodes of the file in its space."""
+    def add(self, nodes: Iterable[str | ast.stmt]) -> proofkit.Space:
+        """Run definitions of the file in its space, by name or as they are given."""
         return self.run(nodes, self.space, annotated=True)
 
     def body(self) -> list[ast.stmt]:
@@ -208,11 +208,12 @@ class Vllm:
         return code.add([owner])["EngineArgs"]
 
     def _request(self) -> Callable[..., Any]:
-        sizes = Code(self.tree, "vllm/utils/mem_utils.py")
-        shown = sizes.run(["format_gib"], sizes.space)["format_gib"]
-        code = Code(self.tree, "vllm/v1/worker/utils.py", format_gib=shown)
+        sizes = Code(self.tree, "vllm/utils/mem_utils.py").add(["format_gib"])
+        code = Code(self.tree, "vllm/v1/worker/utils.py", format_gib=sizes["format_gib"])
         function = proofkit.bare(code.function("request_memory"))
-        request = code.run([function], code.space, proofkit.mocked)["request_memory"]
+        called = (code.definitions.get(name) for name in proofkit.names_in([function]))
+        own = [function, *(node for node in called if isinstance(node, ast.FunctionDef))]
+        request = code.run(own, code.space, proofkit.mocked)["request_memory"]
         worker = proofkit.Source(self.tree / "vllm/v1/worker/gpu_worker.py")
         begin = "self.requested_memory = request_memory("
         assigned = [node for node in ast.walk(worker.module) if isinstance(node, ast.Assign)]
@@ -226,6 +227,8 @@ class Vllm:
             itself = SimpleNamespace(cache_config=cache_config, init_snapshot=snapshot)
             space = {"self": itself, "request_memory": request, "init_snapshot": snapshot}
             worker.run(calls, {**space, "external_weight_memory": external})
+            if isinstance(itself.requested_memory, mock.NonCallableMock):
+                raise proofkit.Inconclusive("request_memory calls what this proof does not know")
             return itself.requested_memory
 
         return run

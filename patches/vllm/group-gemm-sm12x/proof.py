@@ -4,8 +4,8 @@
 g++. Tensors are stand-ins, and every kernel notes that it was called. This is done with the
 ENABLE_… of the official wheels (9.0, 10.0 and 12.x) and with those of a build for 12.x. On 12.0 and
 12.1 nothing may be promised that is then refused; 9.0, 10.0 and 10.3 have kernels in the wheels,
-which must be promised and reached. ``vllm/_custom_ops.py``, which is asked before, is run as well,
-to say what users see of it.
+which must be promised and reached, 9.0 already with CUDA 12.3. ``vllm/_custom_ops.py``, which is
+asked before, is run as well, to say what users see of it.
 """
 
 import re
@@ -20,9 +20,11 @@ ENTRIES = [
     f"csrc/{part}quantization/w8a8/cutlass/scaled_mm_entry.cu" for part in ("", "libtorch_stable/")
 ]
 ASKED, CALLED = "cutlass_group_gemm_supported", "cutlass_moe_mm"
+#: What is built, and with which CUDA.
 BUILDS = {
-    "wheel": ("CUTLASS_MOE_SM90", "CUTLASS_MOE_SM100", "CUTLASS_MOE_SM120"),
-    "own": ("CUTLASS_MOE_SM120",),
+    "wheel": (13000, ("CUTLASS_MOE_SM90", "CUTLASS_MOE_SM100", "CUTLASS_MOE_SM120")),
+    "own": (13000, ("CUTLASS_MOE_SM120",)),
+    "hopper": (12030, ("CUTLASS_MOE_SM90",)),
 }
 SHOWN = {"wheel": "the wheel", "own": "a build for 12.x"}
 #: GPUs that the wheel has a kernel for, GPUs without any, and those that this is about.
@@ -31,7 +33,6 @@ PROGRAM = r"""
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
-#define CUDA_VERSION 13000
 static int capability;
 static const char* reached;
 namespace torch {
@@ -64,7 +65,9 @@ Answers = dict[tuple[str, int], tuple[bool, str]]
 
 def function(text: str, name: str) -> str:
     """A function of the source."""
-    found = re.search(rf"^\w+ {name}\([^;{{]*\) \{{.*?^\}}", text, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^(?:\w+ )+{name}\([^;{{]*\) \{{(?:[^\n]*\}}$|.*?^\}})", text, re.MULTILINE | re.DOTALL
+    )
     if not found:
         raise proofkit.Inconclusive(f"there is no function {name}")
     return found[0]
@@ -73,10 +76,16 @@ def function(text: str, name: str) -> str:
 def program(text: str) -> str:
     """Both functions in each build, and the questions."""
     parts = "\n".join([function(text, ASKED), function(text, CALLED)])
+    helpers = re.findall(
+        r"^(?:static|inline|constexpr) [\w ]*?(\w+)\([^;{]*\) \{", text, re.MULTILINE
+    )
+    called = [name for name in dict.fromkeys(helpers) if f"{name}(" in parts]
+    parts = "\n".join([*(function(text, name) for name in called), parts])
     names = sorted(set(re.findall(rf"\b({CALLED}_sm\w+)\(", parts)))
     kernels = [f'template <class... A> void {n}(A&&...) {{ reached = "{n}"; }}' for n in names]
     builds, asked = list[str](), list[str]()
-    for build, enabled in BUILDS.items():
+    for build, (cuda, enabled) in BUILDS.items():
+        builds += [f"#undef CUDA_VERSION\n#define CUDA_VERSION {cuda}"]
         builds += [f"#define ENABLE_{flag} 1" for flag in enabled]
         builds += [f"namespace {build} {{\n{parts}\n}}"]
         builds += [f"#undef ENABLE_{flag}" for flag in enabled]
@@ -121,6 +130,8 @@ def symptoms(seen: Answers, caller: str) -> Iterator[str]:
         for gpu in WITHOUT:
             if seen[build, gpu][0]:
                 yield f"{what} promises a grouped FP8 GEMM on {gpu / 10}"
+    if not seen["hopper", 90][0]:
+        yield "a build for 9.0 with CUDA 12.3 does not promise its grouped FP8 GEMM"
     for gpu in WITH:
         wanted = f"{CALLED}_sm{90 if gpu < 100 else 100}"
         if seen["wheel", gpu] != (True, wanted):

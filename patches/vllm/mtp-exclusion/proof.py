@@ -89,6 +89,8 @@ TABLE: list[tuple[list[str], list[str], list[str]]] = [
     (["mtp.pre_fc_norm_hidden"], ["mtp.pre_fc_norm_hidden"], []),
     (["model.layers.0*"], ["model.layers.0.self_attn.qkv_proj"], [LAYERS[5]]),
     (["model.mtp.layers.0.mlp*"], [BELOW], []),
+    (["model.mtp.layers.0*"], [BELOW], []),
+    ([f"model.layers.{number}.self_attn*" for number in range(2, 40)], [], []),
     (["mtp.layer.0*", "xmtp.layers.0*", "mtp_head.layers.0*", "layers.7.mtp*"], [], []),
 ]
 #: Excludes a whole layer of the head; 48 is what 0 is called where layers count on.
@@ -199,7 +201,8 @@ def head_symptoms(vllm: Path) -> Iterator[str]:
         raise proofkit.Inconclusive("no head makes a linear layer beside its decoder layers")
     for pattern in WHOLE_LAYER:
         for renamed in (False, True):
-            rules = config(vllm, ["lm_head", pattern], renamed=renamed)
+            # exporters sort their lists, or do not
+            rules = config(vllm, ["lm_head", pattern, "visual*"], renamed=renamed)
             missed = {
                 name: [layer for layer in at if not rules.is_layer_excluded(layer)]
                 for name, at in layers.items()

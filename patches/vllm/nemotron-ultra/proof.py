@@ -33,6 +33,7 @@ ANSWERS: tuple[tuple[dict[str, bool] | None, str, tuple[str | None, str | None]]
     (OFF, "why</think>Paris", ("why", "Paris")),
     (NONEMPTY, "Paris", (None, "Paris")),
     (NONEMPTY, "why</think>Paris", ("why", "Paris")),
+    (None, "why\n</think>\n\nParis \n", ("why\n", "\n\nParis \n")),
 )
 #: Deltas as a server gets them, token by token, and what a client must get.
 STREAMED: tuple[tuple[list[list[str]], tuple[str, str]], ...] = (
@@ -40,6 +41,16 @@ STREAMED: tuple[tuple[list[list[str]], tuple[str, str]], ...] = (
     ([["why"], ["</think>"], ["Paris"]], ("why", "Paris")),
     ([["why", "</think>", "Par"], ["is"]], ("why", "Paris")),
     ([["still"], [" thinking"]], ("still thinking", "")),
+)
+
+
+#: Tokens so far, and whether the model has ended its thoughts: a grammar binds it from then on.
+ENDED: tuple[tuple[list[str], bool], ...] = (
+    ([], False),
+    (["<think>", "why"], False),
+    (["<think>", "why", "</think>"], True),
+    (["why", "</think>", "Paris"], True),
+    (["why", "</think>", "Paris", "<think>"], False),
 )
 
 
@@ -65,6 +76,23 @@ def tables(path: Path) -> dict[Any, Any]:
         for key, value in ((key, value) for key, value in pairs if key):
             with contextlib.suppress(ValueError, TypeError):  # not constants
                 found.setdefault(ast.literal_eval(key), ast.literal_eval(value))
+    return found
+
+
+def registered(vllm: Path) -> dict[str, tuple[str, str]]:
+    """The reasoning parsers by name: file and class. Upstream's own module is run for it."""
+    found: dict[str, tuple[str, str]] = {}
+
+    def register(name: str, module_path: str, class_name: str) -> None:
+        found[name] = module_path.rpartition(".")[2], class_name
+
+    source = proofkit.Source(vllm / "reasoning/__init__.py")
+    manager = SimpleNamespace(register_lazy_module=register)
+    space = source.in_tree(vllm.parent, {"ReasoningParserManager": manager})
+    imports = (ast.Import, ast.ImportFrom)
+    source.run([node for node in source.module.body if not isinstance(node, imports)], space)
+    if not found:
+        raise proofkit.Inconclusive("reasoning/__init__.py registers no parser by its name")
     return found
 
 
@@ -108,12 +136,15 @@ def model_faults(vllm: Path) -> Iterator[str]:
 
 
 def parser_faults(vllm: Path) -> Iterator[str]:
-    """What the reasoning parser lacks, or reads wrongly."""
+    """What the reasoning parser lacks."""
     folder = vllm / "reasoning"
-    entry = tables(folder / "__init__.py").get(PARSER)
+    parsers = registered(vllm)
+    entry = parsers.get(PARSER)
     if entry is None:
         yield f"--reasoning-parser {PARSER}: no such parser"
         return
+    if others := [name for name, found in parsers.items() if found == entry and name != PARSER]:
+        yield f"--reasoning-parser {', '.join(others)} is {entry[1]}, too"
     path = folder / f"{entry[0]}.py"
     if not has_class(path, entry[1]):
         if not path.is_file() or entry[1] not in proofkit.Source(path).names:
@@ -121,12 +152,19 @@ def parser_faults(vllm: Path) -> Iterator[str]:
         return
     if "engine" in entry[0]:
         return
-    made = parser(vllm.parent, path, entry[1])
+    yield from misread(parser(vllm.parent, path, entry[1]))
+
+
+def misread(made: Any) -> Iterator[str]:
+    """What a parser reads wrongly."""
     for asked, text, wanted in ANSWERS:
         request = SimpleNamespace(chat_template_kwargs=asked)
         got = tuple(made.extract_reasoning(text, request))
         if got != wanted:
             yield f"{text!r} is read as {got}, not {wanted}, with {asked}"
+    for words, ended in ENDED:
+        if bool(made.is_reasoning_end([Tokenizer().encode(word) for word in words])) != ended:
+            yield f"thoughts are {'still open' if ended else 'over'} after {words}"
     for deltas, parts in STREAMED:
         try:
             seen = streamed(made, deltas)

@@ -26,7 +26,9 @@ BY_KERNEL = "kernels/linear/nvfp4/emulation.py"
 #: E4M3 has no type in numpy; every value of it is one of float16.
 FP8: np.dtype[Any] = np.dtype("float16")
 MAGNITUDES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
-ROWS, COLUMNS, BLOCK = 128, 64, 16
+BLOCK = 16
+#: Rows and columns of the layers that are multiplied.
+SHAPES = ((128, 64), (256, 128))
 #: vLLM's types by the name that torch has for them.
 TYPES = {"uint8": "uint8", "float32": "float32", "bool": "bool", "long": "int64", "int64": "int64"}
 
@@ -138,12 +140,12 @@ def multiply(folder: Path, layer: SimpleNamespace, x: Tensor) -> Any:
     return space[apply](backend=backend, layer=layer, x=x)
 
 
-def judge(tree: Path) -> proofkit.Verdict:
-    """The symptom is a product of another size or direction than the right one."""
+def product(tree: Path, rows: int, columns: int) -> tuple[float, float]:
+    """A layer's product: its size, compared with the right one, and how far off it is (degrees)."""
     draw = np.random.default_rng(7)
-    codes = draw.integers(0, 16, (ROWS, COLUMNS), dtype=np.uint8)
-    scales = e4m3(draw.uniform(16, 440, (ROWS, COLUMNS // BLOCK)))
-    x = draw.standard_normal((8, COLUMNS)).astype(np.float32)
+    codes = draw.integers(0, 16, (rows, columns), dtype=np.uint8)
+    scales = e4m3(draw.uniform(16, 440, (rows, columns // BLOCK)))
+    x = draw.standard_normal((8, columns)).astype(np.float32)
     whole, into = np.float32(1.3e-4), np.float32(np.abs(x).max() / (448 * 6))
     layer = SimpleNamespace(
         weight=tensor(codes[:, ::2] | codes[:, 1::2] << 4, np.uint8),
@@ -152,8 +154,8 @@ def judge(tree: Path) -> proofkit.Verdict:
         input_global_scale=tensor(into),
         input_global_scale_inv=tensor(np.float32(1 / into)),
         alpha=tensor(whole * into),
-        output_size_per_partition=ROWS,
-        input_size_per_partition=COLUMNS,
+        output_size_per_partition=rows,
+        input_size_per_partition=columns,
     )
     values = MAGNITUDES[codes & 7] * np.where(codes & 8, -1, 1)
     right = x @ (values * np.repeat(scales, BLOCK, axis=1) * whole).T
@@ -161,13 +163,18 @@ def judge(tree: Path) -> proofkit.Verdict:
     # the input is rounded to NVFP4 as well, which turns the outcome by a few degrees at most
     cosine = (got * right).sum() / np.linalg.norm(got) / np.linalg.norm(right)
     turn = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
-    size = (got * right).sum() / (right * right).sum()
-    seen = f"{size:.3g} times as large as the right one, and {turn:.0f} degrees off"
-    good = bool(0.97 < size < 1.03 and turn < 8)
-    return proofkit.Verdict(
-        proofkit.RIGHT if good else proofkit.SYMPTOM,
-        f"{'right: ' if good else ''}the emulated product is {seen}",
-    )
+    return float((got * right).sum() / (right * right).sum()), float(turn)
+
+
+def judge(tree: Path) -> proofkit.Verdict:
+    """The symptom is a product of another size or direction than the right one."""
+    for rows, columns in SHAPES:
+        size, turn = product(tree, rows, columns)
+        good = 0.97 < size < 1.03 and turn < 8
+        seen = f"{size:.3g} times as large as the right one, and {turn:.0f} degrees off"
+        if not good:
+            return proofkit.Verdict(proofkit.SYMPTOM, f"the emulated product is {seen}")
+    return proofkit.Verdict(proofkit.RIGHT, f"right: the emulated product is {seen}")
 
 
 if __name__ == "__main__":

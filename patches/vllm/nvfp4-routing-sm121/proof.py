@@ -38,6 +38,8 @@ GEMM_BACKENDS = (
     "marlin",
 )
 Pair = tuple[int, int]
+#: How weights and activations are quantized, as vLLM is told.
+KEYS = (object(), object())
 
 
 FlashinferMoeBackend = enum.Enum("FlashinferMoeBackend", ["CUTLASS", "TENSORRT_LLM", "CUTEDSL"])
@@ -270,8 +272,8 @@ class Moe(Choice):
             "current_platform": self.platform,
             "envs": self.envs,
             "backend_to_kernel_cls": self.experts,
-            "is_supported_config_trtllm": lambda *_, **__: (
-                "FLASHINFER_TRTLLM" not in self.refused,
+            "is_supported_config_trtllm": lambda *given, **_: (
+                "FLASHINFER_TRTLLM" not in self.refused and given[1:3] == KEYS,
                 None,
             ),
             "prioritize_humming": lambda backends, *_: backends,
@@ -285,7 +287,7 @@ class Moe(Choice):
         """A stand-in for a backend's classes of experts."""
         marlin = marlin_for_experts(self.folder, self.platform.capability)
         can = backend.name not in self.refused and (marlin or backend.name != "MARLIN")
-        answer = staticmethod(lambda *_: (can, None))
+        answer = staticmethod(lambda *given: (can and given[2:4] == KEYS, None))
         return OneOrMany("Experts", (), {"is_supported_config": answer})
 
     def choose(self, layer: Mapping[str, object]) -> str:
@@ -297,11 +299,11 @@ class Moe(Choice):
         )
         config = proofkit.Fields(
             moe_backend=self.flag,
-            swiglu_limit=None,
+            swiglu_limit=layer.get("swiglu_limit"),
             is_lora_enabled=bool(layer.get("is_lora_enabled")),
             moe_parallel_config=parallel,
         )
-        return str(self.space["select_nvfp4_moe_backend"](config, None, None)[0].name)
+        return str(self.space["select_nvfp4_moe_backend"](config, *KEYS)[0].name)
 
     def layers(self) -> Iterator[dict[str, Any]]:
         for is_lora, is_batched in itertools.product((False, True), repeat=2):
@@ -337,6 +339,15 @@ def is_marlin(name: str | None) -> bool:
     return "marlin" in (name or "").lower()
 
 
+def limited(choose: Moe) -> Iterator[str]:
+    """The choice of experts for models that limit activations: not all kernels can, or could."""
+    layer = {"swiglu_limit": 7.0}
+    got, model = order(choose, GB10, layer), order(choose, MODEL, layer)
+    wanted = sorted(model, key=lambda name: not is_marlin(name))
+    if got != wanted:
+        yield f"MoE with a limit on 12.1: {', '.join(got)}; not {', '.join(wanted)}"
+
+
 def symptoms_of(what: str, choose: Linear | Moe, layer: Mapping[str, Any]) -> Iterator[str]:
     """What is not as it should be in one choice, one line each."""
     orders = {capability: order(choose, capability, layer) for capability in [GB10, *OTHERS]}
@@ -363,7 +374,8 @@ def symptoms_of(what: str, choose: Linear | Moe, layer: Mapping[str, Any]) -> It
 def judge(tree: Path) -> proofkit.Verdict:
     """The symptom is another order than Marlin first on 12.1, and only there."""
     folder = tree / "vllm/model_executor"
-    choices: dict[str, Linear | Moe] = {"linear": Linear(folder), "MoE": Moe(folder)}
+    moe = Moe(folder)
+    choices: dict[str, Linear | Moe] = {"linear": Linear(folder), "MoE": moe}
     seen: list[str] = []
     for what, choose in choices.items():
         try:
@@ -371,6 +383,7 @@ def judge(tree: Path) -> proofkit.Verdict:
                 seen += symptoms_of(what, choose, layer)
         except AssertionError as error:
             seen.append(f"{what}: choosing fails: {error!r}")
+    seen += limited(moe)
     right = "Marlin on 12.1 unless the user chose; 13.0, 12.2, 12.0, 10.3, 10.0 and 9.0 as before"
     return proofkit.verdict(seen, right)
 

@@ -48,14 +48,19 @@ def test_the_head_is_the_node_that_says_so_or_the_first(
 #: What is changed, the line that is blamed, and the code.
 WRONG = [
     (("r.local/vllm:1", "-v /:/host"), 1, "cluster-image"),
+    (("r.local/vllm:1", "https://u:p@h/x"), 1, "cluster-image"),
+    (("r.local/vllm:1", "h.local/x@sha256:12"), 1, "cluster-image"),
     (("image: r.local/vllm:1\n", ""), 1, "cluster-image"),
     (("image:", "cell: a\nimage:"), 1, "cluster-image"),
     (("model: Qwen/Qwen3-0.6B", "model: --help"), 2, "cluster-model"),
+    (("model: Qwen/Qwen3-0.6B", "model: 'Qwen/Qwen3-0.6B '"), 2, "cluster-model"),
     (("model: Qwen/Qwen3-0.6B", "modle: x"), 2, "cluster-unknown-key"),
     (("model: Qwen/Qwen3-0.6B\n", ""), 1, "cluster-model"),
     (("model:", "recipe: x\nmodel:"), 1, "cluster-model"),
     (("model: Qwen/Qwen3-0.6B", "recipe: x"), 2, "cluster-recipe"),
     (("host: spark1", "host: -oProxyCommand=sh"), 4, "cluster-host"),
+    (("me@spark2:2222", "me@spark2:65536"), 6, "cluster-host"),
+    (("me@spark2:2222", "me@spark2:0"), 6, "cluster-host"),
     (("me@spark2:2222", "spark1"), 6, "cluster-same-host"),
     (("me@spark2:2222", "me@SPARK1:22"), 6, "cluster-same-host"),
     (("10.0.0.2", "10.0.0.1"), 7, "cluster-same-address"),
@@ -65,6 +70,7 @@ WRONG = [
     (("10.0.0.2", "spark2"), 7, "cluster-address"),
     (("10.0.0.1", "10.0.0.1\n    interfaces: [a b]"), 6, "cluster-device"),
     (("10.0.0.1", "10.0.0.1\n    rdma: ['']"), 6, "cluster-device"),
+    (("model:", "args: meta/Model --seed 1\nmodel:"), 2, "cluster-args"),
     (("model:", "args: --nnodes=2\nmodel:"), 2, "cluster-derived-option"),
     (("model:", "args: --port 1\nmodel:"), 2, "cluster-derived-option"),
     (("model:", "args: -tp 3\nmodel:"), 2, "cluster-parallel-size"),
@@ -115,6 +121,12 @@ def test_a_cluster_without_nodes_and_all_other_mistakes_are_reported_at_once(
     assert codes == {"name", "model", "port", "nodes", "image"}
 
 
+def test_an_account_in_the_name_of_an_image_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, TWO.replace("r.local/vllm:1", "me:s3cret@r.local/vllm:1"))
+    assert "s3cret" not in str(caught.value)
+
+
 def test_addresses_may_be_of_ipv6_and_are_as_systems_write_them(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(TWO.replace("10.0.0.1", "FD00:0::1").replace("10.0.0.2", "fd00::2"))
@@ -138,5 +150,5 @@ def test_a_single_node_may_be_this_machine(tmp_path: Path) -> None:
 def test_a_file_without_keys_is_no_cluster(tmp_path: Path, text: str) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match="where KEY: VALUE is due"):
+    with pytest.raises(InputError, match=r"(?s)where KEY: VALUE is due.*fix: write its keys"):
         declaration.load(path)

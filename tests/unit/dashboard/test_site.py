@@ -194,3 +194,13 @@ def test_a_site_that_cannot_be_written_is_one_error(run: Run) -> None:
     Path("site").write_text("a file")
     done = run("-o", "site")
     assert (done.code, "[dashboard-folder]" in done.err) == (3, True)
+
+
+def test_names_in_lines_of_the_report_are_code_and_nothing_else_is() -> None:
+    line = "`nightly` is now <b>1.0</b> (`x"
+    assert pages.code(line) == "<code>nightly</code> is now &lt;b&gt;1.0&lt;/b&gt; (`x"
+
+
+@pytest.mark.parametrize(("minutes", "shown"), [(0, "0 s"), (0.5, "30 s"), (61.7, "62 min")])
+def test_short_nights_are_shown_in_seconds(minutes: float, shown: str) -> None:
+    assert pages.took(minutes) == shown

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import stat
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -144,3 +146,19 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     log.open(tmp_path / "file" / "commands.log")
     log.write(["podman"])
     log.write(["podman"], "exit 0")
+
+
+def test_a_log_that_cannot_be_written_stops_no_thread_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CommandLog()
+    log.open(tmp_path / "commands.log")
+
+    def fails(file: Path | None, _line: bytes) -> None:
+        assert file is not None
+        time.sleep(0.02)  # until the other one waits for its turn
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(CommandLog, "_append", staticmethod(fails))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(log.write, [["podman"], ["docker"]]))

@@ -114,6 +114,7 @@ def bad_keys(folder: Path) -> Mapping[str, str]:
         "password": locked,
         "not an Ed25519": elliptic,
         "no private key": whole[: len(whole) // 2],
+        "it is no private key": f"{whole[:40]}\udcb7{whole[41:]}",  # a byte that is not UTF-8
         "cannot be read": str(folder / "none"),
         "not a regular file": os.devnull,
         "File name too long": "A" * 300,

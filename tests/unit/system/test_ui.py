@@ -45,6 +45,17 @@ def test_an_error_is_shown_as_it_is_with_its_place_its_code_and_what_to_do(
     assert said[-1] == "2 errors"
 
 
+def test_an_error_that_quotes_a_book_is_one_line_that_a_person_reads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    book = Problem(code="x", what=f"there is no key {'k' * 100_000!r}")
+    ui.failure(CheckFailedError(book))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: there is no key 'kkk")
+    assert "…" in said
+    assert len(said) < 2100
+
+
 def test_on_a_terminal_an_error_is_wrapped_between_words_and_what_to_do_is_not(
     terminal: Terminal,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,8 +80,8 @@ def test_a_machine_that_fails_stops_no_other_and_a_cut_is_tried_again(
 ) -> None:
     monkeypatch.setattr(pulling, "PAUSE", 0.0)
     engines = {
-        "cut": Other("cut", TRIES - 1),
-        "gone": Other("gone", TRIES),
+        "cut": Other("cut", TRIES),
+        "gone": Other("gone", TRIES + 1),
         "full": Other("full", 1, transient=False),
         "good": Other("good"),
     }
@@ -88,6 +89,22 @@ def test_a_machine_that_fails_stops_no_other_and_a_cut_is_tried_again(
     assert [str(row.state) for row in rows] == ["sent", "failed", "failed", "sent"]
     assert [len(row.problems) for row in rows] == [0, 1, 1, 0]
     assert engines["full"].failures == 0, "what stays wrong is not tried again"
+
+
+def test_a_pull_that_broke_is_tried_again_at_once(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine forgets after some seconds what it has of it."""
+    waited: list[float | None] = []
+
+    def wait(_: object, seconds: float | None = None) -> bool:
+        if seconds is not None:  # threads wait for each other, too
+            waited.append(seconds)
+        return seconds is None
+
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    assert pulling.distribute([stored], ["cut"], lambda _: Other("cut", TRIES))[0].state == "sent"
+    assert waited == [0, 1, 2, 3]
 
 
 def test_an_engine_that_has_something_else_then_is_an_error(stored: Stored) -> None:

@@ -19,7 +19,7 @@ from imagefactory.verifying.receipt import Level, Outcome, differences, supersed
 
 ALL = {one.name for one in models.family()}
 ON_CPU = {"dense", "dense-bf16", "dialog", "hybrid", "moe", "mtp"}
-PROBES = load_all()["nvidia-h200-2026-11-22"]["probes"]
+PROBES = load_all()["nvidia-h200-2026-11-23"]["probes"]
 
 
 def image(channel: str, vllm: str = "0.33.0") -> ImageInfo:
@@ -35,7 +35,7 @@ def test_what_is_served_by_default_depends_on_level_and_image() -> None:
     assert served("cpu", Level.STATIC) == served("cpu", Level.IMPORT) == set()
     assert served("cpu", Level.SERVE) == {"dialog"}
     assert served("cu130", Level.SERVE) == set()
-    assert served("cu130", Level.GPU) == ALL - {"hybrid"}
+    assert served("cu130", Level.GPU) == ALL
     assert served("cu130", Level.GPU, vllm="0.19.1") == ALL - {"hybrid"}
     assert served("cu130", Level.GPU, vllm="0.16.0") == ALL - {"hybrid", "moe"}
 
@@ -48,14 +48,6 @@ def test_all_is_what_the_image_takes_and_the_others_have_a_reason() -> None:
     assert found.impossible["fp8"] == "vLLM's cpu backend has no kernels for it"
     assert found.impossible["hybrid"] == "needs vLLM >=0.22, this is 0.19.1"
     assert found.lacking == ()
-
-
-def test_no_level_needs_a_model_that_nobody_saw_on_a_gpu_but_it_can_be_asked_for() -> None:
-    found = choice.choose(image("cu130"), Level.GPU, None)
-    assert (found.impossible, found.lacking) == ({"hybrid": choice.UNTRIED}, ())
-    some = choice.choose(image("cu130"), Level.GPU, ("hybrid", "moe"))
-    assert {one.name for one in some.served} == {"hybrid", "moe"}
-    assert {*some.lacking} == ALL - {"hybrid", "moe"}
 
 
 def test_names_choose_among_them_and_what_the_level_needs_is_known_to_lack() -> None:

@@ -34,7 +34,7 @@ from imagefactory.verifying.gpu.probes import (
 PROBES = ROOT / "imagefactory" / "verifying" / "gpu" / "probes"
 #: What the same probes reported on an NVIDIA H200.
 H200 = {
-    n: one["facts"] for n, one in load_all()["nvidia-h200-2026-11-22"]["probes"]["probes"].items()
+    n: one["facts"] for n, one in load_all()["nvidia-h200-2026-11-23"]["probes"]["probes"].items()
 }
 HOPPER, SPARK = (9, 0), (12, 1)
 
@@ -43,7 +43,7 @@ def test_every_fault_that_was_planted_on_a_real_gpu_can_be_planted() -> None:
     modules = (e2m1, flashinfer_kernel, gemm, identity, memory, triton_kernel)
     faults = {name: plants for one in modules for name, plants in one.FAULTS.items()}
     planted = {f"{name}:{plant}" for name, plants in faults.items() for plant in plants}
-    assert planted == {*load_all()["nvidia-h200-2026-11-22"]["probes"]["planted"]}
+    assert planted == {*load_all()["nvidia-h200-2026-11-23"]["probes"]["planted"]}
     assert faults.keys() == {name for one in modules for name in one.PROBES} == H200.keys()
 
 

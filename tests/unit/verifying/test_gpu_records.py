@@ -39,7 +39,7 @@ def test_the_logs_of_servers_that_answered_right_keep_the_rules(record: Record) 
 
 
 def test_a_log_without_the_line_of_the_kernel_breaks_the_rules() -> None:
-    record = RECORDS["nvidia-h200-2026-11-22"]
+    record = RECORDS["nvidia-h200-2026-11-23"]
     log = record["servers"]["servers"]["moe-nvfp4"]["log"]
     without = "\n".join(line for line in log if "NvFp4 MoE backend" not in line)
     assert len(_broken(without, record, "moe-nvfp4")[1]) == 2

@@ -21,7 +21,7 @@ from imagefactory.system.shell import Completed
 from imagefactory.verifying.gpu import judging, probe_runner, running
 from imagefactory.verifying.gpu.judging import FAIL, PASS, SKIP
 
-REPORT = load_all()["nvidia-h200-2026-11-22"]["probes"]
+REPORT = load_all()["nvidia-h200-2026-11-23"]["probes"]
 TORCH = SimpleNamespace(__version__="2.11.0")
 
 

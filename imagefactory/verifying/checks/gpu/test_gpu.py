@@ -14,7 +14,7 @@ from support.verify_faults import Fault, red
 from imagefactory.verifying.gpu.running import GpuRun
 from imagefactory.verifying.receipt import Outcome
 
-RECORD = load_all()["nvidia-h200-2026-11-22"]
+RECORD = load_all()["nvidia-h200-2026-11-23"]
 #: Capability of a GPU that has everything.
 SPARK = [12, 1]
 

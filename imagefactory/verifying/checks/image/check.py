@@ -58,9 +58,9 @@ def files(subject: Subject) -> Verdict:
     content = subject.content
     if content is None:
         return _verdict(subject, "changed", "")
-    base = "and the base" if content.base else "but not with the base, an image of a registry"
     left = f"; left out as obsolete: {', '.join(content.obsolete)}" if content.obsolete else ""
-    said = f"{content.files} files compared with {count(content.wheels, 'wheel')} {base}{left}"
+    wheels = count(content.wheels, "wheel")
+    said = f"{content.files} files compared with {wheels} and the base{left}"
     return _verdict(subject, "changed", said)
 
 

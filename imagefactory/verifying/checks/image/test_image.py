@@ -80,9 +80,8 @@ def test_what_could_not_be_compared_is_unknown_and_holds_the_image_back() -> Non
     assert not receipt(image).passed
 
 
-def test_a_base_that_was_not_compared_and_obsolete_patches_are_named() -> None:
+def test_obsolete_patches_are_named() -> None:
     image = Good()
-    found(image, base=False, obsolete=("vllm/one",))
+    found(image, obsolete=("vllm/one",))
     detail = image.results()["image-files"].detail
-    assert "not with the base" in detail
     assert "left out as obsolete: vllm/one" in detail

@@ -22,10 +22,10 @@ FROM packages AS image
 COPY --link --from=builder /venv/ /
 COPY --link --from=patched /out/root/ /
 COPY --link --from=metadata /out/root/ /
-ENV A=b CUDA_HOME=/opt/cuda IMAGEFACTORY_CHANNEL=cu130 IMAGEFACTORY_SERVE_ARGS="[]" NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES="compute,utility" TORCHINDUCTOR_CACHE_DIR=/root/.cache/torchinductor \
+ENV A=b CUDA_CACHE_PATH=/root/.cache/cuda CUDA_HOME=/opt/cuda IMAGEFACTORY_CHANNEL=cu130 IMAGEFACTORY_SERVE_ARGS="[]" \
+    NVIDIA_DRIVER_CAPABILITIES="compute,utility" NVIDIA_VISIBLE_DEVICES=all TRITON_CACHE_DIR=/root/.cache/triton \
     PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VIRTUAL_ENV=/opt/venv \
-    TRITON_CACHE_DIR=/root/.cache/triton TRITON_PTXAS_BLACKWELL_PATH=/opt/cuda/bin/ptxas \
+    TORCHINDUCTOR_CACHE_DIR=/root/.cache/torchinductor TRITON_PTXAS_BLACKWELL_PATH=/opt/cuda/bin/ptxas \
     TRITON_PTXAS_PATH=/opt/cuda/bin/ptxas
 LABEL io.imagefactory.base-digest=0000000000000000000000000000000000000000000000000000000000000000 \
     io.imagefactory.base-suite=trixie io.imagefactory.cell=gb10-vllm0-22-1-torch2-11-0-cu130-py313-arm64 \

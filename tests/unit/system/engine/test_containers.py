@@ -139,18 +139,19 @@ def test_containers_on_a_network_find_each_other_by_their_names(
     assert "--network ours --network-alias head" in docker.calls[0]
 
 
-def test_a_network_reaches_nothing_else_and_is_removed_as_are_those_that_are_left(
-    engine: Engine, docker: FakeDocker
+@pytest.mark.parametrize(("kind", "how"), [("network", "--internal "), ("volume", "")])
+def test_a_network_or_volume_is_removed_as_are_those_that_are_left(
+    engine: Engine, docker: FakeDocker, kind: str, how: str
 ) -> None:
     machine, pid, started, since = owner.mine().rsplit("-", 3)
     dead = "-".join((machine, pid, str(int(started) - 1), since))
-    docker.answer("network ls", out=listed(("left", dead), ("used", owner.mine()), ("odd", "x")))
-    docker.answer("network")
-    with engine.network() as name:
+    docker.answer(f"{kind} ls", out=listed(("left", dead), ("used", owner.mine()), ("odd", "x")))
+    docker.answer(kind)
+    with getattr(engine, kind)() as name:
         *_, removed, created = docker.calls
-        assert removed == "network rm left"
-        assert created == f"network create --internal --label {owner.LABEL}={owner.mine()} {name}"
-    assert docker.calls[-1] == f"network rm {name}"
+        assert removed == f"{kind} rm left"
+        assert created == f"{kind} create {how}--label {owner.LABEL}={owner.mine()} {name}"
+    assert docker.calls[-1] == f"{kind} rm {name}"
     assert not [call for call in docker.calls if call.endswith((" used", " odd"))]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.saved_images import Saving
-from support.whole_images import SITE, Node, WholeImage, archive
+from support.whole_images import SITE, Node, WholeImage, archive, base_in
 
 from imagefactory.inbuild import proofkit
 from imagefactory.system import platforms
@@ -25,7 +25,7 @@ def observed(own: WholeImage, engine: Saving) -> Judged:
 @pytest.fixture
 def emulated(own: WholeImage, monkeypatch: pytest.MonkeyPatch) -> WholeImage:
     """An image of another platform, whose proof reads the file that its patch changes."""
-    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    monkeypatch.setattr(outside, "base_of", lambda _, contents, __: base_in(contents))
     monkeypatch.setattr(platforms, "is_native", lambda _: False)
     return own
 
@@ -89,7 +89,7 @@ def test_no_proof_runs_here_on_files_that_are_not_the_cell_s(
 def test_an_image_of_this_machine_s_platform_proves_its_patches_itself(
     own: WholeImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside, "base_of", lambda *_: None)
+    monkeypatch.setattr(outside, "base_of", lambda _, contents, __: base_in(contents))
     monkeypatch.setattr(platforms, "is_native", lambda _: True)
     engine = Saving(own)
     assert observed(own, engine).clean

@@ -93,9 +93,7 @@ FOLDER = Entry(kind="folder", mode=0o755, owner="0:0", size=0, sha256="", link="
 MEMBER = replace(OF_WHEEL, member="a/file", wheel="w")
 
 
-def judged(
-    changes: Mapping[str, Entry | None], *, base_known: bool = True, confirms: bool = False
-) -> list[str]:
+def judged(changes: Mapping[str, Entry | None], *, confirms: bool = False) -> list[str]:
     wants = Wants(absent={"a/gone": "is left out"}, together={"t": ["t/1", "t/2"]})
     for path in ("a/file", "t/1", "t/2"):
         wants.add(path, MEMBER)
@@ -107,7 +105,6 @@ def judged(
         Layer(entries=left),
         wants,
         lambda want, _: confirms and want is MEMBER,
-        base_known=base_known,
     )
     return [f"{one.path} {one.what}" for part in found for one in part]
 
@@ -157,19 +154,3 @@ def test_a_wheel_is_believed_about_the_content_of_its_own_files_only(
     path: str, entry: Entry, said: list[str]
 ) -> None:
     assert judged({path: entry}, confirms=True) == said
-
-
-@pytest.mark.parametrize(
-    ("path", "counts"),
-    [
-        ("usr/share/doc", False),
-        ("opt/evil", True),
-        ("usr/lib/x.pth", True),
-        ("usr/lib/sitecustomize.py", True),
-        ("etc/ld.so.preload", True),
-        ("etc/ld.so.conf", False),
-    ],
-)
-def test_of_an_unknown_base_only_what_may_run_counts(path: str, counts: bool) -> None:
-    assert bool(judged({path: ENTRY}, base_known=False)) is counts
-    assert judged({path: ENTRY})
