@@ -147,7 +147,8 @@ def open_tree(
     for path in (moved.matrix, moved.lock):
         if not path.exists():
             what = f"{path.name} is in no commit of {repository}"
-            fix = f"git add {path.name}, and commit it"
+            made = (workspace.project / path.name).exists()
+            fix = f"{'' if made else 'imagefactory lock, then '}git add {path.name}, and commit it"
             raise fail(InputError, "nightly-uncommitted", what, fix=fix)
     return GitTree(
         workspace=moved,

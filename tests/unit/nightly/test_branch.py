@@ -112,10 +112,17 @@ def test_a_branch_that_is_checked_out_is_refused(world: World) -> None:
     assert refused(world) == ["nightly-branch"]
 
 
-def test_a_lock_that_is_in_no_commit_is_refused(world: World) -> None:
-    world.git("rm", "-q", "--cached", "wheels.lock")
+@pytest.mark.parametrize(
+    ("option", "fix"), [("--cached", "git add"), ("--force", "imagefactory lock, then git add")]
+)
+def test_a_lock_that_is_in_no_commit_is_refused(option: str, fix: str, world: World) -> None:
+    world.git("rm", "-q", option, "wheels.lock")
     world.git("commit", "-q", "-m", "no lock")
-    assert refused(world) == ["nightly-uncommitted"]
+    with pytest.raises(InputError) as caught:
+        world.night()
+    (problem,) = caught.value.problems
+    assert problem.code == "nightly-uncommitted"
+    assert problem.fix == f"{fix} wheels.lock, and commit it"
 
 
 def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
