@@ -141,8 +141,10 @@ def _check_output() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a number
     if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a number
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - as above
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as above
         what, fix = "standard output is closed", "redirect it, to /dev/null if it is not wanted"

@@ -15,7 +15,7 @@ from imagefactory import opening, workflows
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.patching import catalog, sources, status
-from imagefactory.patching.measure import Measured
+from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Origin, Patch, State
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
@@ -70,11 +70,8 @@ def status_command(
         "vllm": _specifier("--vllm", vllm),
         "flashinfer": _specifier("--flashinfer", flashinfer),
     }
-    trees, failed = _trees(sorted({patch.project for patch in patches}), specifiers, settings)
-    with ui.step(f"measuring {len(patches)} patches on {len(trees)} releases"):
-        bench = opening.bench(workspace, patches, fresh=prove)
-        rows = status.measure(patches, trees, bench, ui.say)
-    rows = status.by_patch([*rows, *status.without_sources(patches, failed)])
+    bench = opening.bench(workspace, patches, fresh=prove)
+    rows = _measured(patches, specifiers, bench, settings)
     if markdown:
         markdown.write_text(status.markdown(rows, patches), encoding="utf-8")
     by_name = {patch.name: patch for patch in patches}
@@ -132,26 +129,34 @@ def _specifier(option: str, text: str | None) -> SpecifierSet | None:
         raise fail(InputError, "patch-bad-versions", what, fix=fix) from None
 
 
-def _trees(
-    projects: Sequence[str], specifiers: dict[str, SpecifierSet | None], settings: Settings
-) -> tuple[list[SourceTree], dict[tuple[str, str], str]]:
-    """The source trees to measure on, and why those of some releases are missing.
+def _measured(
+    patches: Sequence[Patch],
+    specifiers: Mapping[str, SpecifierSet | None],
+    bench: Bench,
+    settings: Settings,
+) -> list[Measured]:
+    """The state of each patch on every release of its project.
 
     A project that vLLM pins is measured at those versions.
     """
-    found: list[SourceTree] = []
-    failed: dict[tuple[str, str], str] = {}
-    for project in sorted(projects, key=lambda name: name != "vllm"):
-        versions = [] if specifiers.get(project) else sources.pinned(project, found)
+    trees: list[SourceTree] = []
+
+    def source(project: str, version: str) -> SourceTree:
+        trees.append(sources.fetch(project, version, settings))
+        return trees[-1]
+
+    rows: list[Measured] = []
+    for project in sorted({patch.project for patch in patches}, key=lambda name: name != "vllm"):
+        own = [patch for patch in patches if patch.project == project]
+        versions = [] if specifiers.get(project) else sources.pinned(project, trees)
         versions = versions or sources.releases(project, specifiers.get(project), settings)
-        trees, missing = status.fetch(
-            [(project, version) for version in versions],
-            lambda name, version: sources.fetch(name, version, settings),
-        )
-        found, failed = [*found, *trees], {**failed, **missing}
-    for (project, version), why in failed.items():
-        ui.warn(f"{project} {version} is not measured: {why}")
-    return found, failed
+        pairs = [(project, version) for version in versions]
+        with ui.step(f"measuring {len(own)} patches on {len(pairs)} releases of {project}"):
+            done, failed = status.measure_as_fetched(own, pairs, source, bench, ui.say)
+        for (_, version), why in failed.items():
+            ui.warn(f"{project} {version} is not measured: {why}")
+        rows += [*done, *status.without_sources(own, failed)]
+    return status.by_patch(rows)
 
 
 def _matrix(project: str, rows: Sequence[Measured], known: Mapping[str, Patch]) -> None:

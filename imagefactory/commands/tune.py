@@ -183,7 +183,11 @@ def _check(
     rows: list[tuple[str, str, list[Problem]]] = []
     for known in _releases(workspace, vllm):
         for path in paths:
-            content = written.read(path, files.LARGEST + 1)
+            try:
+                content = written.read(path, files.LARGEST + 1)
+            except OSError as error:
+                what = f"{path} cannot be read: {error.strerror}"
+                raise fail(InputError, "tuning-unreadable", what) from None
             found = files.check(
                 path.name, content, known, device=device, batch_sizes=sizes, where=str(path)
             )

@@ -147,7 +147,8 @@ def open_tree(
     for path in (moved.matrix, moved.lock):
         if not path.exists():
             what = f"{path.name} is in no commit of {repository}"
-            fix = f"git add {path.name}, and commit it"
+            made = (workspace.project / path.name).exists()
+            fix = f"{'' if made else 'imagefactory lock, then '}git add {path.name}, and commit it"
             raise fail(InputError, "nightly-uncommitted", what, fix=fix)
     return GitTree(
         workspace=moved,
@@ -169,22 +170,23 @@ def _start(repository: Path, folder: Path, branch: str) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     _git(repository, "worktree", "prune")
     now = _git(repository, "rev-parse", "HEAD")
-    tip = _tip(repository, branch) or now
-    _git(repository, "worktree", "add", "-q", "--detach", str(folder), tip)
+    ref = _ref(repository, branch)
+    _git(repository, "worktree", "add", "-q", "--detach", str(folder), ref or now)
     if not _said(folder, *_committing(folder), "merge", "-q", "--no-edit", now).ok:
         _said(folder, "merge", "--abort")
-        what = f"the branch {branch} conflicts with what was committed since ({now[:12]})"
-        fix = f"merge it by hand, or remove it: git branch -D {branch}"
+        name = ref.split("/", 2)[2]
+        what = f"the branch {name} conflicts with what was committed since ({now[:12]})"
+        remove = f"branch -D {branch}" if name == branch else f"push origin --delete {branch}"
+        fix = f"merge it by hand, or remove it: git {remove}"
         raise fail(InputError, "nightly-diverged", what, fix=fix)
     return _git(folder, "rev-parse", "HEAD")
 
 
-def _tip(repository: Path, branch: str) -> str:
-    """The commit of the branch here, else at the origin, as in a fresh clone; empty if neither."""
+def _ref(repository: Path, branch: str) -> str:
+    """The ref of the branch here, else at the origin, as in a fresh clone; empty if neither."""
     for name in (f"refs/heads/{branch}", f"refs/remotes/origin/{branch}"):
-        found = _said(repository, "rev-parse", "--verify", "-q", f"{name}^{{commit}}")
-        if found.ok:
-            return found.out.strip()
+        if _said(repository, "rev-parse", "--verify", "-q", f"{name}^{{commit}}").ok:
+            return name
     return ""
 
 

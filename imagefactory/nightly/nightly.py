@@ -81,9 +81,25 @@ def _walk(
     publish: Callable[[Night], None],
     notes: tuple[str, ...] = (),
 ) -> Night:
-    return Walk(
+    walk = Walk(
         job=job, stations=stations, journal=journal, tree=tree, publish=publish, notes=notes
-    ).run()
+    )
+    try:
+        return walk.run()
+    except FactoryError as error:
+        raise _of_the_project(error, tree.workspace.project) from error
+
+
+def _of_the_project(error: FactoryError, copy: Path) -> FactoryError:
+    """``error`` with paths relative to the project: nobody should mend the night's copy of it."""
+    return type(error)(
+        replace(
+            one,
+            what=one.what.replace(f"{copy}/", ""),
+            where=one.where and one.where.replace(f"{copy}/", ""),
+        )
+        for one in error.problems
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -299,7 +299,7 @@ def copy_of(root: Path) -> Iterator[Path]:
 
 
 def _link(source: str, target: str) -> None:
-    Path(target).hardlink_to(source)
+    os.link(source, target)
 
 
 def _row(step: Step) -> tuple[str, Path | None, Path | None]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
+from isal import igzip
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -79,6 +80,8 @@ TEXT = frozenset(
         ".jinja",
     }
 )
+#: Patches change no tests; they are more than a third of vLLM's files.
+TESTS = ("tests",)
 #: The C++ standard headers that FlashInfer's wheel contains have no suffix.
 TEXT_OF = {"sdist": TEXT, "wheel": TEXT | {""}}
 
@@ -273,14 +276,16 @@ def _write_texts(data: IO[bytes], filename: str, root: Path, suffixes: frozenset
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The text files of an sdist, by their path below its top folder.
+    """The text files of an sdist, by their path below its top folder; none of its tests.
 
     tarfile's extraction filters would do this too, but Debian 12's Python 3.11 lacks them.
     """
-    with tarfile.open(fileobj=data) as archive:
+    plain = igzip.IGzipFile(fileobj=data)  # type: ignore[no-untyped-call]
+    with plain, tarfile.open(fileobj=plain) as archive:
         for member in archive:
             path = PurePosixPath(member.name)
-            if member.isfile() and _is_wanted(path, suffixes):
+            wanted = member.isfile() and _is_wanted(path, suffixes) and path.parts[1:2] != TESTS
+            if wanted:
                 file = archive.extractfile(member)
                 yield PurePosixPath(*path.parts[1:]), file.read() if file else b""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import groupby, zip_longest
+from typing import TypeVar
 
 from packaging.version import Version
 
@@ -18,28 +19,41 @@ from imagefactory.patching.sources import DISTRIBUTIONS, SourceTree
 
 #: Downloads at a time; the index is the bottleneck, not this machine.
 FETCHING = 4
+T = TypeVar("T")
 
 
-def fetch(
-    wanted: Iterable[tuple[str, str]], source: Callable[[str, str], SourceTree]
-) -> tuple[list[SourceTree], dict[tuple[str, str], str]]:
-    """The source trees of ``wanted`` projects and versions, and why there are none of the others.
+def measure_as_fetched(
+    patches: Sequence[Patch],
+    wanted: Sequence[tuple[str, str]],
+    source: Callable[[str, str], SourceTree],
+    bench: Bench,
+    progress: Callable[[str], None] = lambda _line: None,
+) -> tuple[list[Measured], dict[tuple[str, str], str]]:
+    """As ``measure``, on the ``wanted`` projects and versions, while ``source`` fetches the next.
 
-    Raises FactoryError if there is none at all.
+    Also returns why there are no sources of some. Raises FactoryError if there are none at all.
     """
-    pairs = list(wanted)
-    found: list[SourceTree] = []
-    failed: dict[tuple[str, str], str] = {}
-    with ThreadPoolExecutor(FETCHING) as pool:
-        futures = {pair: pool.submit(source, *pair) for pair in pairs}
-    for pair, future in futures.items():
-        try:
-            found.append(future.result())
-        except FactoryError as error:
-            failed[pair] = error.problems[0].what
-            if len(failed) == len(pairs):
-                raise
-    return found, failed
+    failed: dict[tuple[str, str], FactoryError] = {}
+    pool = ThreadPoolExecutor(FETCHING)
+    try:
+        # in the order in which the workers want them
+        turns = [pair for turn in zip_longest(*_parts(wanted)) for pair in turn if pair]
+        futures = {pair: pool.submit(source, *pair) for pair in turns}
+
+        def tree_of(pair: tuple[str, str]) -> SourceTree | None:
+            try:
+                return futures[pair].result()
+            except FactoryError as error:
+                failed[pair] = error
+                return None
+
+        rows = _measure(patches, wanted, tree_of, bench, progress)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if failed and len(failed) == len(wanted):
+        raise failed[wanted[-1]]
+    missing = {pair: failed[pair].problems[0].what for pair in wanted if pair in failed}
+    return rows, missing
 
 
 def measure(
@@ -52,28 +66,42 @@ def measure(
 
     ``progress`` gets a line for each tree that took time.
     """
-    start, left = time.monotonic(), len(trees)
+    return _measure(patches, trees, lambda tree: tree, bench, progress)
 
-    def measured(tree: SourceTree) -> list[Measured]:
+
+def _measure(
+    patches: Sequence[Patch],
+    wanted: Sequence[T],
+    tree_of: Callable[[T], SourceTree | None],
+    bench: Bench,
+    progress: Callable[[str], None],
+) -> list[Measured]:
+    start, left = time.monotonic(), len(wanted)
+
+    def measured(one: T) -> list[Measured]:
         nonlocal left
+        tree = tree_of(one)
         begun = time.monotonic()
-        own = [patch for patch in patches if patch.project == tree.project]
-        rows = bench.each(tree, [step_for(patch, tree) for patch in own])
+        own = [patch for patch in patches if tree and patch.project == tree.project]
+        rows = bench.each(tree, [step_for(patch, tree) for patch in own]) if tree else []
         took, left = time.monotonic() - begun, left - 1
-        if took > 1:
+        if tree and took > 1:
             progress(
                 f"{tree.project} {tree.version}: {len(own)} patches in {took:.0f} s; "
                 f"{left} releases left after {time.monotonic() - start:.0f} s"
             )
         return rows
 
-    # each worker takes neighbours: releases that follow each other agree in much that proofs read
-    workers = min(os.cpu_count() or 1, len(trees)) or 1
-    size = -(-len(trees) // workers)
-    parts = [trees[first : first + size] for first in range(0, len(trees), size or 1)]
-    with ThreadPoolExecutor(workers) as pool:
-        done = pool.map(lambda part: [row for tree in part for row in measured(tree)], parts)
+    parts = _parts(wanted)
+    with ThreadPoolExecutor(len(parts) or 1) as pool:
+        done = pool.map(lambda part: [row for one in part for row in measured(one)], parts)
         return by_patch([row for rows in done for row in rows])
+
+
+def _parts(wanted: Sequence[T]) -> list[Sequence[T]]:
+    """What each worker takes: neighbours, as they agree in much that proofs read."""
+    size = -(-len(wanted) // (os.cpu_count() or 1)) or 1
+    return [wanted[first : first + size] for first in range(0, len(wanted), size)]
 
 
 def by_patch(rows: Sequence[Measured]) -> list[Measured]:

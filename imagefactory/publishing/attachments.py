@@ -11,7 +11,7 @@ from imagefactory.publishing import provenance, sbom
 from imagefactory.system import reference as references
 from imagefactory.system import registry_writes, signing, strict_json, ui
 from imagefactory.system.manifests import Document, digest_of
-from imagefactory.system.registry import Registries
+from imagefactory.system.registry import MOST_BYTES, Registries
 from imagefactory.system.registry_writes import Attachment
 from imagefactory.system.signing import Trust
 from imagefactory.verifying import receipt_store
@@ -124,7 +124,10 @@ def _named(content: bytes, digest: str, trust: Trust) -> Iterator[str]:
 
 
 def contents(registries: Registries, repository: str, digest: str, *kinds: str) -> Iterator[bytes]:
-    """What is attached to an image and has one of the artifact types; nobody has checked it."""
+    """What is attached to an image and has one of the artifact types; nobody has checked it.
+
+    What is too large to be any of it is empty: it must not hide what is beside it.
+    """
     there = registries.referrers(repository, digest)
     listed = [one for one in there if one.artifact_type in kinds]
     for one in listed[-MOST_READ:]:
@@ -132,4 +135,5 @@ def contents(registries: Registries, repository: str, digest: str, *kinds: str) 
             continue
         manifest = registries.manifest(f"{repository}@{one.digest}")
         for layer in manifest.layers[:1] if manifest else ():
-            yield registries.read_blob(repository, layer.digest) or b""
+            small = layer.size <= MOST_BYTES
+            yield (small and registries.read_blob(repository, layer.digest)) or b""

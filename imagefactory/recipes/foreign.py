@@ -35,6 +35,7 @@ _NOT_TAKEN = (
     *("post_commands", "executor_config", "distribution_config", "runtime_config", "benchmark"),
 )
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_FORMAT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _SPARK = "dgx_spark_gb10"
 
 
@@ -111,10 +112,16 @@ def _command(
     template: str, values: Mapping[str, Any]
 ) -> tuple[str, dict[str, Value], Iterator[str]]:
     """The model, the options, and what could not be read, of a template of a command."""
+
+    def filled(match: re.Match[str]) -> str:
+        if match[1] is None:  # a brace that was doubled for str.format
+            return match[0][0]
+        return _plain(values[match[1]]) if match[1] in values else match[0]
+
+    if "{{" in template:
+        template = _FORMAT.sub(filled, template)
     for _ in range(3):  # values may have placeholders too
-        template = _PLACEHOLDER.sub(
-            lambda match: _plain(values[match[1]]) if match[1] in values else match[0], template
-        )
+        template = _PLACEHOLDER.sub(filled, template)
     lines = [line for line in template.splitlines() if not line.lstrip().startswith("#")]
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)))

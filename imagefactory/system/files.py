@@ -34,7 +34,10 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: whoever is killed meanwhile leaves it as it was."""
+    """Write a file in one step: whoever is killed meanwhile leaves it as it was.
+
+    A device such as ``/dev/stdout`` is written to. With root's rights it would be replaced else.
+    """
     with _part_of(path) as part:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
@@ -46,12 +49,14 @@ def _part_of(path: Path) -> Iterator[Path]:
 
     The error names ``path``: that of a full disk names nothing.
     """
-    part = path.with_name(f".{path.name}.part")
+    in_place = path.exists() and not path.is_file()
+    part = path if in_place else path.with_name(f".{path.name}.part")
     try:
         yield part
     except OSError as error:
         with suppress(OSError):
-            part.unlink()
+            if not in_place:
+                part.unlink()
         error.filename = error.filename or str(path)
         raise
 

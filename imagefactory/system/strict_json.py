@@ -16,7 +16,8 @@ def loads(content: bytes, limit: int, *, infinite: bool = False) -> Any:
         raise ValueError(f"it is longer than {limit} bytes")
     try:
         constant = None if infinite else _no_number
-        return json.loads(content, object_pairs_hook=_unique, parse_constant=constant)
+        text = content.decode("utf-8")  # the module would guess UTF-16, too
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

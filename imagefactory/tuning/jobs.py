@@ -62,7 +62,8 @@ def job(
     """What the script is asked. Raises InputError for numbers that are none, or a wrong dtype."""
     kind = dtype or wanted.dtype
     if kind not in release.tunes:
-        what = f"vLLM {release.version} does not tune for {kind or 'no dtype'}"
+        what = f"vLLM {release.version} does not tune for {kind}"
+        what = what if kind else "the dtype of the weights is not known"
         fix = f"write --dtype with one of {', '.join(release.tunes)}"
         raise fail(InputError, "tune-dtype", what, fix=fix)
     if block and not shape:

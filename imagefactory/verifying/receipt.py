@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from imagefactory.errors import Problem
 from imagefactory.system import strict_json
@@ -174,7 +174,12 @@ def read(data: Any) -> Receipt:
     if type(number) is int and number > SCHEMA:
         raise ValueError(f"a newer version of imagefactory wrote it (schema {number})")
     rest = {name: value for name, value in data.items() if name != "passed"}
-    found = _adapter().validate_json(strict_json.dumps({"schema": number, **rest}))
+    try:
+        found = _adapter().validate_json(strict_json.dumps({"schema": number, **rest}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}") from None
     if data.get("passed") is not found.passed:
         raise ValueError("it contradicts its checks")
     return found

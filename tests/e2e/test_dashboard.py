@@ -135,6 +135,8 @@ def test_the_page_of_an_image_is_read_by_eye_ear_and_keyboard(
         assert browser.complaints() == []
         assert browser.value("document.documentElement.scrollWidth") <= width
         assert browser.value(CONTRASTS) >= 4.5
+    region = "document.querySelector('[aria-label=Checks]')"  # the evidence is seen on a telephone
+    assert browser.value(f"{region}.scrollWidth <= {region}.clientWidth")
     assert browser.value("document.querySelectorAll('img, script').length") == 0
     heard = browser.heard()
     assert {("region", "Checks"), ("region", "Layers"), ("rowheader", HOSTILE)} <= {*heard}

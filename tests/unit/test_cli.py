@@ -206,6 +206,14 @@ def test_a_closed_standard_output_is_reported(run: Run, monkeypatch: pytest.Monk
     assert "standard output is closed [output-closed]" in ended.err
 
 
+def test_a_closed_standard_input_has_nothing_to_say(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    run("plan", "--check")
+    assert sys.stdin is not None
+
+
 def test_a_result_that_cannot_be_written_is_an_error(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,15 +96,33 @@ def test_a_branch_that_conflicts_with_what_a_person_committed_is_refused(world: 
     assert world.git("rev-parse", "nightly") == tip
 
 
+def test_what_conflicts_at_the_origin_is_removed_there(world: World) -> None:
+    world.night()
+    world.git("update-ref", "refs/remotes/origin/nightly", "nightly")
+    world.git("branch", "-q", "-D", "nightly")
+    (world.project / "matrix.yaml").write_text("0.33.0\n0.33.1\n")
+    world.commit("mine")
+    with pytest.raises(InputError, match="the branch origin/nightly conflicts") as caught:
+        world.night()
+    assert "git push origin --delete nightly" in caught.value.problems[0].fix
+
+
 def test_a_branch_that_is_checked_out_is_refused(world: World) -> None:
     world.git("checkout", "-q", "-b", "nightly")
     assert refused(world) == ["nightly-branch"]
 
 
-def test_a_lock_that_is_in_no_commit_is_refused(world: World) -> None:
-    world.git("rm", "-q", "--cached", "wheels.lock")
+@pytest.mark.parametrize(
+    ("option", "fix"), [("--cached", "git add"), ("--force", "imagefactory lock, then git add")]
+)
+def test_a_lock_that_is_in_no_commit_is_refused(option: str, fix: str, world: World) -> None:
+    world.git("rm", "-q", option, "wheels.lock")
     world.git("commit", "-q", "-m", "no lock")
-    assert refused(world) == ["nightly-uncommitted"]
+    with pytest.raises(InputError) as caught:
+        world.night()
+    (problem,) = caught.value.problems
+    assert problem.code == "nightly-uncommitted"
+    assert problem.fix == f"{fix} wheels.lock, and commit it"
 
 
 def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.nights import JOB, NOW, Killed, World
 
 from imagefactory import redaction
-from imagefactory.errors import CheckFailedError, Problem, SetupError, fail
+from imagefactory.errors import CheckFailedError, InputError, Problem, SetupError, fail
 from imagefactory.nightly import branch, nightly
 from imagefactory.nightly.report import markdown
 from imagefactory.nightly.values import Broken, Night, State
@@ -176,6 +176,16 @@ def test_a_journal_that_this_version_does_not_understand_is_begun_again(
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
     world.kill_at = None
     assert world.night().state is State.GREEN
+
+
+def test_an_error_names_the_files_of_the_project_and_not_those_of_the_night(world: World) -> None:
+    copy = nightly.folder_of(world.workspace) / "tree"
+    problem = Problem(code="matrix-syntax", where=f"{copy}/matrix.yaml:3", what=f"see {copy}/a")
+    world.fails["detect", ""] = InputError(problem)
+    with pytest.raises(InputError) as caught:
+        world.night()
+    (shown,) = caught.value.problems
+    assert (shown.where, shown.what) == ("matrix.yaml:3", "see a")
 
 
 def test_a_full_disk_in_a_step_is_reported_with_what_to_do(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -191,15 +192,40 @@ def test_the_page_says_how_a_patch_is_proven(tmp_path: Path, text: str, proof: s
     assert "**vllm/one**: s. f" in page.splitlines()
 
 
-def test_why_all_sources_are_missing_is_an_error_and_of_some_it_is_kept() -> None:
-    def source(_: str, version: str) -> Any:
+def test_why_all_sources_are_missing_is_an_error_and_of_some_it_is_kept(tmp_path: Path) -> None:
+    def source(_: str, version: str) -> SourceTree:
         if version != "2":
             raise fail(SetupError, "sources-unreachable", f"no {version}", fix="f")
-        return version
+        return tree_of(tmp_path, version)
 
+    bench: Any = SimpleNamespace(each=lambda tree, _: [measured(version=tree.version)])
     pairs = [("vllm", "1"), ("vllm", "2"), ("vllm", "3")]
-    found: tuple[list[Any], object] = status.fetch(pairs, source)
-    assert found == (["2"], {("vllm", "1"): "no 1", ("vllm", "3"): "no 3"})
-    assert status.fetch([], source) == ([], {})
+    rows, failed = status.measure_as_fetched([], pairs, source, bench)
+    assert [row.version for row in rows] == ["2"]
+    assert failed == {("vllm", "1"): "no 1", ("vllm", "3"): "no 3"}
+    assert status.measure_as_fetched([], [], source, bench) == ([], {})
     with pytest.raises(FactoryError, match="no 3"):
-        status.fetch([pairs[0], pairs[2]], source)
+        status.measure_as_fetched([], [pairs[0], pairs[2]], source, bench)
+
+
+def test_a_release_is_measured_while_the_next_ones_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    begun, asked = threading.Event(), list[str]()
+
+    def source(_: str, version: str) -> SourceTree:
+        asked.append(version)
+        if version in "24":  # the last of each worker
+            assert begun.wait(5), "nothing was measured before all were fetched"
+        return tree_of(tmp_path, version)
+
+    def each(tree: SourceTree, _: object) -> list[Measured]:
+        begun.set()
+        return [measured(version=tree.version)]
+
+    bench: Any = SimpleNamespace(each=each)
+    pairs = [("vllm", version) for version in "1234"]
+    rows, _ = status.measure_as_fetched([], pairs, source, bench)
+    assert [row.version for row in rows] == [*"1234"]
+    assert {*asked[:2]} == {"1", "3"}  # the first of each worker

@@ -19,7 +19,7 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.inbuild import proofkit
 from imagefactory.locking import indexes
 from imagefactory.patching import catalog, sources, status
-from imagefactory.patching.measure import Bench
+from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Patch, State
 from imagefactory.system import ui
 
@@ -234,8 +234,13 @@ def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch:
             return tree
         raise fail(SetupError, "sources-unreachable", "no index", fix="")
 
-    found, failed = status.fetch([("vllm", "0.22.1"), ("vllm", "0.22.2")], source)
-    assert (found, failed) == ([tree], {("vllm", "0.22.2"): "no index"})
+    pairs = [("vllm", "0.22.1"), ("vllm", "0.22.2")]
+    known: Any = {"project": "vllm", "patch": "vllm/x", "state": State.NEEDED}
+    found = Measured(**known, version="0.22.1", reason="", evidence="")
+    bench: Any = SimpleNamespace(each=lambda _tree, _steps: [found])
+    rows, failed = status.measure_as_fetched([patch], pairs, source, bench)
+    assert rows == [found]
+    assert failed == {("vllm", "0.22.2"): "no index"}
     (row,) = status.without_sources([patch], failed)
     assert (row.version, row.state, row.reason) == (
         "0.22.2",
@@ -243,7 +248,7 @@ def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch:
         "no sources: no index",
     )
     with pytest.raises(SetupError):
-        status.fetch([("vllm", "0.22.2")], source)
+        status.measure_as_fetched([patch], pairs[1:], source, bench)
 
 
 @pytest.mark.programs

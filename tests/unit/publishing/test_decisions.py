@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from support.images import DIGEST, image
 from support.plans import planned
-from support.promoting import NOW, PATH, labels, repository, verified
+from support.promoting import NOW, PATH, attach, labels, repository, verified
+from support.promoting import image as stored
 from support.registry import FakeRegistry
 
 from imagefactory.errors import CheckFailedError, Problem, SetupError, fail
@@ -23,7 +24,9 @@ from imagefactory.publishing.ledger import Entry
 from imagefactory.publishing.publishing import Delivery, NotPushed, Pushed
 from imagefactory.publishing.retention import Item
 from imagefactory.system import registry_writes
-from imagefactory.system.manifests import Document
+from imagefactory.system.manifests import Descriptor, Document
+from imagefactory.system.registry import MOST_BYTES
+from imagefactory.system.registry_writes import Attachment
 
 OTHER = "sha256:" + "b" * 64
 PROBLEM = Problem(code="c", what="w", fix="f")
@@ -187,11 +190,14 @@ def test_of_what_is_attached_the_last_of_the_wanted_kinds_that_have_a_digest_are
     rows.append(SimpleNamespace(digest=OTHER, artifact_type="another kind"))
     asked: list[str] = []
 
+    def layer(digest: str) -> Descriptor:
+        return Descriptor(digest=digest, media_type="", size=9)
+
     def manifest(name: str) -> object:
         asked.append(name)
         number = name.partition(":")[2][0]
-        layers = {"3": [], "4": [SimpleNamespace(digest="x"), SimpleNamespace(digest="y")]}
-        one = layers.get(number, [SimpleNamespace(digest=f"blob {number}")])
+        layers = {"3": [], "4": [layer("x"), layer("y")]}
+        one = layers.get(number, [layer(f"blob {number}")])
         return None if number == "1" else SimpleNamespace(layers=one)
 
     registries: Any = SimpleNamespace(
@@ -202,6 +208,20 @@ def test_of_what_is_attached_the_last_of_the_wanted_kinds_that_have_a_digest_are
     read = list(attachments.contents(registries, "h/x", DIGEST, "a", "b"))
     assert asked == [f"h/x@{digest}" for digest in digests[2:]]
     assert read == [b"blob 2", b""]
+
+
+def test_what_is_too_large_to_be_a_receipt_hides_none_beside_it(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    own, digest = repository(registry, tmp_path), stored(registry, labels("aaaaaaaa"))
+    sizes = {b"large": MOST_BYTES + 1, b"largest read": MOST_BYTES}
+    rows = [
+        Attachment(kind="a", media_type="b", content=content.ljust(size), annotations={})
+        for content, size in sizes.items()
+    ]
+    assert attach(own, digest, *rows)
+    read = attachments.contents(own.registries, own.name, digest, "a")
+    assert {one.strip() for one in read} == {b"", b"largest read"}
 
 
 @pytest.mark.parametrize("code", ["", "registry-denied"])

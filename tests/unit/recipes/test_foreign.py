@@ -101,6 +101,19 @@ def test_a_command_with_placeholders_is_read(tmp_path: Path) -> None:
     assert dropped == ["mods: has no counterpart", "stray: is no option"]
 
 
+def test_braces_that_are_doubled_for_a_template_are_those_of_json(tmp_path: Path) -> None:
+    """As in recipes of spark-vllm-docker, which calls str.format."""
+    own = '{{"method":"mtp","num_speculative_tokens":{drafts}}}'
+    text = SPARK.replace('{"method": "mtp", "num_speculative_tokens": 2}', own)
+    text = text.replace('{"factor": 0.25}', '{{"a":{{"b":1}}}}')
+    file, _ = imported(
+        tmp_path, text.replace("tensor_parallel: 2,", "tensor_parallel: 2, drafts: 3,")
+    )
+    assert file["options"]["speculative-config"] == {"method": "mtp", "num_speculative_tokens": 3}
+    assert file["options"]["hf-overrides"] == {"a": {"b": 1}}
+    assert file["options"]["tensor-parallel-size"] == 2
+
+
 def test_values_without_a_command_become_options(tmp_path: Path) -> None:
     file, dropped = imported(tmp_path, WITHOUT_COMMAND, vllm=">=0.22")
     assert (file["revision"], file["vllm"], file["weights"]) == ("abc", ">=0.22", "bf16")

@@ -57,3 +57,41 @@ def test_a_full_disk_leaves_the_file_alone_and_the_error_names_it(
         write(path)
     assert (caught.value.filename, path.read_text()) == (str(path), "old")
     assert [one.name for one in tmp_path.iterdir()] == ["trusted-keys"]
+
+
+@pytest.mark.parametrize("name", [".", "/", "", ".."])
+def test_a_folder_where_a_file_is_to_be_is_an_error_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match="directory"):
+        files.write_text(Path(name), "new")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "stdout"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        files.write_text(link, "new")
+        assert os.read(reader, 9) == b"new"
+    finally:
+        os.close(reader)
+    assert (pipe.is_fifo(), link.is_symlink(), len(list(tmp_path.iterdir()))) == (True, True, 2)
+
+
+def test_a_device_that_takes_nothing_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "full"
+    os.mkfifo(pipe)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_text(pipe, "new")
+    assert pipe.is_fifo()

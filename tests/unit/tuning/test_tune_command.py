@@ -223,3 +223,13 @@ def test_files_are_checked_for_the_releases_of_the_matrix_without_a_gpu(
     assert {one["vllm"] for one in json.loads(done.out)} == {"0.33.0"}
     assert f"{file}: it is for NVIDIA_H200" in done.err
     assert run("tune", "--check", str(file), "--device", "NVIDIA_H200").code == 0
+
+
+def test_a_shape_without_a_dtype_and_a_file_that_is_not_there_are_said_as_such(
+    run: Run, engine: FakeEngine
+) -> None:
+    assert engine
+    done = run("tune", "--shape", "8,256,1024,2")
+    assert (done.code, "the dtype of the weights is not known" in done.err) == (2, True), done.err
+    done = run("tune", "--check", "nowhere.json", "--vllm", "0.33.0")
+    assert (done.code, "nowhere.json cannot be read: No such file" in done.err) == (2, True)

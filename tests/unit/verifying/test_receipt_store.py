@@ -17,6 +17,7 @@ from support.machine import settings
 
 from imagefactory.errors import InputError
 from imagefactory.system import files
+from imagefactory.system.signing import NOBODY
 from imagefactory.verifying import receipt, receipt_store
 from imagefactory.verifying.receipt import CheckResult, Level, Outcome, PatchResult, Receipt
 from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
@@ -83,6 +84,21 @@ def test_a_receipt_replaces_one_that_does_not_show_more(
     for last in (replace(FAILED, level=Level.STATIC), replace(ONE, version="2")):
         store.save(last)
         assert store.load(DIGEST) == last
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"schema": 2, "passed": true}', "digest: Field required"),
+        (b"\xff\x00garbage", "'utf-8' codec can't decode"),
+        ('{"schema": 2}'.encode("utf-16"), "'utf-8' codec can't decode"),
+    ],
+)
+def test_why_something_is_no_receipt_is_said_in_one_line(content: bytes, why: str) -> None:
+    found = receipt_store.read(content, NOBODY, DIGEST)
+    assert isinstance(found, Refused)
+    assert found.why.startswith(f"it cannot be read: {why}")
+    assert "\n" not in found.why
 
 
 def test_of_several_receipts_the_latest_counts_unless_an_earlier_one_shows_more() -> None:
