@@ -15,6 +15,9 @@ from imagefactory.verifying.outside.tree import DamagedError
 
 Fault = Callable[[random.Random, WholeImage], str]
 
+#: Not every Python writes it.
+_OPTIONAL = ("opt/venv/.gitignore",)
+
 
 def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     """Spoil a good image in one to three ways, and judge it."""
@@ -71,7 +74,8 @@ def _append(chance: random.Random, image: WholeImage) -> str:
 
 
 def _remove(chance: random.Random, image: WholeImage) -> str:
-    path = chance.choice([path for path, node in image.tree.items() if node.data or node.link])
+    files = (path for path, node in image.tree.items() if node.data or node.link)
+    path = chance.choice([path for path in files if path not in _OPTIONAL])
     del image.tree[path]
     return f"{path} removed"
 
