@@ -35,7 +35,7 @@ from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
 from imagefactory.system.signing import NOBODY, Trust
 from imagefactory.verifying import leftovers, verifying
-from imagefactory.verifying.receipt import Outcome, Receipt, Requirement
+from imagefactory.verifying.receipt import Level, Outcome, Receipt, Requirement
 from imagefactory.verifying.receipt_store import IN_TOTO, TRUSTED, ReceiptStore, statement
 from imagefactory.workspace import Workspace
 
@@ -178,6 +178,29 @@ def test_a_pulled_image_is_not_run_if_a_machine_that_is_trusted_has_verified_it(
         with suppress(CheckFailedError):  # for --gpu the level is too low
             run(verify, name, *more)
         assert ran.pop() == [name]
+
+
+def test_what_is_attached_counts_beside_the_receipt_of_this_machine(
+    run: Run,
+    workspace: Workspace,
+    registry: FakeRegistry,
+    pulled: tuple[str, str, list[list[str]]],
+) -> None:
+    name, digest, _ = pulled
+    own = repository(registry, workspace.project)
+    (workspace.project / TRUSTED).write_text(signer(b"spark").key.line)
+    spark = trusting(b"spark")
+    mine = receipt_of(digest, NEW)
+    replace(opening.receipts(workspace), trust=spark).save(mine)
+    with pytest.raises(CheckFailedError, match="verified up to import, not up to gpu"):
+        run(verify, "--receipt", name, "--gpu")
+    later = replace(mine, verified_at="2026-11-21T10:00:00+00:00", level=Level.GPU)
+    attached(own, later, spark)
+    assert "verified (gpu)" in run(verify, "--receipt", name, "--gpu")
+    latest = receipt_of(digest, NEW, Outcome.FAIL, verified_at="2026-11-22T10:00:00+00:00")
+    attached(own, latest, spark)
+    with pytest.raises(CheckFailedError, match="did not pass its last verification"):
+        run(verify, "--receipt", name)
 
 
 def test_nothing_runs_where_its_report_or_its_receipt_could_not_be_written(
