@@ -347,6 +347,8 @@ def _verify_all(
 
     leftovers.sweep(engine, workspace.settings.cache)
     lock, receipts = opening.read_lock(workspace), opening.receipts(workspace)
+    if level.includes(Level.SERVE) and models is None:
+        receipts.check_folder()
     done, left = [], dict[str, None]()
     for tag in tags:
         made = verifying.verify(

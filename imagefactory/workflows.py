@@ -234,20 +234,20 @@ def find_receipt(workspace: Workspace, tag: str) -> Found:
     local = engine.find_images([tag]).get(tag) if engine else None
     image = vouching.of_engine(local, name) if local else None
     found = [*vouching.own(image, receipts)] if image else []
-    if image and receipt_store.weightiest(found):
+    registries, there = engine.registries if engine else Registries(), None
+    if reference.parse(tag).host or not receipt_store.weightiest(found):
+        try:
+            there = vouching.read_image(registries, name, local.digest if local else wanted)
+        except SetupError:
+            if not found:  # else why they do not count says more than that nobody answers
+                raise
+    if there:
+        candidates = vouching.candidates(there, registries, receipts)
+        return vouching.judge(there, candidates, _needed, "verify")
+    if image and found:
         return vouching.judge(image, found, _needed, "verify")
-    registries = engine.registries if engine else Registries()
-    try:
-        there = vouching.read_image(registries, name, local.digest if local else wanted)
-    except SetupError:
-        if image and found:  # why they do not count says more than that nobody answers
-            return vouching.judge(image, found, _needed, "verify")
-        raise
-    if there is None:
-        what = f"{tag} has no receipt here, and {name} has no such image"
-        raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")
-    candidates = vouching.candidates(there, registries, receipts)
-    return vouching.judge(there, candidates, _needed, "verify")
+    what = f"{tag} has no receipt here, and {name} has no such image"
+    raise fail(CheckFailedError, "verify-unverified", what, fix=f"imagefactory verify {tag}")
 
 
 def vouched(workspace: Workspace, tag: str, level: Level | None) -> Found | None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import Literal
 
+from imagefactory.errors import InputError, Problem
 from imagefactory.locking import registry_bases
-from imagefactory.locking.debian import files
-from imagefactory.locking.lock import Deb
+from imagefactory.locking.debian import files, packages
+from imagefactory.locking.debian.skeleton import STATUS
+from imagefactory.locking.lock import Deb, LockedBase
 from imagefactory.planning.cell_plan import ROOT, BaseImage
 from imagefactory.planning.context import key_of
 from imagefactory.settings import Settings
-from imagefactory.system import locks, ui
+from imagefactory.system import locks, ui, zstd
 from imagefactory.system.archive import EPOCH
 from imagefactory.system.registry import Registries
 
@@ -42,15 +47,36 @@ def _assemble(image: BaseImage, stage: Stage, folder: Path, settings: Settings) 
     from imagefactory.building.debian import debian, overlay  # noqa: PLC0415 - once per lock
 
     locked, platform = image.locked, image.platform
-    packages = files.fetch(_debs(image, stage), locked.created, settings)
+    debs = files.fetch(_debs(image, stage), locked.created, settings)
     below = None if locked.suite else registry_bases.skeleton(locked, Registries(), settings)
-    with ui.step(f"assembling {folder.name} from {len(packages)} Debian packages"):
+    with ui.step(f"assembling {folder.name} from {len(debs)} Debian packages"):
         if below:
-            overlay.assemble(packages, below, platform=platform, epoch=EPOCH, folder=folder)
-        else:
-            debian.assemble(
-                packages, platform=platform, suite=locked.suite or "", epoch=EPOCH, folder=folder
-            )
+            overlay.assemble(debs, below, platform=platform, epoch=EPOCH, folder=folder)
+            return
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+            part, suite = Path(name) / "layout", locked.suite or ""
+            made = debian.assemble(debs, platform=platform, suite=suite, epoch=EPOCH, folder=part)
+            _check(part / "blobs" / Path(*made.layer.split(":")), locked)
+            shutil.rmtree(folder, ignore_errors=True)
+            part.rename(folder)
+
+
+def _check(layer: Path, locked: LockedBase) -> None:
+    """Raise InputError if the system in ``layer`` has not all that its packages depend on."""
+    with zstd.reader(layer) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+        status = next(file for one in tar if one.name == STATUS and (file := tar.extractfile(one)))
+        text = status.read().decode(errors="surrogateescape")
+    problems = [
+        Problem(
+            code="lock-incomplete",
+            where=f"wheels.lock: {locked.name} {locked.platform}",
+            what=f"{what}, which is not among its packages",
+            fix="restore the row of that package, or lock anew: imagefactory lock --upgrade-base",
+        )
+        for what in packages.lacking(packages.installed(text), locked.packages)
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def _debs(image: BaseImage, stage: Stage) -> tuple[Deb, ...]:

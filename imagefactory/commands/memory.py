@@ -124,7 +124,7 @@ def memory_command(
     if json:
         ui.emit_json(plan.as_dict())
     else:
-        _show(plan)
+        _show(plan, "read from its index" if found.size else "as the recipe says")
         _of_recipe(plan, options)
     if not plan.fits:
         raise _too_much(plan, memory.fewest_nodes(plan, size))
@@ -154,7 +154,7 @@ def _gib(number: int) -> str:
     return f"{number / GIB:.2f} GiB"
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: Plan, measured: str) -> None:
     how = f" in {plan.model.quantization}" if plan.model.quantization else ""
     on = f"{plan.request.nodes} nodes, each" if plan.request.nodes > 1 else "a node"
     ui.line(
@@ -163,7 +163,7 @@ def _show(plan: Plan) -> None:
     _picture(plan)
     rows: list[list[ui.Part]] = [
         [ui.styled(one.letter, one.colour), one.name, _gib(one.bytes), one.source]
-        for one in picture.segments(plan)
+        for one in picture.segments(plan, measured)
     ]
     ui.table("", ["", "memory", "size", "what it is"], rows)
     if plan.fits:

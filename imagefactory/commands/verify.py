@@ -100,6 +100,8 @@ def verify_command(
         _show_checks(json=json)
         return
     _check_options(tags, source, level, gpu=gpu)
+    for report in filter(None, (junit_file, markdown_file)):
+        files.check_target(report)
     wanted = Level.GPU if gpu else level
     write = partial(_write_reports, junit_file, markdown_file, wanted or Level.STATIC)
     if receipt_only:
@@ -143,7 +145,6 @@ def _write_reports(
     if junit_file:
         junit.write(junit_file, *receipts)
     if markdown_file:
-        markdown_file.parent.mkdir(parents=True, exist_ok=True)
         files.write_text(markdown_file, markdown.summary(*receipts, wanted=wanted))
 
 

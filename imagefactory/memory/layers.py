@@ -45,8 +45,7 @@ class Mixer:
 def kinds(fields: Fields, layers: int) -> list[str]:
     """The kind of each layer, as the configuration says it in one of several ways."""
     for name in UNKNOWN:
-        # of MiniMax: 1 is full attention, as all layers of its M2 have
-        if fields.has(name) and not _are_all_one(fields.values[name]):
+        if fields.has(name) and not _are_full(name, fields.values[name]):
             fields.wrong(
                 f"{name}: this version cannot plan for such a cache",
                 fix="start vLLM: it reports its KV cache",
@@ -72,8 +71,9 @@ def kinds(fields: Fields, layers: int) -> list[str]:
     return _windows(fields, layers)
 
 
-def _are_all_one(value: object) -> bool:
-    return isinstance(value, list) and all(one == 1 for one in value)
+def _are_full(name: str, value: object) -> bool:
+    """Whether all layers have full attention, which is 1 in MiniMax's list, as in its M2."""
+    return name == "attn_type_list" and isinstance(value, list) and all(one == 1 for one in value)
 
 
 def _windows(fields: Fields, layers: int) -> list[str]:

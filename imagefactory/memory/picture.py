@@ -19,9 +19,12 @@ class Segment:
     source: str
 
 
-def segments(plan: Plan) -> list[Segment]:
-    """What fills the memory of a node, from the bottom up; it may be more than there is."""
-    weights = "read from its index" if plan.measured else "computed from its shapes"
+def segments(plan: Plan, measured: str = "read from its index") -> list[Segment]:
+    """What fills the memory of a node, from the bottom up; it may be more than there is.
+
+    ``measured`` says where the size of the weights is from if it was not computed.
+    """
+    weights = measured if plan.measured else "computed from its shapes"
     cache = max(plan.cache, plan.needed) if plan.fits else plan.needed
     seqs = f"{plan.request.seqs} x {plan.context} tokens in {plan.cache_dtype}"
     found = [

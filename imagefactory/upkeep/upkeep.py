@@ -146,7 +146,7 @@ def _hashes(lock: Lock) -> set[str]:
 
 
 def _debs(lock: Lock) -> set[str]:
-    return {deb.sha256 for base in lock.bases for deb in (*base.debs, *base.builder)}
+    return {deb.sha256 for base in lock.bases for deb in base.all_debs}
 
 
 def _is_stage(name: str) -> bool:

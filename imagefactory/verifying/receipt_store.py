@@ -7,7 +7,8 @@ plain JSON. Where anybody is trusted (see ``signing.Trust``), an unsigned one do
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,9 +140,19 @@ class ReceiptStore:
         """Keep a receipt that came from another machine as it is, unless ours shows more."""
         self._keep(found.receipt, found.content)
 
-    def _keep(self, record: Receipt, content: bytes) -> None:
+    def check_folder(self) -> None:
+        """Raise OSError if no receipt could be kept here: known before minutes are spent."""
+        with self._locked():
+            pass
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
         with locks.held(self.folder / "receipts.lock", f"the receipts in {self.folder}"):
+            yield
+
+    def _keep(self, record: Receipt, content: bytes) -> None:
+        with self._locked():
             before = self.load(record.digest)
             if before is None or receipt.supersedes(record, before):
                 files.write_durably(self.path(record.digest), content)

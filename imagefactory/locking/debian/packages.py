@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -147,6 +147,31 @@ def installed(status: str) -> list[Package]:
     return [
         _parse("", one) for one in paragraphs if re.search(rb"(?m)^Status: \S+ ok installed$", one)
     ]
+
+
+def lacking(packages: Collection[Package], names: Iterable[str]) -> list[str]:
+    """What ``packages`` lack, a sentence each: of the matrix's ``names``, and what they depend on.
+
+    Recommended packages do not count, and what several depend on is said once.
+    """
+    providers: dict[str, list[Package]] = defaultdict(list)
+    for package in packages:
+        for name in {package.name, *(one.name for one in package.provides)}:
+            providers[name].append(package)
+    wanted: list[tuple[str, tuple[Relation, ...]]] = [
+        ("the matrix names", (Relation(name=name),)) for name in names
+    ]
+    wanted += [
+        (f"{package.name} {package.deb.version} depends on", group)
+        for package in packages
+        for group in package.depends
+    ]
+    found: dict[tuple[str, ...], str] = {}
+    for who, group in wanted:
+        if not any(package.satisfies(one) for one in group for package in providers[one.name]):
+            key = tuple(one.name for one in group)
+            found.setdefault(key, f"{who} {' | '.join(map(str, group))}")
+    return list(found.values())
 
 
 def _parse(archive: str, paragraph: bytes) -> Package:

@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 from support.machine import settings
 from support.plans import base_image, deb, planned
 
-from imagefactory.building import bases
+from imagefactory.building import bases, tarball
 from imagefactory.building.debian import debian, overlay
+from imagefactory.building.debian.debian import Assembled
+from imagefactory.building.tree import Entry, Kind, Tree
+from imagefactory.errors import InputError
 from imagefactory.locking import registry_bases
 from imagefactory.locking.debian import files
 from imagefactory.locking.debian.skeleton import Skeleton
@@ -32,15 +36,17 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def assemble(
         packages: Sequence[Path], *, platform: Platform, suite: str, epoch: int, folder: Path
-    ) -> None:
+    ) -> Assembled:
         assert (platform, suite, epoch) == (Platform.ARM64, "trixie", 315532800)
         made.append([path.name for path in packages])
         folder.mkdir(parents=True)
         index = {"manifests": [{"digest": f"sha256:{len(made)}"}]}
         (folder / "index.json").write_text(json.dumps(index))
+        return Assembled(folder=folder, digest="", layer="sha256:1", size=0)
 
     monkeypatch.setattr(files, "fetch", fetch)
     monkeypatch.setattr(debian, "assemble", assemble)
+    monkeypatch.setattr(bases, "_check", lambda *_: None)
     return made
 
 
@@ -125,3 +131,53 @@ def test_the_digest_covers_the_packages_the_platform_and_the_assembler(
     assert len(set(digests)) == len(digests)
     day = replace(image(deb("apt")).locked, created="2026-11-21")
     assert replace(image(deb("apt")), locked=day).digest == digests[-1]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "what"),
+    [
+        ("", ""),
+        ("libc6", "python3 3.1 depends on libc6 (>= 2.36)"),
+        ("mawk", "base-files 1 depends on awk"),
+        ("python3", "the matrix names python3"),
+    ],
+)
+def test_a_system_that_lacks_what_its_packages_depend_on_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: str, what: str
+) -> None:
+    rows = {
+        "base-files": "Version: 1\nPre-Depends: awk\n",
+        "libc6": "Version: 2.41\n",
+        "mawk": "Version: 1\nProvides: awk\n",
+        "python3": "Version: 3.1\nDepends: libc6 (>= 2.36), gone | mawk:any\nRecommends: x\n",
+    }
+    status = "\n".join(
+        f"Package: {name}\nStatus: install ok installed\nArchitecture: arm64\n{row}"
+        for name, row in rows.items()
+        if name != left_out
+    )
+
+    def assemble(_: object, *, folder: Path, **__: object) -> Assembled:
+        (folder / "blobs/sha256").mkdir(parents=True)
+        tree = Tree()
+        entry = Entry(kind=Kind.FILE, mode=0o644, content=status.encode())
+        tree.put("var/lib/dpkg/status", entry)
+        archive = b"".join(tarball.blocks(tree, 0))
+        (folder / "blobs/sha256/1").write_bytes(zstandard.compress(archive))
+        (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:2"}]}))
+        return Assembled(folder=folder, digest="", layer="sha256:1", size=0)
+
+    monkeypatch.setattr(files, "fetch", lambda *_: [])
+    monkeypatch.setattr(debian, "assemble", assemble)
+    wanted = image(*(deb(name) for name in rows))
+    wanted = replace(wanted, locked=replace(wanted.locked, packages=("python3",)))
+    if not left_out:
+        assert bases.contexts(wanted, "base", settings(tmp_path))
+        return
+    for _ in range(2):  # it is not kept
+        with pytest.raises(InputError) as caught:
+            bases.contexts(wanted, "base", settings(tmp_path))
+        found = caught.value.problems[0]
+        assert found.code == "lock-incomplete"
+        assert found.what == f"{what}, which is not among its packages"
+    assert [path.suffix for path in (tmp_path / "cache/bases").iterdir()] == [".lock"]

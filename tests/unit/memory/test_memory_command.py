@@ -78,6 +78,7 @@ def test_a_recipe_sets_what_no_option_does(run: Run, tmp_path: Path) -> None:
     shutil.copytree(MODELS / "Qwen3.6-35B-A3B", folder)
     done = run("qwen3.6-35b-a3b-nvfp4")
     assert done.code == 0
+    assert "weights       21.90 GiB  as the recipe says" in done.out
     assert "4 x 65536 tokens in fp8" in done.out
     assert "weights       21.90 GiB" in done.out
     # the server that the recipe is from reported 76.49 GiB and 4,843,965 tokens

@@ -113,6 +113,7 @@ def test_a_list_says_which_layers_have_experts() -> None:
     [
         {"attn_type_list": [1] * 61 + [0]},
         {"hybrid_layer_pattern": [0, 1]},
+        {"hybrid_layer_pattern": [1] * 62},
         {"sparse_attention_config": {"sparse_attention_freq": [0, 1]}},
         {"block_configs": [{}]},
     ],

@@ -27,13 +27,15 @@ from imagefactory.building import records
 from imagefactory.commands import key, sbom, verify
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, Problem, SetupError
 from imagefactory.publishing import attachments, provenance, publishing, tags, vouching
+from imagefactory.results import Watcher
 from imagefactory.system import signing, strict_json, ui
 from imagefactory.system.manifests import digest_of
 from imagefactory.system.platforms import Platform
 from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
 from imagefactory.system.signing import NOBODY, Trust
-from imagefactory.verifying.receipt import Outcome, Receipt, Requirement
+from imagefactory.verifying import leftovers, verifying
+from imagefactory.verifying.receipt import Level, Outcome, Receipt, Requirement
 from imagefactory.verifying.receipt_store import IN_TOTO, TRUSTED, ReceiptStore, statement
 from imagefactory.workspace import Workspace
 
@@ -60,7 +62,7 @@ def run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(module: Any, *argv: str) -> Any:
         monkeypatch.setattr(module, "workspace_of", lambda _: workspace)
         done = CliRunner().invoke(module.app, [*argv])
-        if isinstance(done.exception, FactoryError):
+        if isinstance(done.exception, (FactoryError, OSError)):
             raise done.exception
         assert done.exit_code == 0, done.output
         return ui._results.pop() if "--json" in argv else done.output
@@ -176,6 +178,57 @@ def test_a_pulled_image_is_not_run_if_a_machine_that_is_trusted_has_verified_it(
         with suppress(CheckFailedError):  # for --gpu the level is too low
             run(verify, name, *more)
         assert ran.pop() == [name]
+
+
+def test_what_is_attached_counts_beside_the_receipt_of_this_machine(
+    run: Run,
+    workspace: Workspace,
+    registry: FakeRegistry,
+    pulled: tuple[str, str, list[list[str]]],
+) -> None:
+    name, digest, _ = pulled
+    own = repository(registry, workspace.project)
+    (workspace.project / TRUSTED).write_text(signer(b"spark").key.line)
+    spark = trusting(b"spark")
+    mine = receipt_of(digest, NEW)
+    replace(opening.receipts(workspace), trust=spark).save(mine)
+    with pytest.raises(CheckFailedError, match="verified up to import, not up to gpu"):
+        run(verify, "--receipt", name, "--gpu")
+    later = replace(mine, verified_at="2026-11-21T10:00:00+00:00", level=Level.GPU)
+    attached(own, later, spark)
+    assert "verified (gpu)" in run(verify, "--receipt", name, "--gpu")
+    latest = receipt_of(digest, NEW, Outcome.FAIL, verified_at="2026-11-22T10:00:00+00:00")
+    attached(own, latest, spark)
+    with pytest.raises(CheckFailedError, match="did not pass its last verification"):
+        run(verify, "--receipt", name)
+
+
+def test_nothing_runs_where_its_report_or_its_receipt_could_not_be_written(
+    run: Run,
+    workspace: Workspace,
+    pulled: tuple[str, str, list[list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, _, ran = pulled
+    (workspace.project / "file").touch()
+    for option in ("--junit", "--markdown"):
+        for path in (workspace.project, workspace.project / "file" / "report"):
+            with pytest.raises(OSError, match=r"directory|File exists"):
+                run(verify, name, option, str(path))
+    assert ran == []
+
+    def runs(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.undo()
+    monkeypatch.setattr(leftovers, "sweep", lambda *_: None)
+    monkeypatch.setattr(opening, "read_lock", lambda _: None)
+    monkeypatch.setattr(verifying, "verify", runs)
+    workspace.settings.receipts.parent.mkdir(parents=True, exist_ok=True)
+    workspace.settings.receipts.touch()
+    engine: Any = None
+    with pytest.raises(OSError, match="receipts"):
+        pipeline._verify_all(workspace, engine, [name], {}, Watcher())
 
 
 def test_why_a_receipt_here_does_not_count_is_said_where_no_registry_answers(

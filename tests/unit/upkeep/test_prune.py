@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.docker import FakeDocker
 from support.machine import settings
-from support.plans import all_planned
+from support.plans import all_planned, base_image, deb
 
+from imagefactory.locking.lock import Lock
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.system.engine import CacheRecord, Engine, ImageInfo, owner
 from imagefactory.system.engine.cache_records import parse
+from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import doctor, prune, upkeep
 from imagefactory.upkeep.prune import Kind, Pruning
 
@@ -226,3 +229,10 @@ def test_the_doctor_says_nothing_about_leftovers_if_there_are_none(tmp_path: Pat
     docker = FakeDocker(tmp_path)  # an engine that fails
     (finding,) = doctor._leftovers(Engine(binary=str(docker.program)), settings(tmp_path))
     assert finding.seen.startswith("unknown: ")
+
+
+def test_packages_of_all_stages_of_a_locked_base_are_kept() -> None:
+    base = base_image(all_planned()[0].cell.flavor.base, Platform.ARM64, deb("apt")).locked
+    base = replace(base, builder=(deb("git"),), compiler=(deb("ccache"),))
+    lock = Lock(created="", tools=(), resolutions=(), bases=(base,))
+    assert upkeep._debs(lock) == {deb(name).sha256 for name in ("apt", "git", "ccache")}
