@@ -127,8 +127,7 @@ def config_of(locked: LockedBase, registries: Registries, settings: Settings) ->
     if isinstance(kept, dict):
         return kept
     found = image_of(locked, registries).config
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, json.dumps(found))
+    files.keep(path, json.dumps(found))
     return found
 
 

@@ -74,16 +74,19 @@ def check_target(path: Path) -> None:
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
 
-def keep(path: Path, text: str) -> None:
+def keep(path: Path, content: str | bytes) -> None:
     """Write a file of a cache, in one step and if possible: without it, work is only done again.
 
     Other processes and threads may write the same file meanwhile.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with suppress(OSError):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         part.replace(path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
+from imagefactory.system import files
 from imagefactory.verifying.outside import tars, tree
 from imagefactory.verifying.outside.streams import (
     CHUNK,
@@ -43,8 +44,8 @@ AT_ONCE = 2
 KEPT = 400
 
 
-#: What reading a damaged archive ends with.
-_UNREADABLE = (tarfile.TarError, ValueError, EOFError, OSError, zlib.error)
+#: What reading a damaged archive ends with. Other errors are those of the machine.
+_UNREADABLE = (tarfile.TarError, ValueError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def read_layout(folder: Path, cache: Path) -> Contents:
                 size = path.stat().st_size
                 _read_blob(f"sha256:{path.name}", content, size, cache, documents, layers)
         digest = str(index["manifests"][0]["digest"])
-    except (*_UNREADABLE, KeyError, TypeError, IndexError) as error:
+    except (*_UNREADABLE, FileNotFoundError, KeyError, TypeError, IndexError) as error:
         raise DamagedError(f"{folder} is not an OCI layout that can be read: {error}") from None
     return _assembled(digest, documents, layers)
 
@@ -261,11 +262,8 @@ def _save(cache: Path, name: str, layer: Layer) -> None:
         "texts": {path: text.decode("latin-1") for path, text in layer.texts.items()},
         "unpacked": layer.unpacked,
     }
-    cache.mkdir(parents=True, exist_ok=True)
-    target = _path(cache, name)
-    part = target.with_suffix(".part")
-    part.write_bytes(zlib.compress(json.dumps(row).encode("utf-8", "surrogatepass"), 1))
-    part.replace(target)
+    packed = zlib.compress(json.dumps(row).encode("utf-8", "surrogatepass"), 1)
+    files.keep(_path(cache, name), packed)
     kept = sorted(cache.glob("*.v?"), key=lambda path: path.stat().st_mtime_ns)
     for path in kept[:-KEPT]:
         path.unlink(missing_ok=True)

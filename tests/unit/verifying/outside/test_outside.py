@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -306,3 +308,44 @@ def test_the_base_s_own_variables_are_expected(image: WholeImage) -> None:
     assert "OF_THE_BASE is not set, not '1'" in names(
         configured.faults(image.config, image.plan, base)
     )
+
+
+@pytest.fixture
+def direct(own: WholeImage, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The image's digest; its blobs are files that can be read."""
+    monkeypatch.setattr(outside, "base_of", lambda _, contents, __: base_in(contents))
+    monkeypatch.setattr(platforms, "is_native", lambda _: True)
+    monkeypatch.setattr(Saving, "blob_folder", lambda *_: own.folder)
+    stream, digest = own.saved()
+    with tarfile.open(fileobj=io.BytesIO(stream)) as saved:
+        for member in saved:
+            data = cast("IO[bytes]", saved.extractfile(member)).read()
+            (own.folder / member.name.rpartition("/")[2]).write_bytes(data)
+    return digest
+
+
+def test_a_full_cache_is_no_fault_of_the_image(
+    own: WholeImage, direct: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.parent != own.settings.cache / "layers":
+            return write(path, data)
+        write(path, data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert outside.observe(Saving(own), direct, own.plan, own.settings).clean
+    assert list((own.settings.cache / "layers").iterdir()) == []
+
+
+def test_a_disk_that_cannot_be_read_is_no_fault_of_the_image(
+    own: WholeImage, direct: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(layers, "_read_layer", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        outside.observe(Saving(own), direct, own.plan, own.settings)
