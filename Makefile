@@ -46,7 +46,9 @@ check: $(BIN)/imagefactory ## run ruff, mypy, and linters of the workflows
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@MYPYPATH=imagefactory/inbuild:patches $(BIN)/mypy $(PROOFS:%=-m %)
+	@# releases of numpy type calls in different ways, and a changed proof would change images
+	@MYPYPATH=imagefactory/inbuild:patches $(BIN)/mypy --disable-error-code call-overload \
+	  $(PROOFS:%=-m %)
 
 # tests compile small libraries; proofs compile and configure upstream's sources
 compiler:

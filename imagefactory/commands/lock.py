@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from packaging.utils import canonicalize_name
 
 from imagefactory import audits, opening, workflows
 from imagefactory.auditing.auditing import Audit
@@ -90,6 +92,8 @@ def lock_command(
         upgrade_packages=packages,
     )
     audited = () if no_audit or not renewed.lock.resolutions else _audits(workspace, old)
+    for name in _unknown(packages, renewed.lock):
+        ui.warn(f"{name} is no package of wheels.lock, so there is nothing to upgrade")
     summaries = changes.summarize(renewed.changes, renewed.lock, packages)
     if json:
         ui.emit_json(
@@ -106,6 +110,14 @@ def lock_command(
             ui.say(str(line))
         _say_what_was_written(renewed, writes=writes)
     _raise(renewed.error, [problem for one in audited for problem in one.problems])
+
+
+def _unknown(packages: Iterable[str], lock: Lock) -> list[str]:
+    """Those of ``packages`` that are in no part of ``lock``."""
+    known = {wheel.name for part in lock.resolutions for wheel in part.wheels}
+    known |= {wheel.name for part in lock.toolchains for wheel in part.wheels}
+    known |= {one.wheel.name for one in lock.unpackers}
+    return [name for name in packages if canonicalize_name(name) not in known]
 
 
 def _audits(workspace: Workspace, old: Lock | None) -> tuple[Audit, ...]:

@@ -130,6 +130,8 @@ def browser(program: str, profile: Path) -> Iterator[Browser]:
         ["bash", "-c", shell, program, *OPTIONS, f"--user-data-dir={profile}"],
         pass_fds=(to_read[0], to_write[1]),
         stderr=subprocess.DEVNULL,
+        # crash reports go there, and unit tests have set it to a folder that must not exist
+        env={**os.environ, "XDG_CONFIG_HOME": str(profile)},
     )
     os.close(to_read[0])
     os.close(to_write[1])

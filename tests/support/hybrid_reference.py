@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,10 @@ class HybridReference(Reference):
 
 def _delta_rule(q: Array, k: Array, v: Array, kept: Array, written: Array) -> Array:
     """One head: each word reads after it has written."""
-    q, k = (one / np.sqrt((one * one).sum(axis=1, keepdims=True) + 1e-6) for one in (q, k))
+    units: list[Any] = [
+        one / np.sqrt((one * one).sum(axis=1, keepdims=True) + 1e-6) for one in (q, k)
+    ]
+    q, k = units
     state = np.zeros((k.shape[1], v.shape[1]))
     read = []
     for at in range(len(q)):

@@ -262,7 +262,7 @@ def _wider(node: ast.Call) -> Iterator[ast.expr]:
     """Calls that ask another question, and matches that match more."""
     if isinstance(node.func, ast.Attribute):
         name, owner = node.func.attr, node.func.value
-        for other in CAPABILITY if name in CAPABILITY else ():
+        for other in sorted({*CAPABILITY} - {name}) if name in CAPABILITY else ():
             yield ast.Call(ast.Attribute(owner, other, ast.Load()), node.args, node.keywords)
         if name in ("startswith", "endswith"):
             yield ast.Compare(node.args[0], [ast.In()], [owner])

@@ -28,7 +28,7 @@ class Tensor(np.ndarray[Any, Any]):
         self.place = getattr(made, "place", "cpu")
         self.kind = getattr(made, "kind", "")
 
-    def __array_ufunc__(  # type: ignore[override]
+    def __array_ufunc__(  # type: ignore[override, unused-ignore]
         self, function: Any, method: str, *given: Any, **options: Any
     ) -> Any:
         tensors = [one for one in given if isinstance(one, Tensor)]
@@ -89,7 +89,8 @@ class Tensor(np.ndarray[Any, Any]):
         return np.sqrt(self)
 
     def mean(self, axis: int, *, keepdim: bool) -> Any:  # type: ignore[override]
-        return super().mean(axis, keepdims=keepdim)
+        mean: Any = super().mean  # releases of numpy type it in different ways
+        return mean(axis, keepdims=keepdim)
 
 
 def tensor(values: Any, kind: str = "", place: str = "cpu") -> Tensor:

@@ -125,3 +125,11 @@ def test_a_cell_is_exported_to_a_file_that_installers_recognize(project: Path, r
     assert several.code == 2
     assert "matches 2 cells" in several.err
     assert "[lock-uncovered]" in run("export", f"vllm={BAD}").err
+
+
+def test_a_package_that_is_nowhere_in_the_lock_is_not_upgraded_in_silence(
+    project: Path, run: Run
+) -> None:
+    done = run("lock", "-P", "laef1", "-P", "Leaf1", "-P", "uv", "--no-audit")
+    assert "warning: laef1 is no package of wheels.lock" in done.err
+    assert done.err.count("is no package") == 1

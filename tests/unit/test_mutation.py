@@ -45,6 +45,12 @@ def test_python_is_changed_where_it_decides(change: str) -> None:
     assert f"a.py:{change}" in changes(BEFORE, AFTER)
 
 
+def test_another_question_is_asked_of_a_gpu_and_never_the_same_in_brackets() -> None:
+    found = changes("", "is_it = gpu.is_device_capability(120)\n")
+    assert "a.py:1: gpu.is_device_capability(120) -> (gpu.has_device_capability(120))" in found
+    assert not [change for change in found if change.endswith("(gpu.is_device_capability(120))")]
+
+
 def test_messages_comments_and_lines_that_were_there_are_left_alone() -> None:
     found = changes(BEFORE, AFTER)
     assert not [change for change in found if "never 13" in change or "Chooses" in change]
