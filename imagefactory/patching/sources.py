@@ -82,6 +82,8 @@ TEXT = frozenset(
 )
 #: Patches change no tests; they are more than a third of vLLM's files.
 TESTS = ("tests",)
+#: How files of gzip begin; archives of git refs are not packed.
+GZIP = b"\x1f\x8b"
 #: The C++ standard headers that FlashInfer's wheel contains have no suffix.
 TEXT_OF = {"sdist": TEXT, "wheel": TEXT | {""}}
 
@@ -280,8 +282,10 @@ def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PureP
 
     tarfile's extraction filters would do this too, but Debian 12's Python 3.11 lacks them.
     """
-    plain = igzip.IGzipFile(fileobj=data)  # type: ignore[no-untyped-call]
-    with plain, tarfile.open(fileobj=plain) as archive:
+    is_packed = data.read(len(GZIP)) == GZIP
+    data.seek(0)
+    plain = igzip.IGzipFile(fileobj=data) if is_packed else data  # type: ignore[no-untyped-call]
+    with plain, tarfile.open(fileobj=plain, mode="r:") as archive:
         for member in archive:
             path = PurePosixPath(member.name)
             wanted = member.isfile() and _is_wanted(path, suffixes) and path.parts[1:2] != TESTS
