@@ -58,8 +58,9 @@ _TO_TERMINAL = sys.stdout is not None and sys.stdout.isatty()  # a closed one is
 WIDE = None if "COLUMNS" in os.environ or _TO_TERMINAL else 160
 #: Columns that a terminal is assumed to have at least.
 LEAST = 80
-#: Characters of one error: some quote what a file says, which may be a book.
-LONGEST = 2000
+#: Characters of one error: some quote what a file says, which may be a book. Lists of what there is
+#: to choose from, such as the units of a build, have thousands.
+LONGEST = 20_000
 
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=WIDE)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)

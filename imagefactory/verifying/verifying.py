@@ -367,7 +367,7 @@ def _serve(
     patience: server.Patience,
     *,
     gpus: bool,
-    compiled: str | None,
+    compiled: str | None = None,
     model: TinyModel = server.MODEL,
 ) -> server.ServerRun:
     settings.cache.mkdir(parents=True, exist_ok=True)
