@@ -373,7 +373,7 @@ def _verify_all(
         watcher.verified(made)
         done.append(made)
     if not level.includes(Level.SERVE):
-        ui.say(f"no receipt was written: not everything was checked up to {level}")
+        ui.say(f"no receipt was written: --level {level} leaves out checks")
     elif left:
         ui.say(f"no receipt was written: level {level} also needs the models {', '.join(left)}")
     elif done and receipts.trust.signer is None:
