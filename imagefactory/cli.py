@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, cast
@@ -100,6 +101,8 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal that cannot show a character gets an escape, not a traceback
             reconfigure(errors="backslashreplace")
+    # Python 3.12 and above show them for the sources of others, which several commands parse
+    warnings.filterwarnings("ignore", category=SyntaxWarning)
     json = _wants_json(sys.argv[1:])
     try:
         signing.withhold(os.environ)

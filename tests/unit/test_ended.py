@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def test_with_json_a_failure_is_one_document_on_standard_output(
     done = run("verify", "tag", "--json")
     assert (done.code, json.loads(done.out)) == (1, document)
     assert "error: tag: x [check-failed]" in done.err
+
+
+def test_what_python_warns_of_in_the_sources_of_others_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    def parse() -> None:
+        warnings.warn("invalid escape sequence", SyntaxWarning, stacklevel=1)
+        sys.exit(0)
+
+    ending(monkeypatch, parse)
+    assert run("plan") == (0, "", "")
 
 
 def test_without_json_a_failure_is_text_on_standard_error(
