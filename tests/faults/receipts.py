@@ -15,6 +15,7 @@ from typing import Any
 from support.images import DIGEST, Images, image
 from support.keys import signer
 from support.plans import planned
+from support.receipts import TOOLS
 
 from faults import Outcome
 from faults.observations import spoil
@@ -82,6 +83,7 @@ def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
             for one in NEEDED
         ),
         version="1",
+        tools=TOOLS,
     )
     attacked = Attacked(folder=folder, good=good)
     kept = vouching.read_image
@@ -270,14 +272,14 @@ def _is_same(text: str, good: Receipt) -> bool:
     try:
         data: Any = json.loads(text, parse_constant=_no_number)
         expected = json.loads(json.dumps(good.as_dict()))
-        new = ("level", "inputs", "patches", "tools", "machine", "schema")
+        new = ("level", "inputs", "patches", "machine", "schema")
         checks = [{**row, "detail": "", "seconds": 0} for row in data["checks"]]
         texts = [data["tag"], data["verified_at"]]
         texts += [data.get(name, "") for name in ("version", "lock_digest")]
         texts += [row["detail"] for row in data["checks"]]
         numbers = [row["seconds"] for row in data["checks"]]
         return (
-            all(data[key] == expected[key] for key in ("digest", "cell", "build_key"))
+            all(data[key] == expected[key] for key in ("digest", "cell", "build_key", "tools"))
             and data["passed"] is True
             and data.get("unproven", []) == []
             and {*data} <= {*expected}
