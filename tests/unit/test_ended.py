@@ -171,3 +171,14 @@ def test_a_build_without_an_engine_is_one_document_and_logs_what_it_ran(
     assert "[no-engine]" in refused.err
     logged = (tmp_path / "imagefactory" / "logs" / "commands.log").read_text()
     assert "docker version --format" in logged
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("level", "code"), [("1", 0), ("2", 3)])
+def test_a_python_that_would_change_images_is_refused(
+    tmp_path: Path, level: str, code: int
+) -> None:
+    process = start(tmp_path, "plan", PYTHONOPTIMIZE=level)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert ("Python runs with -OO" in said, "unset PYTHONOPTIMIZE" in said) == (code == 3,) * 2
