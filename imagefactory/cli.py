@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, cast
@@ -100,10 +101,13 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal that cannot show a character gets an escape, not a traceback
             reconfigure(errors="backslashreplace")
+    # Python 3.12 and above show them for the sources of others, which several commands parse
+    warnings.filterwarnings("ignore", category=SyntaxWarning)
     json = _wants_json(sys.argv[1:])
     try:
         signing.withhold(os.environ)
         _check_output()
+        _check_texts()
         shell.LOG.open(from_environment(os.environ).logs / "commands.log")
         code = _run()
         if code not in _STOPPED:
@@ -149,6 +153,13 @@ def _check_output() -> None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as above
         what, fix = "standard output is closed", "redirect it, to /dev/null if it is not wanted"
         raise fail(SetupError, "output-closed", what, fix=fix)
+
+
+def _check_texts() -> None:
+    """Raise SetupError if Python drops docstrings: help is made of them, and files of images."""
+    if sys.flags.optimize > 1:
+        what, fix = "Python runs with -OO, which would change images", "unset PYTHONOPTIMIZE"
+        raise fail(SetupError, "python-oo", what, fix=fix)
 
 
 REPORT = "this is a bug: report it with the traceback on standard error"

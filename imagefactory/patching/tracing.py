@@ -11,12 +11,15 @@ proof has ended; one that the proof runs (``proofkit.again``) writes beside it.
 from __future__ import annotations
 
 import atexit
+import functools
+import glob
 import json
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 #: The environment names the file to which GCC, below nvcc too, reports the headers it included.
 GCC_REPORT = "DEPENDENCIES_OUTPUT"
@@ -73,7 +76,9 @@ class Recorder:
             self.note(arguments[0], listed=event != "open")
         elif event == "subprocess.Popen":
             self._ran(arguments[1], arguments[2])
-        elif event in ("os.system", "os.exec", "os.posix_spawn"):
+        elif event == "os.posix_spawn":  # with which subprocess starts programs from Python 3.13 on
+            self._ran(arguments[1], None)
+        elif event in ("os.system", "os.exec"):
             self.known = False
 
     def _ran(self, argv: object, folder: object) -> None:
@@ -103,15 +108,23 @@ class Recorder:
 
 
 def watch(recorder: Recorder) -> None:
-    """Record from now on; ``os.stat`` has no audit event."""
-    examine = os.stat
+    """Record from now on; what examines a path has no audit event."""
 
-    def stat(path, *args, **options):  # type: ignore[no-untyped-def]
-        recorder.note(path)
-        return examine(path, *args, **options)
+    def noting(examine: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(examine)
+        def examined(path, *args, **options):  # type: ignore[no-untyped-def]
+            recorder.note(path)
+            return examine(path, *args, **options)
+
+        return examined
 
     sys.addaudithook(recorder.hear)
-    os.stat = stat
+    for name in ("stat", "lstat", "access"):
+        setattr(os, name, noting(getattr(os, name)))
+    # Python 3.13 looks up names without wildcards with the lstat of when glob was imported
+    globber: Any = getattr(glob, "_StringGlobber", None)
+    if hasattr(globber, "lstat"):
+        globber.lstat = staticmethod(os.lstat)
 
 
 def write(recorder: Recorder, out: Path, report: Path) -> None:

@@ -159,9 +159,17 @@ def rollback(repository: Repository, tag: str, to: str | None, now: datetime) ->
 
 
 def history(repository: Repository, tag: str, last: int | None = LAST) -> list[Move]:
-    """The moves of ``tag``, the newest first; all of them if ``last`` is None."""
+    """The moves of ``tag``, the newest first; all of them if ``last`` is None.
+
+    Raises InputError if the registry has no such repository.
+    """
     registries, name = repository.registries, repository.name
-    records = tags.records(tag, registries.tags(name))[::-1][:last]
+    there = registries.tags(name)
+    if not there:
+        what = f"the registry has no repository {name}, or it has no tags"
+        fix = "look for a typing error; imagefactory push makes it"
+        raise fail(InputError, "repository-missing", what, fix=fix)
+    records = tags.records(tag, there)[::-1][:last]
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         current, *images = pool.map(
             lambda wanted: vouching.read_image(registries, name, wanted), [tag, *map(str, records)]

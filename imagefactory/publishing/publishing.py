@@ -27,8 +27,8 @@ from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
-from imagefactory.verifying import receipt, receipt_store
-from imagefactory.verifying.receipt import Requirement
+from imagefactory.verifying import receipt, receipt_store, revision
+from imagefactory.verifying.receipt import Level, Requirement
 from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 
 #: Tags of a repository that are read to know which blobs it has, and how many of them at once.
@@ -206,9 +206,13 @@ def _unvouched(
         build_key=plan.build_key,
         required=required,
     )
+    if not differences and record.passed and record.revision != revision.of_checks():
+        differences = ["its checks are of another revision"]
     if differences:
         by = f" of imagefactory {record.version}" if record.version else ""
         what = f"the receipt{by} is not one for {what} by this version: {'; '.join(differences)}"
+        gpu = "--gpu " if record.level is Level.GPU else ""
+        fix = f"imagefactory verify --rerun {gpu}{plan.cell.tag}"
         return Problem(code="push-receipt", where=plan.cell.name, what=what, fix=fix)
     if not record.passed:
         what = f"{what} did not pass its last verification: {', '.join(record.failed_checks)}"

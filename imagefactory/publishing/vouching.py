@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory import __version__
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.matrix.moving_tags import VERIFIED, MovingTag
 from imagefactory.planning.cell_plan import LABEL
@@ -20,7 +19,7 @@ from imagefactory.system import reference as references
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
-from imagefactory.verifying import receipt, receipt_store
+from imagefactory.verifying import receipt, receipt_store, revision
 from imagefactory.verifying.receipt import Level, Receipt, Requirement
 from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 
@@ -199,10 +198,10 @@ def _where(image: Image) -> str:
 def _differences(record: Receipt, image: Image, needed: Requirements) -> list[str]:
     """How ``record`` differs from a receipt of this image.
 
-    The checks of another version of imagefactory were others, so only those of this one are
-    compared: an image of last month is one to go back to.
+    Another version of imagefactory may have had other checks, and it counts what it found: an
+    image of last month is one to go back to.
     """
-    same = record.version == __version__
+    same = record.revision == revision.of_checks()
     found = [
         Requirement(name=one.name, required=one.required, excusable=False) for one in record.checks
     ]

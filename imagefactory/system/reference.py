@@ -140,10 +140,19 @@ def is_digest(text: str) -> bool:
     return digits is None or (len(found["hex"]) == digits and text == text.lower())
 
 
+def _is_named(text: str) -> bool:
+    """Whether ``text`` can be nothing but a name with a path, and perhaps a tag."""
+    host, path = _split(text)
+    name, colon, tag = path.partition(":")
+    is_path = "/" in text and _PATH.fullmatch(name) and (is_tag(tag) or not colon)
+    return bool(is_path and (not host or _HOST.fullmatch(host)))
+
+
 def _wrong(text: str, what: str, fix: str) -> FactoryError:
     """The error for ``text``; anything that may be an account is left out of the message."""
     before, at, after = text.rpartition("@")
-    known = at and _DIGEST.fullmatch(after) and "@" not in before
+    is_name = _DIGEST.fullmatch(after) or (is_cut_digest(after) and _is_named(before))
+    known = at and is_name and "@" not in before
     hidden = f"***@{after}" if at and not known else text
     shown = hidden if len(hidden) <= 80 else f"{hidden[:79]}…"
     return fail(InputError, "reference-wrong", f"image reference {shown!r} {what}", fix=fix)

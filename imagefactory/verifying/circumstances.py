@@ -11,7 +11,8 @@ from imagefactory import __version__
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.system import platforms
 from imagefactory.system.engine import Engine
-from imagefactory.verifying.receipt import PatchResult
+from imagefactory.verifying import revision
+from imagefactory.verifying.receipt import CHECKS, PatchResult
 from imagefactory.verifying.subject import Subject
 
 #: Labels that have fields of their own in a receipt.
@@ -32,6 +33,7 @@ def of(subject: Subject, engine: Engine) -> dict[str, Any]:
         "patches": _patches(subject),
         "tools": {
             "imagefactory": __version__,
+            CHECKS: revision.of_checks(),
             "python": python_platform.python_version(),
             "engine": server,
             "buildx": buildx,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SCHEMA, OLDEST = 2, 1
 #: Bytes of a receipt, and seconds of a check, that no real one reaches.
 LARGEST, LONGEST = 10_000_000, 1e9
+#: The name of the checks' revision among ``tools``.
+CHECKS = "checks"
 _STRICT = with_config(ConfigDict(strict=True, extra="forbid"))
 
 
@@ -124,7 +126,7 @@ class Receipt:
         lock_digest: digest of the locked wheels, from the image's label.
         inputs: what else it was made from, by the names of its labels.
         patches: its patches, with the results of their proofs.
-        tools: versions of the programs that verified it.
+        tools: versions of the programs that verified it; ``checks`` is the revision of the checks.
         machine: what they ran on.
         schema: version of the fields; an older one has not all of them.
     """
@@ -150,6 +152,11 @@ class Receipt:
         """Whether every required check passed, and there was at least one."""
         required = [check for check in self.checks if check.required]
         return bool(required) and all(check.outcome is Outcome.PASS for check in required)
+
+    @property
+    def revision(self) -> str:
+        """The revision of the checks, or the version of one that did not record that."""
+        return self.tools.get(CHECKS) or self.version
 
     def as_dict(self) -> dict[str, Any]:
         """The receipt as plain JSON values, ``passed`` included for readers."""
@@ -196,9 +203,9 @@ def json_schema() -> JsonSchemaValue:
 def supersedes(later: Receipt, earlier: Receipt) -> bool:
     """Whether a later receipt of one image counts in place of an earlier one.
 
-    It does unless both passed by the checks of one version and the earlier one shows more.
+    It does unless both passed by the same checks and the earlier one shows more.
     """
-    same = later.passed and earlier.passed and later.version == earlier.version
+    same = later.passed and earlier.passed and later.revision == earlier.revision
     made, before = ({check.name for check in one.checks} for one in (later, earlier))
     return not same or (later.level.includes(earlier.level) and made >= before)
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imagefactory import __version__
 from imagefactory.settings import Settings
 from imagefactory.system import files, locks, signing, strict_json
 from imagefactory.system.signing import NOBODY, PublicKey, SignatureError, Trust
-from imagefactory.verifying import receipt
+from imagefactory.verifying import receipt, revision
 from imagefactory.verifying.receipt import LARGEST, Receipt
 
 if TYPE_CHECKING:
@@ -182,13 +181,13 @@ class ReceiptStore:
     def not_passed(self, tags: Sequence[str], images: Mapping[str, ImageInfo]) -> list[str]:
         """The ``tags`` whose very digest has not passed yet; ``images`` are the engine's, by tag.
 
-        What another version of imagefactory verified counts as not passed: its checks were others.
+        What other checks than those of this version verified counts as not passed.
         """
         before = {tag: self.load(images[tag].digest) if tag in images else None for tag in tags}
         return [
             tag
             for tag, one in before.items()
-            if not (one and one.passed and one.version == __version__)
+            if not (one and one.passed and one.revision == revision.of_checks())
         ]
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from support import ROOT
 from support.e2e import Completed, Verified, factory
+from support.receipts import TOOLS
 
 from imagefactory import __version__, pipeline, workspace
 from imagefactory.examples import examples
@@ -186,6 +187,7 @@ def passed(site: Site, digest: str) -> None:
         verified_at="2026-11-20T10:00:00+00:00",
         checks=tuple(checks),
         version=__version__,
+        tools=TOOLS,
     )
     ReceiptStore(folder=site.state / "imagefactory" / "receipts").save(made)
 

@@ -31,6 +31,7 @@ from support.keys import signer
 from support.machine import settings
 from support.plans import all_planned
 from support.promoting import PATH
+from support.receipts import TOOLS
 
 from imagefactory import __version__
 from imagefactory.building import records
@@ -112,6 +113,7 @@ def receipt_of(digest: str, level: Level = Level.SERVE, hour: int = 10) -> Recei
         verified_at=f"2026-11-20T{hour}:00:00+00:00",
         checks=checks,
         version=__version__,
+        tools=TOOLS,
         level=level,
     )
 

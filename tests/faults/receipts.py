@@ -15,6 +15,7 @@ from typing import Any
 from support.images import DIGEST, Images, image
 from support.keys import signer
 from support.plans import planned
+from support.receipts import TOOLS
 
 from faults import Outcome
 from faults.observations import spoil
@@ -23,7 +24,7 @@ from imagefactory.publishing import publishing, vouching
 from imagefactory.system import signing, strict_json
 from imagefactory.system.signing import Trust
 from imagefactory.verifying import receipt, receipt_store
-from imagefactory.verifying.receipt import CheckResult, Receipt, Requirement
+from imagefactory.verifying.receipt import CHECKS, CheckResult, Receipt, Requirement
 from imagefactory.verifying.receipt_store import IN_TOTO, ReceiptStore
 
 #: Seconds that a receipt may take.
@@ -82,6 +83,7 @@ def attack(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
             for one in NEEDED
         ),
         version="1",
+        tools=TOOLS,
     )
     attacked = Attacked(folder=folder, good=good)
     kept = vouching.read_image
@@ -270,7 +272,8 @@ def _is_same(text: str, good: Receipt) -> bool:
     try:
         data: Any = json.loads(text, parse_constant=_no_number)
         expected = json.loads(json.dumps(good.as_dict()))
-        new = ("level", "inputs", "patches", "tools", "machine", "schema")
+        new = ("level", "patches", "schema")
+        told = [data["tools"], data.get("inputs", {}), data.get("machine", {})]
         checks = [{**row, "detail": "", "seconds": 0} for row in data["checks"]]
         texts = [data["tag"], data["verified_at"]]
         texts += [data.get(name, "") for name in ("version", "lock_digest")]
@@ -278,6 +281,8 @@ def _is_same(text: str, good: Receipt) -> bool:
         numbers = [row["seconds"] for row in data["checks"]]
         return (
             all(data[key] == expected[key] for key in ("digest", "cell", "build_key"))
+            and data["tools"][CHECKS] == expected["tools"][CHECKS]
+            and all(isinstance(one, str) for row in told for one in row.values())
             and data["passed"] is True
             and data.get("unproven", []) == []
             and {*data} <= {*expected}

@@ -19,6 +19,7 @@ from imagefactory.system.yamlfile import Location
 from imagefactory.verifying import receipt_store
 from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt, Requirement
 from imagefactory.verifying.receipt_store import Found, ReceiptStore
+from support.receipts import TOOLS
 from support.registry import FakeRegistry
 
 NOW = datetime(2026, 11, 22, 2, 17, tzinfo=UTC)
@@ -60,7 +61,7 @@ def image(registry: FakeRegistry, own: Mapping[str, str], *names: str) -> str:
 
 
 def receipt_of(
-    digest: str, own: Mapping[str, str], outcome: Outcome = Outcome.PASS, **fields: str
+    digest: str, own: Mapping[str, str], outcome: Outcome = Outcome.PASS, **fields: Any
 ) -> Receipt:
     check = CheckResult(name="files", outcome=outcome, required=True, detail="", seconds=0)
     right: dict[str, Any] = {
@@ -70,6 +71,7 @@ def receipt_of(
         "build_key": own[f"{LABEL}.build-key"],
         "verified_at": "2026-11-20T10:00:00+00:00",
         "version": __version__,
+        "tools": TOOLS,
     }
     return Receipt(**{**right, **fields}, checks=(check,))
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from imagefactory import __version__
-from imagefactory.verifying import check_registry
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying import check_registry, revision
+from imagefactory.verifying.receipt import CHECKS, CheckResult, Outcome, Receipt
 from imagefactory.verifying.receipt_store import ReceiptStore
 from support.images import DIGEST
 from support.plans import planned
 
+#: The tools in a receipt of this version's checks.
+TOOLS = {CHECKS: revision.of_checks()}
 GOOD = (
     CheckResult(name="files", outcome=Outcome.PASS, required=True, detail="", seconds=0),
     CheckResult(name="torch", outcome=Outcome.PASS, required=True, detail="", seconds=0),
@@ -20,14 +23,12 @@ GOOD = (
 )
 
 
-def saved(folder: Path, *checks: CheckResult, **fields: str) -> Path:
+def saved(folder: Path, *checks: CheckResult, **fields: object) -> Path:
     """A receipt of these checks for the image of ``planned()``, where ``fields`` say no other."""
     made = planned()
     right = {"digest": DIGEST, "cell": made.cell.name, "build_key": made.build_key}
-    record = Receipt(
-        **{"tag": "t", "verified_at": "now", **right, **fields},  # type: ignore[arg-type]
-        checks=checks or GOOD,
-    )
+    usual: dict[str, Any] = {"tag": "t", "verified_at": "now", "tools": TOOLS, **right}
+    record = Receipt(**{**usual, **fields}, checks=checks or GOOD)
     return ReceiptStore(folder=folder).save(record)
 
 
@@ -47,4 +48,5 @@ def all_passed(digest: str, own: Mapping[str, str]) -> Receipt:
         verified_at="2026-11-20T10:00:00+00:00",
         checks=checks,
         version=__version__,
+        tools=TOOLS,
     )

@@ -8,15 +8,15 @@ from pathlib import Path
 from support.machine import settings
 from support.plans import inputs_with
 from support.plans import planned as plan_of
+from support.receipts import TOOLS
 
-from imagefactory import __version__
 from imagefactory.errors import CheckFailedError, InputError, Problem
 from imagefactory.locking.lock import Lock
 from imagefactory.planning.decision import Uncovered
 from imagefactory.results import Built, Planned
 from imagefactory.system.engine import ImageInfo
 from imagefactory.verifying import receipt
-from imagefactory.verifying.receipt import CheckResult, Outcome, Receipt
+from imagefactory.verifying.receipt import CHECKS, CheckResult, Outcome, Receipt
 from imagefactory.verifying.receipt_store import ReceiptStore
 
 
@@ -32,7 +32,7 @@ def image(tag: str) -> ImageInfo:
     )
 
 
-def verified(tag: str, outcome: Outcome, version: str = __version__) -> Receipt:
+def verified(tag: str, outcome: Outcome, revision: str = TOOLS[CHECKS]) -> Receipt:
     check = CheckResult(name="torch", outcome=outcome, required=True, detail="seen", seconds=0.1)
     return Receipt(
         digest=f"sha256:{tag}",
@@ -41,7 +41,7 @@ def verified(tag: str, outcome: Outcome, version: str = __version__) -> Receipt:
         build_key="k",
         verified_at="2026-11-20T00:00:00+00:00",
         checks=(check,),
-        version=version,
+        tools={CHECKS: revision},
     )
 
 
@@ -72,7 +72,7 @@ def test_only_images_whose_digest_has_not_passed_are_verified(tmp_path: Path) ->
         verified("good", Outcome.PASS),
         verified("bad", Outcome.FAIL),
         verified("skipped", Outcome.SKIP),
-        verified("before", Outcome.PASS, version="0.0.1"),
+        verified("before", Outcome.PASS, revision="of old"),
     ):
         store.save(one)
     existing = ["good", "bad", "skipped", "before", "new"]

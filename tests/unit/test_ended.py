@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def test_with_json_a_failure_is_one_document_on_standard_output(
     done = run("verify", "tag", "--json")
     assert (done.code, json.loads(done.out)) == (1, document)
     assert "error: tag: x [check-failed]" in done.err
+
+
+def test_what_python_warns_of_in_the_sources_of_others_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    def parse() -> None:
+        warnings.warn("invalid escape sequence", SyntaxWarning, stacklevel=1)
+        sys.exit(0)
+
+    ending(monkeypatch, parse)
+    assert run("plan") == (0, "", "")
 
 
 def test_without_json_a_failure_is_text_on_standard_error(
@@ -159,3 +171,14 @@ def test_a_build_without_an_engine_is_one_document_and_logs_what_it_ran(
     assert "[no-engine]" in refused.err
     logged = (tmp_path / "imagefactory" / "logs" / "commands.log").read_text()
     assert "docker version --format" in logged
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("level", "code"), [("1", 0), ("2", 3)])
+def test_a_python_that_would_change_images_is_refused(
+    tmp_path: Path, level: str, code: int
+) -> None:
+    process = start(tmp_path, "plan", PYTHONOPTIMIZE=level)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert ("Python runs with -OO" in said, "unset PYTHONOPTIMIZE" in said) == (code == 3,) * 2

@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.version import Version
 from support import ROOT
 
 from imagefactory.examples import examples
@@ -132,6 +134,20 @@ def faults_of(job: dict[str, Any], triggers: set[str]) -> dict[str, bool]:
         "can write": {*job.get("permissions", {"all": "write"}).values()} != {"read"},
         "has secrets": "secrets." in str(job),
     }
+
+
+def test_a_pull_request_is_tested_with_each_python_that_we_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {row.rpartition(" ")[2] for row in project["classifiers"] if "Python :: 3." in row}
+    jobs = yaml.safe_load((WORKFLOWS / "pr.yml").read_text())["jobs"]
+    tested = {*jobs["pythons"]["strategy"]["matrix"]["python"]}
+    tested |= {
+        step["with"]["python-version"]
+        for step in jobs["quick"]["steps"]
+        if "setup-python" in step.get("uses", "")
+    }
+    assert named == tested
+    assert project["requires-python"] == f">={min(named, key=Version)}"
 
 
 def test_what_strangers_send_reaches_no_runner_of_ours() -> None:

@@ -213,9 +213,12 @@ def test_a_release_is_measured_while_the_next_ones_are_fetched(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     begun, asked = threading.Event(), list[str]()
+    both = threading.Barrier(2, timeout=5)
 
     def source(_: str, version: str) -> SourceTree:
         asked.append(version)
+        if version in "13":  # the first of each worker
+            both.wait()
         if version in "24":  # the last of each worker
             assert begun.wait(5), "nothing was measured before all were fetched"
         return tree_of(tmp_path, version)
@@ -228,4 +231,4 @@ def test_a_release_is_measured_while_the_next_ones_are_fetched(
     pairs = [("vllm", version) for version in "1234"]
     rows, _ = status.measure_as_fetched([], pairs, source, bench)
     assert [row.version for row in rows] == [*"1234"]
-    assert {*asked[:2]} == {"1", "3"}  # the first of each worker
+    assert {*asked[:2]} == {"1", "3"}

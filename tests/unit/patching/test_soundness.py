@@ -41,6 +41,7 @@ def found(name: str, upstream: str, merged: str, *, patched: str = "") -> str:
         ("return 2\n", "return 2  # \0\n", "does not compile"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")  # as cli.main does; Python 3.14 has more
 def test_python_that_does_not_compile_or_is_never_reached_is_refused(
     old: str, new: str, why: str
 ) -> None:

@@ -118,6 +118,27 @@ def test_a_receipt_with_other_checks_than_this_version_makes_is_refused(
     assert "the receipt of imagefactory 0.0.1" in what
 
 
+@pytest.mark.parametrize("tools", [{}, {"checks": "0123456789abcdef"}])
+def test_a_receipt_of_checks_that_changed_since_is_refused(
+    tmp_path: Path, tools: dict[str, str]
+) -> None:
+    saved(tmp_path, tools=tools, version="0.1.0")
+    code, what = refused(tmp_path, image(planned()))
+    assert code == "push-receipt"
+    assert "the receipt of imagefactory 0.1.0 is not one for" in what
+    assert what.endswith("by this version: its checks are of another revision")
+
+
+def test_what_a_gpu_verified_is_to_be_verified_again_on_a_gpu(tmp_path: Path) -> None:
+    made = planned()
+    for level, option in ((Level.SERVE, ""), (Level.GPU, "--gpu ")):
+        saved(tmp_path, tools={}, level=level)
+        with pytest.raises(CheckFailedError) as caught:
+            allowed(tmp_path, image(made))
+        fix = f"imagefactory verify --rerun {option}{made.cell.tag}"
+        assert caught.value.problems[0].fix == fix
+
+
 @pytest.mark.parametrize("field", ["digest", "cell", "build_key"])
 def test_a_receipt_of_another_image_is_refused(tmp_path: Path, field: str) -> None:
     path = saved(tmp_path)

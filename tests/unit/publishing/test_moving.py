@@ -101,8 +101,19 @@ def test_nobody_but_a_person_gives_a_tag_to_the_image_that_it_was_taken_back_fro
     assert night(new, 9) == new
 
 
+def test_a_repository_that_is_not_there_has_no_history(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    own = repository(registry, tmp_path)
+    assert code_of(InputError, moves.history, own, "nightly") == "repository-missing"
+    assert code_of(InputError, moves.rollback, own, "nightly", None, NOW) == "repository-missing"
+    registry.put(PATH, "other", {"sha256:x": 1}, labels={})
+    assert moves.history(own, "nightly") == []
+
+
 def test_only_what_the_history_has_is_a_target(registry: FakeRegistry, tmp_path: Path) -> None:
     own = repository(registry, tmp_path)
+    registry.put(PATH, "other", {"sha256:x": 1}, labels={})
     assert code_of(InputError, moves.rollback, own, "nightly", None, NOW) == "rollback-where"
     verified(registry, tmp_path, NEW)
     moves.promote(own, str(tags.of_labels(NEW)), "nightly", NOW)
@@ -144,7 +155,7 @@ def test_a_moving_tag_never_names_what_no_receipt_vouches_for(
         assert refused() == code
     own.receipts.save(replace(good, checks=(replace(good.checks[0], name="invented"),)))
     assert refused() == "promote-receipt"
-    own.receipts.save(replace(good, version="0.0.1", checks=(
+    own.receipts.save(replace(good, version="0.0.1", tools={}, checks=(
         replace(good.checks[0], name="of-its-time"),)))  # fmt: skip
     assert moves.promote(own, digest, "nightly", NOW).receipt.endswith(
         "level import, imagefactory 0.0.1, unsigned"

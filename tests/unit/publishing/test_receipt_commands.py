@@ -18,7 +18,7 @@ from support.machine import settings
 from support.plans import planned
 from support.promoting import NEEDED, PATH, attach, attached, labels, receipt_of, repository
 from support.promoting import image as stored
-from support.receipts import GOOD
+from support.receipts import GOOD, TOOLS
 from support.registry import FakeRegistry
 from typer.testing import CliRunner
 
@@ -363,6 +363,7 @@ def test_an_image_may_be_pushed_with_the_receipt_that_another_machine_attached(
         build_key=made.build_key,
         verified_at="2026-11-20",
         checks=GOOD[:1],
+        tools=TOOLS,
     )
     needed = (Requirement(name="files", required=True, excusable=False),)
     own = repository(registry, tmp_path)

@@ -12,6 +12,7 @@ from support.images import DIGEST, image
 from support.keys import trusting
 from support.plans import planned
 from support.promoting import labels, receipt_of
+from support.receipts import TOOLS
 
 from imagefactory.errors import CheckFailedError
 from imagefactory.planning.cell_plan import LABEL
@@ -26,11 +27,12 @@ OTHER = "sha256:" + "b" * 64
 GONE = "sha256:" + "c" * 64
 
 
-def found(outcome: Outcome = Outcome.PASS, **fields: str) -> Found:
+def found(outcome: Outcome = Outcome.PASS, **fields: object) -> Found:
     made = planned()
     checks = (CheckResult(name="files", outcome=outcome, required=True, detail="", seconds=0),)
     right = {"digest": DIGEST, "cell": made.cell.name, "build_key": made.build_key}
-    record = Receipt(**{"tag": "t", "verified_at": "now", **right, **fields}, checks=checks)  # type: ignore[arg-type]
+    usual: dict[str, Any] = {"tag": "t", "verified_at": "now", "tools": TOOLS, **right}
+    record = Receipt(**{**usual, **fields}, checks=checks)
     return Found(receipt=record, by=None, content=b"")
 
 
@@ -70,7 +72,9 @@ def test_another_machines_receipt_counts_unless_the_image_failed_here(
     assert asked == ([False, True] if is_asked else [False])
     if problem:
         assert problem.where == plan.cell.name
-        assert problem.fix.startswith(f"imagefactory verify {plan.cell.tag}")
+        assert problem.fix.replace("--rerun ", "").startswith(
+            f"imagefactory verify {plan.cell.tag}"
+        )
         assert problem.fix.endswith("shows why") == (code == "push-failed-verify")
 
 
@@ -148,7 +152,9 @@ def judged(image: Image, *receipts: Found | Refused, needed: Any = NEEDED) -> st
     return ""
 
 
-def of(own: Image, digest: str = DIGEST, outcome: Outcome = Outcome.PASS, **fields: str) -> Found:
+def of(
+    own: Image, digest: str = DIGEST, outcome: Outcome = Outcome.PASS, **fields: object
+) -> Found:
     return Found(receipt=receipt_of(digest, own.labels, outcome, **fields), by=None, content=b"")
 
 
@@ -161,7 +167,9 @@ def test_a_receipt_counts_for_the_image_that_it_is_about_only() -> None:
     assert judged(own, of(own, cell="other")) == "verify-receipt"
     assert judged(own, of(own, build_key="other")) == "verify-receipt"
     assert judged(own, of(own), needed=()) == "verify-receipt"
-    assert judged(own, of(own, version="0.0.1"), needed=()) == "", "its checks were others"
+    assert judged(own, of(own, version="0.0.1", tools={}), needed=()) == "", (
+        "its checks were others"
+    )
     assert judged(own, of(own, outcome=Outcome.FAIL)) == "verify-failed-verify"
     assert judged(own, REFUSED) == "verify-receipt"
     assert judged(own, REFUSED, of(own)) == ""

@@ -73,6 +73,7 @@ def test_what_is_no_reference_is_refused_with_a_reason_and_a_fix(text: str, reas
         "https://u:s3cret@ghcr.io/me/x",
         "u:s3cret/x@host",
         "u:s3cret@sha256:abc",
+        "u:s3cret/x@sha256:abc",
         f"u:s3cret@host/x@{DIGEST}",
         "s3cret@host:5000/x:1",
     ],
@@ -81,6 +82,13 @@ def test_an_error_has_no_password_in_it(text: str) -> None:
     with pytest.raises(InputError) as caught:
         reference.parse(text)
     assert "s3" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ghcr.io/me/x", "localhost:5000/x:1", "me/x"])
+def test_the_image_of_a_malformed_digest_is_named(name: str) -> None:
+    with pytest.raises(InputError, match="has a malformed digest") as caught:
+        reference.parse(f"{name}@sha256:abc")
+    assert f"'{name}@sha256:abc'" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["ghcr.io/me/x", "x", "127.0.0.1:5000/team/x"])

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.receipts import TOOLS
 
 from imagefactory import __version__
 from imagefactory.system import signing
@@ -155,11 +156,11 @@ def test_a_receipt_has_every_check_of_this_version_once(
 
 
 def test_only_what_this_version_verified_itself_counts_as_passed(tmp_path: Path) -> None:
-    passed = replace(ONE, version=__version__)
+    passed = replace(ONE, version=__version__, tools=TOOLS)
     records = {
         "passed": passed,
         "failed": replace(passed, checks=(replace(GOOD, outcome=Outcome.FAIL),)),
-        "older": replace(passed, version="0.1"),
+        "older": replace(passed, tools={}),
     }
     images: dict[str, Any] = {
         tag: SimpleNamespace(digest=f"sha256:{tag}") for tag in (*records, "new")

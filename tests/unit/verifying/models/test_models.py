@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -43,17 +44,17 @@ FILES = {
 }
 #: What each is asked, and where it runs; as above.
 ASKED = {
-    "dense": "e8c8dc137530a23a",
-    "dense-bf16": "41b85e1922d7159a",
-    "dialog": "b024ed20686786c8",
-    "fp8": "3cf8c91a005138b7",
-    "hybrid": "7f8717f8a7c94199",
-    "moe": "0a870827ec978b8b",
-    "moe-nvfp4": "d60b21bcb3402914",
-    "mtp": "6398ca234d1d41ce",
-    "mtp-nvfp4": "335ba5965941ec82",
-    "nvfp4": "aaee4f88ed74c1a7",
-    "nvfp4-modelopt": "f80e01e967d12190",
+    "dense": "09631f048c15b6ae",
+    "dense-bf16": "4497e8714ff1c118",
+    "dialog": "c68dc6a1f4fac865",
+    "fp8": "58790c9d2d051f3d",
+    "hybrid": "ead41623564e3600",
+    "moe": "5510818a0c46e716",
+    "moe-nvfp4": "7f53919c369f5a48",
+    "mtp": "f30de6dde8b89f56",
+    "mtp-nvfp4": "927964d6503262c2",
+    "nvfp4": "78742c7a8d2ed580",
+    "nvfp4-modelopt": "5afaf28fa089e6ac",
 }
 SAID = "the capital of France is Paris"
 
@@ -177,7 +178,7 @@ def test_a_value_that_a_format_does_not_hold_exactly_is_refused(write: object) -
 def test_the_questions_devices_and_releases_are_those_that_real_servers_had() -> None:
     found = {}
     for name, model in FAMILY.items():
-        text = repr(replace(model, write=Path, proves=""))
+        text = repr(replace(model, write=cast("Any", print), proves=""))
         found[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert found == ASKED
 
