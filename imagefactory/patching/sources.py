@@ -6,7 +6,6 @@ A source tree is laid out as diffs and proofs expect it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tarfile
 import tempfile
@@ -267,51 +266,15 @@ def _download(
 
 
 def _write_texts(data: IO[bytes], filename: str, root: Path, suffixes: frozenset[str]) -> None:
-    """Unpack the text files of a wheel or an sdist to ``root``, atomically.
-
-    A file that a neighbouring release has, too, is a link to it: most are the same.
-    """
-    near = _neighbours(root)
+    """Unpack the text files of a wheel or an sdist to ``root``, atomically."""
     with tempfile.TemporaryDirectory(dir=root.parent) as name:
         folder = Path(name) / "tree"
         folder.mkdir()
         for inside, text in (_of_wheel if filename.endswith(".whl") else _of_sdist)(data, suffixes):
             target = folder / inside
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not any(_linked(other / inside, target, text) for other in near):
-                target.write_bytes(text)
+            target.write_bytes(text)
         folder.rename(root)
-
-
-def _neighbours(root: Path) -> list[Path]:
-    """The unpacked releases beside ``root`` that are next to it: the one before, and the one after.
-
-    Empty if it is no release.
-    """
-    found = {}
-    for mark in root.parent.glob("*/.source.json"):
-        try:
-            found[Version(mark.parent.name)] = mark.parent
-        except InvalidVersion:
-            continue
-    try:
-        own = Version(root.name)
-    except InvalidVersion:
-        return []
-    before = [version for version in found if version < own]
-    after = [version for version in found if version > own]
-    return [found[version] for version in (*sorted(before)[-1:], *sorted(after)[:1])]
-
-
-def _linked(other: Path, target: Path, text: bytes) -> bool:
-    """Whether ``target`` is now a link to ``other``, because that holds ``text``."""
-    try:
-        if other.read_bytes() != text:
-            return False
-        os.link(other, target)
-    except OSError:
-        return False
-    return True
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
