@@ -75,7 +75,7 @@ def merged(layers: Iterable[Layer]) -> Layer:
             if path.rpartition("/")[2].startswith(".wh."):
                 continue
             if entry.kind == "hard link":
-                source = tars.relative(entry.link)
+                source = _target(path, entry)
                 tree[path], text = _linked(path, entry, source, tree), texts.get(source)
             else:
                 tree[path], text = entry, layer.texts.get(path)
@@ -84,6 +84,15 @@ def merged(layers: Iterable[Layer]) -> Layer:
                 texts[path] = text
         _refuse_ways_through_links(layer, tree)
     return Layer(entries=tree, texts=texts)
+
+
+def _target(path: str, entry: Entry) -> str:
+    """The path that a hard link names."""
+    try:
+        return tars.relative(entry.link)
+    except ValueError:
+        what = f"/{path} is a hard link to {entry.link}, which is outside of the image"
+        raise DamagedError(what) from None
 
 
 def _linked(path: str, entry: Entry, source: str, tree: Mapping[str, Entry]) -> Entry:

@@ -15,8 +15,9 @@ from typing import IO, cast
 
 import pytest
 import zstandard
-from support.odd_layers import SEEN
+from support.odd_layers import END, SEEN, member
 from support.saved_images import Saving, layout
+from support.verify_fakes import Good
 from support.whole_images import (
     BASE,
     LIBRARY,
@@ -32,9 +33,11 @@ from support.whole_images import (
 
 from imagefactory.system import platforms
 from imagefactory.system.background import in_background
+from imagefactory.verifying.files import by_files
 from imagefactory.verifying.outside import configured, layers, outside, patched, system
 from imagefactory.verifying.outside.inventory import Wheels
 from imagefactory.verifying.outside.tree import DamagedError, Layer
+from imagefactory.verifying.receipt import Outcome
 
 pytestmark = pytest.mark.programs
 
@@ -273,6 +276,19 @@ def test_a_damaged_image_is_reported_and_not_raised(
     found = outside.observe(Saving(image), "sha256:other", image.plan, image.settings)
     assert found.damaged
     assert "lacks a part" in found.error
+
+
+def test_a_hard_link_to_the_outside_fails_the_check_of_files(
+    image: WholeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = member("tmp/x", kind=b"1", link="../x") + END
+    stream, digest = image.saved(link)
+    monkeypatch.setattr(image, "saved", lambda: (stream, digest))
+    monkeypatch.setattr(outside, "base_of", lambda _, contents, __: base_in(contents))
+    found = outside.observe(Saving(image), digest, image.plan, image.settings)
+    assert found.error == "/tmp/x is a hard link to ../x, which is outside of the image"
+    subject = replace(Good().subject(), content=found)
+    assert by_files(subject, bool, "fine").outcome is Outcome.FAIL
 
 
 def test_a_wheel_that_is_nowhere_leaves_the_image_unjudged(
