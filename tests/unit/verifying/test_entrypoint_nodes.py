@@ -165,6 +165,28 @@ def test_the_head_ends_with_any_other_node_and_names_it(pair: tuple[Node, Node, 
     assert follower.ends()[0] == 1
 
 
+class Reset:
+    """A connection that the other side resets at once."""
+
+    def __enter__(self) -> Reset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ConnectionResetError
+
+
+def test_a_head_that_ends_while_a_node_says_who_it_is_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PROGRAM.nodes.socket, "create_connection", lambda *_, **__: Reset())
+    gone: list[str] = []
+    PROGRAM.nodes.head(PROGRAM.nodes.Nodes(2, 1, "10.0.0.1", 7), gone.append)
+    assert gone == ["the head, 10.0.0.1,"]
+
+
 @pytest.mark.programs
 def test_nodes_without_a_head_are_refused_before_anything_starts() -> None:
     done = run(env={**MODEL, "NNODES": "2"})
