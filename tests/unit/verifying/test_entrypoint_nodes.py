@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import pytest
 from support.entrypoint import ENTRYPOINT, MODEL, PROGRAM, argv, program, run
@@ -168,7 +169,7 @@ def test_the_head_ends_with_any_other_node_and_names_it(pair: tuple[Node, Node, 
 class Reset:
     """A connection that the other side resets at once."""
 
-    def __enter__(self) -> Reset:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
