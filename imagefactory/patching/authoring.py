@@ -69,7 +69,8 @@ def add_variant(
     """Make ``text`` the patch's diff for the release range of ``version``; returns its file.
 
     If an adjacent variant has the same diff, its range is extended. A variant with another diff
-    that covered the release no longer does. The rest of ``patch.yaml`` is kept byte for byte.
+    that covered the release no longer does. The ranges of all others stay as they are written,
+    and the rest of ``patch.yaml`` byte for byte.
     ``moved`` maps old paths of files to those of ``version``.
     """
     yaml = _yaml()
@@ -86,9 +87,13 @@ def add_variant(
     moves = {variant.diff.name: variant.moved for variant in patch.variants}
     if moved:
         moves[diff.name] = moved
+    written = {
+        (bounds_of(SpecifierSet(row["versions"])), row["diff"]): row["versions"]
+        for row in data["variants"]
+    }
     data["variants"] = [
         {
-            "versions": _quoted(_range_text(bounds)),
+            "versions": written.get((bounds, name)) or _quoted(_range_text(bounds)),
             "diff": name,
             **({"moved": dict(moves[name])} if moves.get(name) else {}),
         }

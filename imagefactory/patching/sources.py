@@ -6,8 +6,8 @@ A source tree is laid out as diffs and proofs expect it.
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -79,12 +79,15 @@ TEXT = frozenset(
         ".txt",
         ".toml",
         ".jinja",
+        ".json",
     }
 )
 #: Patches change no tests; they are more than a third of vLLM's files.
 TESTS = ("tests",)
 #: How files of gzip begin; archives of git refs are not packed.
 GZIP = b"\x1f\x8b"
+#: Beside the files of a tree: what it was unpacked from, and which suffixes were.
+MARK = ".source.json"
 #: The C++ standard headers that FlashInfer's wheel contains have no suffix.
 TEXT_OF = {"sdist": TEXT, "wheel": TEXT | {""}}
 
@@ -152,32 +155,17 @@ def fetch(project: str, version: str, settings: Settings) -> SourceTree:
     """
     root = _folder(project, settings) / version
     root.parent.mkdir(parents=True, exist_ok=True)
+    suffixes = TEXT_OF[DISTRIBUTIONS[project].kind]
     with locks.held(root.with_name(f"{version}.lock"), f"the sources of {project} {version}"):
-        mark = root / ".source.json"
-        if mark.is_file():
-            return SourceTree(
-                project=project,
-                version=version,
-                root=root,
-                sha256=json.loads(mark.read_text())["sha256"],
-            )
-        found = next(
-            (f for f in _files(project, settings) if Version(f.version or "0") == Version(version)),
-            None,
-        )
-        if found is None:
-            what = f"no index has sources of {project} {version}"
-            raise fail(
-                SetupError,
-                "sources-unreachable",
-                what,
-                fix="imagefactory doctor checks the indexes",
-            )
-        with ui.step(f"fetching the sources of {project} {version}"):
-            sha = _download(found, root, TEXT_OF[DISTRIBUTIONS[project].kind], settings)
-        mark.write_text(
-            json.dumps({"sha256": sha, "file": found.filename}) + "\n", encoding="utf-8"
-        )
+        sha = _unpacked(root, suffixes)
+        if sha is None:
+            found = next((f for f in _files(project, settings) if _is(f, version)), None)
+            if found is None:
+                what = f"no index has sources of {project} {version}"
+                fix = "imagefactory doctor checks the indexes"
+                raise fail(SetupError, "sources-unreachable", what, fix=fix)
+            with ui.step(f"fetching the sources of {project} {version}"):
+                sha = _download(found, root, suffixes, settings)
     return SourceTree(project=project, version=version, root=root, sha256=sha)
 
 
@@ -207,9 +195,9 @@ def _of_file(project: str, version: str, file: Path, sha256: str, settings: Sett
     root = _folder(project, settings) / sha256
     root.parent.mkdir(parents=True, exist_ok=True)
     with locks.held(root.with_name(f"{sha256}.lock"), f"the sources of {project}"):
-        if not root.is_dir():
+        if _unpacked(root, TEXT) is None:
             with file.open("rb") as data:
-                _write_texts(data, file.name, root, TEXT)
+                _write_texts(data, file.name, root, TEXT, sha256)
     return SourceTree(project=project, version=version, root=root, sha256=sha256, released=False)
 
 
@@ -217,9 +205,18 @@ def _folder(project: str, settings: Settings) -> Path:
     return settings.cache / "sources" / project
 
 
+def _unpacked(root: Path, suffixes: frozenset[str]) -> str | None:
+    """The SHA-256 of what ``root`` was unpacked from; None unless all ``suffixes`` were."""
+    try:
+        mark = json.loads((root / MARK).read_text(encoding="utf-8"))
+        return str(mark["sha256"]) if mark["suffixes"] == sorted(suffixes) else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
 def _cached(project: str, settings: Settings) -> set[Version]:
     found = set()
-    for mark in _folder(project, settings).glob("*/.source.json"):
+    for mark in _folder(project, settings).glob(f"*/{MARK}"):
         try:
             found.add(Version(mark.parent.name))
         except InvalidVersion:
@@ -235,6 +232,10 @@ def _files(project: str, settings: Settings) -> list[DistributionPackage]:
         if files:
             return files
     return []
+
+
+def _is(file: DistributionPackage, version: str) -> bool:
+    return Version(file.version or "0") == Version(version)
 
 
 def _is_version(file: DistributionPackage) -> bool:
@@ -262,56 +263,28 @@ def _download(
                 fix="try again; if it persists, contact the operator of the index",
             )
         data.seek(0)
-        _write_texts(data, file.filename, root, suffixes)
+        _write_texts(data, file.filename, root, suffixes, found)
     return found
 
 
-def _write_texts(data: IO[bytes], filename: str, root: Path, suffixes: frozenset[str]) -> None:
+def _write_texts(
+    data: IO[bytes], filename: str, root: Path, suffixes: frozenset[str], sha256: str
+) -> None:
     """Unpack the text files of a wheel or an sdist to ``root``, atomically.
 
-    A file that a neighbouring release has, too, is a link to it: most are the same.
+    A tree that an older version of the factory unpacked is replaced.
     """
-    near = _neighbours(root)
     with tempfile.TemporaryDirectory(dir=root.parent) as name:
         folder = Path(name) / "tree"
         folder.mkdir()
         for inside, text in (_of_wheel if filename.endswith(".whl") else _of_sdist)(data, suffixes):
             target = folder / inside
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not any(_linked(other / inside, target, text) for other in near):
-                target.write_bytes(text)
+            target.write_bytes(text)
+        mark = {"sha256": sha256, "file": filename, "suffixes": sorted(suffixes)}
+        (folder / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
+        shutil.rmtree(root, ignore_errors=True)
         folder.rename(root)
-
-
-def _neighbours(root: Path) -> list[Path]:
-    """The unpacked releases beside ``root`` that are next to it: the one before, and the one after.
-
-    Empty if it is no release.
-    """
-    found = {}
-    for mark in root.parent.glob("*/.source.json"):
-        try:
-            found[Version(mark.parent.name)] = mark.parent
-        except InvalidVersion:
-            continue
-    try:
-        own = Version(root.name)
-    except InvalidVersion:
-        return []
-    before = [version for version in found if version < own]
-    after = [version for version in found if version > own]
-    return [found[version] for version in (*sorted(before)[-1:], *sorted(after)[:1])]
-
-
-def _linked(other: Path, target: Path, text: bytes) -> bool:
-    """Whether ``target`` is now a link to ``other``, because that holds ``text``."""
-    try:
-        if other.read_bytes() != text:
-            return False
-        os.link(other, target)
-    except OSError:
-        return False
-    return True
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:

@@ -12,6 +12,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,13 +109,23 @@ def _strings(data: bytes) -> Iterator[str]:
 
 def _imports(data: bytes, package: list[str]) -> Iterator[str]:
     """What the source ``data`` of a module in ``package`` imports: modules and names, as paths."""
-    for node in ast.walk(ast.parse(data)):
+    for node in _nodes(data):
         if isinstance(node, ast.Import):
             yield from (alias.name.replace(".", "/") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             module = [*above, *(node.module or "").split(".")] if node.module else above
             yield from ("/".join([*module, alias.name]) for alias in node.names)
+
+
+def _nodes(data: bytes) -> Iterator[ast.AST]:
+    """What the source ``data`` consists of; only its imports if it is for another Python."""
+    try:
+        yield from ast.walk(ast.parse(data))
+    except (SyntaxError, ValueError):  # the image's Python may be newer than this one
+        for statement in _IMPORT.findall(data):
+            with suppress(SyntaxError, ValueError):
+                yield from ast.walk(ast.parse(statement.strip()))
 
 
 def static_libraries(layer: Layer) -> Found:

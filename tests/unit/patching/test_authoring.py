@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from support.patches import UNPROVEN, make
+from support.patches import DIFF, PATCH, UNPROVEN, make
 from support.releases import BASE
 
 from imagefactory.errors import InputError
@@ -140,6 +141,37 @@ def test_neighbours_with_the_same_diff_become_one_range(
 def test_a_range_is_written_as_it_is_read() -> None:
     for text in (">=0.22,<0.24", ">=0.22", "<0.24"):
         assert authoring._range_text(authoring.bounds_of(SpecifierSet(text))) == text
+
+
+def ranges(patch_yaml: Path) -> list[str]:
+    """The ranges of the variants, as they are written."""
+    return re.findall(r"- versions: (.*)\n +diff:", patch_yaml.read_text())
+
+
+def test_a_port_leaves_the_ranges_of_other_variants_as_they_are_written(tmp_path: Path) -> None:
+    text = PATCH.replace(">=0.22,<0.23", "==0.22.0").replace('">=0.33,<0.34"', "'<0.34, >=0.33'")
+    file = make(tmp_path, text=text) / "patch.yaml"
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    authoring.add_variant(patch, "0.24.0", DIFF.replace("zwei", "tre"))
+    assert ranges(file) == ['"==0.22.0"', '">=0.24,<0.25"', "'<0.34, >=0.33'"]
+
+
+def test_a_range_that_a_port_extends_or_cuts_is_written_anew(tmp_path: Path) -> None:
+    text = PATCH.replace(">=0.22,<0.23", "==0.22.*").replace(">=0.33,<0.34", ">=0.33, <0.35")
+    file = make(tmp_path, text=text) / "patch.yaml"
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    authoring.add_variant(patch, "0.23.0", DIFF)
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    authoring.add_variant(patch, "0.33.0", DIFF.replace("zwei", "tre"))
+    assert ranges(file) == ['">=0.22,<0.24"', '">=0.33,<0.34"', '">=0.34,<0.35"']
+
+
+def test_a_port_of_a_stock_patch_leaves_its_single_releases_as_they_are(tmp_path: Path) -> None:
+    stock = catalog.load(Path(__file__).parents[3] / "patches")["vllm/cpu-dist-info"]
+    patch = authoring.in_project(stock, tmp_path / "patches")
+    authoring.add_variant(patch, "0.33.0", DIFF)
+    before, after = (one.folder / "patch.yaml" for one in (stock, patch))
+    assert ranges(after) == [*ranges(before), '">=0.33,<0.34"']
 
 
 def test_a_new_diff_has_a_name_that_no_other_has(tmp_path: Path) -> None:

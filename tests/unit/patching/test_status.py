@@ -188,8 +188,7 @@ def test_sources_are_files_of_the_right_kind_with_a_version_on_the_first_index_t
     "suffix",
     [
         *[".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".inl", ".cpp", ".cc", ".cmake", ".txt"],
-        ".toml",
-        ".jinja",
+        *[".toml", ".jinja", ".json"],
     ],
 )
 def test_what_patches_and_proofs_read_is_unpacked(suffix: str) -> None:
@@ -214,6 +213,17 @@ def test_cached_sources_need_no_index(tmp_path: Path, index: str) -> None:
     offline = settings(tmp_path, DOWN)
     assert sources.fetch("vllm", "0.22.1", offline) == tree
     assert sources.releases("vllm", None, offline) == ["0.22.1"]
+
+
+@pytest.mark.parametrize("mark", ['{"sha256": "0"}', "{", ""])
+def test_sources_that_another_version_unpacked_or_a_kill_left_are_fetched_again(
+    tmp_path: Path, index: str, mark: str
+) -> None:
+    tree = sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
+    (tree.root / "x.py").unlink()
+    (tree.root / sources.MARK).write_text(mark)
+    assert sources.fetch("vllm", "0.22.1", settings(tmp_path, index)) == tree
+    assert (tree.root / "x.py").read_text() == TREES["0.22.1"]
 
 
 def test_sources_that_do_not_have_the_hash_on_the_index_are_rejected(

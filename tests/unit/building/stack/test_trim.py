@@ -73,6 +73,17 @@ def test_tests_that_a_module_imports_in_any_way_stay(layer: Tree) -> None:
     assert cut(layer) == []
 
 
+@pytest.mark.parametrize("other", ["type X = = int", "print 'of Python 2'", "x = '\0'"])
+def test_a_module_for_another_python_keeps_the_tests_that_it_imports(
+    layer: Tree, other: str
+) -> None:
+    text = f"import pkg.tests.helper\nfrom .sub import (\n    tests,\n)\n{other}\n"
+    write(layer, "pkg/__init__.py", text=text)
+    write(layer, "pkg/tests/test_a.py", "pkg/tests/helper.py", "pkg/sub/tests/test_b.py")
+    write(layer, "pkg/other/tests/test_c.py")
+    assert rules(cut(layer)) == {"tests": ["pkg/other/tests/test_c.py"]}
+
+
 @given(st.lists(st.sampled_from(["'", '"', ".", "a", "test", "tests", "_", " ", "\n"])))
 def test_words_and_strings_are_found_as_by_one_pattern(parts: list[str]) -> None:
     data = "".join(parts).encode()
