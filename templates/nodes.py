@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 #: Where the nodes of one server watch each other. TCP asks a silent node again and again: one that
@@ -131,7 +132,8 @@ def head(own: Nodes, gone: Callable[[str], None]) -> None:
         except OSError:
             time.sleep(1)
     with connection:
-        connection.sendall(GREETING + b"%d\n" % own.rank)
+        with suppress(OSError):  # a head that ends at once is gone, too
+            connection.sendall(GREETING + b"%d\n" % own.rank)
         listen(connection)
     gone(f"the head, {own.address},")
 
@@ -157,7 +159,11 @@ def followers(own: Nodes, gone: Callable[[str], None]) -> None:
         say(f"nodes do not watch each other: {own.address}:{own.port}: {error}")
         return
     while True:
-        connection, (address, *_) = server.accept()
+        try:
+            connection, (address, *_) = server.accept()
+        except OSError:  # it ended before it was accepted
+            time.sleep(1)
+            continue
         threading.Thread(target=attended, args=(connection, address), daemon=True).start()
 
 

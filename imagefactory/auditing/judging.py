@@ -16,7 +16,7 @@ from imagefactory.auditing.elf import Library, hashed
 from imagefactory.auditing.gpu_code import GpuCode, Way
 from imagefactory.auditing.platform_libraries import parsed
 from imagefactory.auditing.reading import Member
-from imagefactory.auditing.subject import TORCH, Content, Subject, for_other_pythons
+from imagefactory.auditing.subject import COMPILED, TORCH, Content, Subject, for_other_pythons
 from imagefactory.errors import Problem
 from imagefactory.locking import tags, torch_build
 from imagefactory.locking.lock import Resolution, Wheel
@@ -89,6 +89,7 @@ def problems(subject: Subject, content: Content) -> Iterator[Problem]:
     if wrong:
         yield wrong
     yield from _tags(subject)
+    yield from _extensions_missing(subject, content)
     yield from _pythons(subject, content)
     yield from _machines(subject, content)
     yield from _missing_libraries(subject, content)
@@ -120,6 +121,19 @@ def _tags(subject: Subject) -> Iterator[Problem]:
             what = f"{wheel.filename} is not for {target}"
             fix = f"take a wheel of {wheel.name} for this target, or change the base"
             yield _problem(subject, "audit-tags", what, fix)
+
+
+def _extensions_missing(subject: Subject, content: Content) -> Iterator[Problem]:
+    """Wheels that were built without the extensions that they are of no use without."""
+    for wheel in (*subject.judged, *_torch(subject.resolution)):
+        below = f"{COMPILED.get(wheel.name, '')}/"
+        libraries = content.members.get(wheel.sha256, ())
+        if wheel.name in COMPILED and not any(m.installed.startswith(below) for m in libraries):
+            of = f"{wheel.name} {wheel.version}"
+            what = f"{of} has no compiled extensions: there is no shared library below {below} in "
+            fix = f"take a wheel of {wheel.name} that has them"
+            fix += "" if wheel.name == TORCH else ", or compile it (`build`)"
+            yield _problem(subject, "audit-extensions", what + wheel.filename, fix)
 
 
 def _pythons(subject: Subject, content: Content) -> Iterator[Problem]:

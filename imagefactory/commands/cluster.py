@@ -13,7 +13,7 @@ import typer
 
 from imagefactory import opening
 from imagefactory.cluster import cluster as clusters
-from imagefactory.cluster import declaration, judging, looking, rules, running
+from imagefactory.cluster import declaration, following, judging, looking, rules, running
 from imagefactory.cluster.cluster import Member, Tunings
 from imagefactory.cluster.declaration import Cluster
 from imagefactory.cluster.looking import Facts
@@ -190,25 +190,39 @@ def status_command(file: File = HERE, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command("logs", epilog="Example: imagefactory cluster logs --last 200 --node spark2")
+@app.command("logs", epilog="Example: imagefactory cluster logs --follow --node spark2")
 def logs_command(
     file: File = HERE,
     last: Annotated[
-        int, typer.Option("--last", "-n", metavar="N", min=1, help="Lines of each container.")
+        int,
+        typer.Option("--last", "--tail", "-n", metavar="N", min=1, help="Lines of each container."),
     ] = 50,
     node: Annotated[
         str | None, typer.Option("--node", metavar="HOST", help="Of this node alone.")
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with new lines, until all containers end.")
+    ] = False,
 ) -> None:
-    """Print the last lines of each container, also of those that have ended."""
+    """Print the last lines of each container, also of those that have ended.
+
+    Exits with 3 if a node does not answer; the lines of the others are printed.
+    """
     members = [one for one in read(file) if node in (None, one.node.host)]
     if not members:
         fix = "imagefactory cluster show lists them"
         raise fail(InputError, "cluster-node", f"{file} has no node {node}", fix=fix)
+
+    def show(member: Member, text: str) -> None:
+        ui.line(f"{member.node.host} | {text}")
+
+    if follow:
+        running.raise_errors(following.follow(members, _engine_of, last=last, show=show))
+        return
     answers = running.logs(members, _engine_of, last=last)
     for member, found in zip(members, answers, strict=True):
         for text in found.splitlines() if isinstance(found, str) else ():
-            ui.line(f"{member.node.host} | {text}")
+            show(member, text)
     running.raise_errors(answers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Annotated
@@ -117,6 +118,7 @@ def tune_command(
         ui.line(docker.text(launch).rstrip("\n"))
         return
     must_be_here(target)
+    written.check_target(workspace.project / TUNINGS / "any.json")
     engine = opening.connect(workspace)
     leftovers.sweep(engine, workspace.settings.cache)
     for one in tuning.tune(engine, job, known, target.image, cache=source_of(cache)):
@@ -155,8 +157,7 @@ def _keep(workspace: Workspace, one: Tuned, *, json: bool) -> None:
     path = workspace.project / TUNINGS / one.name
     content = one.content
     if path.exists():
-        content = tuning.merged(written.read(path, files.LARGEST), content)
-    path.parent.mkdir(exist_ok=True)
+        content = _with_earlier(path, content)
     written.write_text(path, content.decode())
     if json:
         ui.emit_json({"file": str(path), "device": one.device})
@@ -165,6 +166,24 @@ def _keep(workspace: Workspace, one: Tuned, *, json: bool) -> None:
     ui.say("vLLM finds it; commit it, and imagefactory recipe run uses it")
     if one.device != GB10:
         ui.warn(f"it is for {one.device}: a GB10 does not use it")
+
+
+def _with_earlier(path: Path, content: bytes) -> bytes:
+    """``content`` with the batch sizes of the file at ``path``; that is set aside if it is damaged.
+
+    What took hours on a GPU is kept in any case.
+    """
+    try:
+        return tuning.merged(written.read(path, files.LARGEST + 1), content)
+    except ValueError as error:
+        aside = next(
+            free
+            for number in itertools.count(1)
+            if not (free := path.with_name(f"{path.name}.damaged-{number}")).exists()
+        )
+        path.rename(aside)
+        ui.warn(f"{path} was no file of tuned kernels ({error}), and is {aside.name} now")
+        return content
 
 
 def _check(
@@ -176,7 +195,7 @@ def _check(
     *,
     json: bool,
 ) -> None:
-    paths = [Path(name) for name in names] or sorted((workspace.project / TUNINGS).glob("*"))
+    paths = [Path(name) for name in names] or sorted((workspace.project / TUNINGS).glob("*.json"))
     if not paths:
         what, fix = f"there are no files in {workspace.project / TUNINGS}", "name some"
         raise fail(InputError, "tune-no-files", what, fix=fix)
@@ -220,6 +239,10 @@ def _releases(workspace: Workspace, vllm: str | None) -> list[Release]:
     cells = {
         cell.vllm: cell for cell in opening.declared(workspace).cells if hardware_of(cell) == "gb10"
     }
+    if not cells:
+        what = "no cell of the matrix is for a GB10, so no vLLM says what it takes"
+        fix = "add --vllm VERSION"
+        raise fail(InputError, "tune-no-release", what, where=str(workspace.matrix), fix=fix)
     lock = opening.read_lock(workspace)
     trees = [sources.of_cell("vllm", cell, lock, workspace.settings) for cell in cells.values()]
     return [release.read(tree) for tree in trees]

@@ -170,13 +170,18 @@ def _judged(line: str, job: Job, release: Release) -> Tuned:
 
 
 def rows_of(content: bytes) -> dict[str, Any]:
-    """The configurations in a file by batch size."""
+    """The configurations in a file by batch size. Raises ValueError if it is no such file."""
     data = strict_json.loads(content, files.LARGEST)
+    if not isinstance(data, dict) or not all(key.isdecimal() for key in data if key != TRITON):
+        raise ValueError("it is no object with a key for each batch size")
     return {key: row for key, row in data.items() if key != TRITON}
 
 
 def merged(old: bytes, new: bytes) -> bytes:
-    """``new``, with the batch sizes that only ``old`` has, in vLLM's own form."""
+    """``new``, with the batch sizes that only ``old`` has, in vLLM's own form.
+
+    Raises ValueError if ``old`` is no such file.
+    """
     known = json.loads(new)
     rows = rows_of(old) | rows_of(new)
     head = {TRITON: known[TRITON]} if TRITON in known else {}

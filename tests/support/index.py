@@ -13,6 +13,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from support.elf_files import Elf
+
 
 def wheel(
     folder: Path,
@@ -46,7 +48,14 @@ def torch(folder: Path, version: str, local: str, cuda: str | None, *, name: str
     """Make a torch wheel whose version.py identifies the build, while its METADATA does not."""
     built = f"{version.partition('+')[0]}+{local}"
     text = f"__version__ = {built!r}\ncuda: object = {cuda!r}\n"
-    return wheel(folder, name, version, files={"torch/version.py": text})
+    members = {"torch/version.py": text.encode(), "torch/lib/libtorch.so": Elf().build()}
+    return wheel(folder, name, version, files=members)
+
+
+def vllm(folder: Path, version: str, *, requires: tuple[str, ...] = ()) -> Path:
+    """Make a wheel of vLLM with an extension that needs nothing."""
+    members = {"vllm/_C.abi3.so": Elf().build()}
+    return wheel(folder, "vllm", version, requires=requires, files=members)
 
 
 def unpacker(folder: Path, version: str) -> Path:
@@ -58,7 +67,7 @@ def unpacker(folder: Path, version: str) -> Path:
 def wheels_of_matrix(folder: Path) -> Path:
     """Make the wheels that the matrix of ``support.matrices`` resolves to; returns ``folder``."""
     for version in ("0.22.1", "0.33.0", "0.23.0"):
-        wheel(folder, "vllm", version, requires=("leaf",))
+        vllm(folder, version, requires=("leaf",))
     torch(folder, "2.11.0", "cu130", "13.0")
     torch(folder, "2.14.0", "cu130", "13.0")
     wheel(folder, "leaf", "1.0")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.index import serve, torch, unpacker, wheel
+from support.index import serve, torch, unpacker, vllm, wheel
 from support.machine import DOWN
 from support.matrices import write as write_matrix
 from support.plans import locked_bases
@@ -24,7 +24,7 @@ GOOD, BAD = "0.22.1", "0.33.0"
 def project(tmp_path: Path, own_uv_cache: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A project with two cells; no index has the wheel of one of them."""
     files = tmp_path / "files"
-    wheel(files, "vllm", GOOD, requires=tuple(f"leaf{n}" for n in range(4)))
+    vllm(files, GOOD, requires=tuple(f"leaf{n}" for n in range(4)))
     for number in range(4):
         wheel(files, f"leaf{number}", "1.0")
     torch(files, "2.11.0", "cu130", "13.0")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from subprocess import Popen
 from typing import Any
 
 from imagefactory.errors import CheckFailedError, FactoryError, fail
@@ -138,6 +139,16 @@ class Services(Part):
         if "no such container" in done.out.lower():
             return ""
         raise failure("docker logs", done.out)
+
+    def follow_service_log(
+        self, container: str, *, last: int
+    ) -> AbstractContextManager[Popen[str]]:
+        """Docker's client, which writes those lines and all that follow, until the container ends.
+
+        It is run as by ``shell.stream``.
+        """
+        words = ("logs", "--follow", "--tail", str(last), container)
+        return self._docker.stream(*words, env={}, quiet=True)
 
     def stop_service(self, container: str) -> None:
         """Ask a container to end, and kill it after the time that it was started with; it stays."""

@@ -202,6 +202,21 @@ EXTENSION = "vllm/_C.abi3.so"
             "choose a base with Python 3.12",
         ),
         (
+            FILES | {"vllm": {"vllm/__init__.py": b"", "vllm.libs/libgomp.so.1": Elf()}},
+            "audit-extensions",
+            "vllm 0.19.0 has no compiled extensions: there is no shared library below vllm/",
+            "take a wheel of vllm that has them, or compile it (`build`)",
+        ),
+        (
+            {
+                "vllm": {"vllm/spinloop.abi3.so": Elf()},
+                "torch": {"torch/version.py": b"", "torchgen/x.so": Elf()},
+            },
+            "audit-extensions",
+            "torch 2.12.0 has no compiled extensions: there is no shared library below torch/",
+            "take a wheel of torch that has them",
+        ),
+        (
             changed("vllm", "vllm/_x.so", Elf(machine=X86_64)),
             "audit-machine",
             "vllm/_x.so of vllm-0.19.0-cp38-abi3-manylinux_2_31_aarch64.whl is for x86_64",
@@ -233,6 +248,11 @@ def test_wheels_that_do_not_belong_together_are_a_problem(
 )
 def test_the_target_decides(tmp_path: Path, changes: dict[str, Any], codes: list[str]) -> None:
     assert [one.code for one in audited(tmp_path, **changes).problems] == codes
+
+
+def test_any_shared_library_below_the_package_counts(tmp_path: Path) -> None:
+    path = "vllm-0.19.0.data/platlib/vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
+    assert audited(tmp_path, FILES | {"vllm": {path: Elf(), "vllm/x.py": b""}}).problems == ()
 
 
 def test_an_extension_of_another_project_for_another_python_is_only_a_note(tmp_path: Path) -> None:
@@ -347,3 +367,14 @@ def test_a_verdict_is_kept_for_the_same_wheels_base_and_gpu(tmp_path: Path) -> N
         replace(known, resolution=replace(known.resolution, glibc="2.41")),
     ):
         assert verdicts.find(other) is None
+
+
+def test_a_verdict_by_earlier_rules_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, verdicts = subject(tmp_path), Verdicts(machine(tmp_path))
+    monkeypatch.setattr("imagefactory.auditing.verdicts.RULES", 1)  # without audit-extensions
+    verdicts.keep(known, Verdict((), (), ()))
+    assert verdicts.find(known)
+    monkeypatch.undo()
+    assert verdicts.find(known) is None

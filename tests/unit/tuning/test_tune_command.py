@@ -145,6 +145,28 @@ def test_batch_sizes_of_an_earlier_night_are_kept(
     assert run("tune", "--check", "--vllm", "0.33.0", "--batch-size", "1,64").code == 0
 
 
+@pytest.mark.parametrize("old", ["", "<<<<<<< HEAD\n", "[]", '{"x": {}}', "\xff"])
+def test_a_damaged_file_is_set_aside_and_costs_no_night(
+    run: Run, engine: FakeEngine, tmp_path: Path, old: str
+) -> None:
+    file = tmp_path / "tunings" / NAME
+    file.parent.mkdir()
+    for number in (1, 2):
+        file.write_bytes(old.encode("latin-1"))
+        done = run("tune", "--model", "a/b", "--dtype", "auto")
+        assert (done.code, f"{NAME}.damaged-{number}" in done.err) == (0, True), done.err
+        assert file.read_bytes() == content()
+        assert (file.parent / f"{NAME}.damaged-{number}").read_bytes() == old.encode("latin-1")
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_the_night(
+    run: Run, engine: FakeEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "tunings").write_text("")
+    assert run("tune", "--model", "a/b", "--dtype", "auto").code != 0
+    assert engine.started == []
+
+
 @pytest.mark.parametrize(
     ("code", "log", "exit_code", "what"),
     [
@@ -163,7 +185,7 @@ def test_what_went_wrong_is_said_and_nothing_kept(
     engine.code, engine.log = code, log
     done = run("tune", "--model", "a/b", "--dtype", "auto")
     assert (done.code, what in done.err) == (exit_code, True), done.err
-    assert not (tmp_path / "tunings").exists()
+    assert not [*(tmp_path / "tunings").iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +245,16 @@ def test_files_are_checked_for_the_releases_of_the_matrix_without_a_gpu(
     assert {one["vllm"] for one in json.loads(done.out)} == {"0.33.0"}
     assert f"{file}: it is for NVIDIA_H200" in done.err
     assert run("tune", "--check", str(file), "--device", "NVIDIA_H200").code == 0
+
+
+def test_a_matrix_without_a_gb10_does_not_say_for_which_vllm_files_are(
+    run: Run, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefactory.commands.tune.hardware_of", lambda _: "cpu")
+    (tmp_path / NAME).write_text("no JSON")
+    done = run("tune", "--check", str(tmp_path / NAME))
+    assert (done.code, "add --vllm VERSION" in done.err) == (2, True), done.err
+    assert run("tune", "--check", str(tmp_path / NAME), "--vllm", "0.33.0").code == 1
 
 
 def test_a_shape_without_a_dtype_and_a_file_that_is_not_there_are_said_as_such(

@@ -74,6 +74,11 @@ def test_the_health_of_a_server_is_asked_where_it_listens(given: list[str], addr
     assert found[PROGRAM.HEALTH] == address
 
 
+@pytest.mark.parametrize("words", [["bench", "serve"], ["chat"], ["--version"], []])
+def test_a_command_that_is_no_server_has_no_health(words: list[str]) -> None:
+    assert PROGRAM.HEALTH not in PROGRAM.environment(["vllm", *words], {"HOME": "/tmp"})
+
+
 def health(folder: Path, monkeypatch: pytest.MonkeyPatch, environ: bytes) -> int:
     (folder / "7").mkdir(parents=True)
     (folder / "7" / "environ").write_bytes(environ)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import pytest
 from support.entrypoint import ENTRYPOINT, MODEL, PROGRAM, argv, program, run
@@ -163,6 +164,28 @@ def test_the_head_ends_with_any_other_node_and_names_it(pair: tuple[Node, Node, 
     assert code == 1
     assert "entrypoint: node 7, 127.0.0.1, is gone; " in said
     assert follower.ends()[0] == 1
+
+
+class Reset:
+    """A connection that the other side resets at once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ConnectionResetError
+
+
+def test_a_head_that_ends_while_a_node_says_who_it_is_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PROGRAM.nodes.socket, "create_connection", lambda *_, **__: Reset())
+    gone: list[str] = []
+    PROGRAM.nodes.head(PROGRAM.nodes.Nodes(2, 1, "10.0.0.1", 7), gone.append)
+    assert gone == ["the head, 10.0.0.1,"]
 
 
 @pytest.mark.programs

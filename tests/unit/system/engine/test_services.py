@@ -68,6 +68,16 @@ def test_what_does_not_exist_is_no_failure_and_an_engine_that_is_away_is_one(
         engine.remove_service("vllm-1")
 
 
+def test_a_log_that_is_followed_has_its_last_lines_first(
+    docker: FakeDocker, engine: Engine
+) -> None:
+    docker.answer("logs --follow --tail 5 vllm-1", out="one\ntwo\n")
+    with engine.follow_service_log("vllm-1", last=5) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "one\ntwo\n"
+        assert process.wait() == 0
+
+
 def test_a_container_that_cannot_be_started_says_why(docker: FakeDocker, engine: Engine) -> None:
     docker.answer("run --pull never --name x", err="docker: bad device\nSee --help\n", code=125)
     with pytest.raises(CheckFailedError, match="docker: bad device") as caught:

@@ -1,0 +1,96 @@
+"""Follows the logs of a cluster's containers, until they end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from queue import Queue
+from threading import Thread
+
+from imagefactory.cluster.cluster import Member
+from imagefactory.cluster.looking import EngineOf, everywhere
+from imagefactory.errors import FactoryError
+from imagefactory.system import ssh, ui
+
+#: Lines that wait to be shown, and characters after which a line goes on as another one.
+WAITING, LONGEST = 1000, 65536
+
+#: A line of a node's log; None at its end.
+_Lines = Queue[tuple[Member, str | None]]
+
+
+def follow(
+    members: Sequence[Member],
+    engine_of: EngineOf,
+    *,
+    last: int,
+    show: Callable[[Member, str], None],
+) -> list[FactoryError]:
+    """Show the last lines of each node's container, and those that it writes until it ends.
+
+    Returns the errors of nodes that do not answer, or no longer; each is said at once, and the
+    others go on. However the call ends, the readers have ended.
+    """
+    errors: list[FactoryError] = []
+
+    def failed(error: FactoryError) -> None:
+        errors.append(error)
+        ui.warn(error.problems[0].what)
+
+    found = everywhere(members, lambda m: engine_of(m.node.host).service(m.launch.name))
+    lines: _Lines = Queue(WAITING)
+    with ExitStack() as stack:
+        readers: dict[int, subprocess.Popen[str]] = {}
+        for member, answer in zip(members, found, strict=True):
+            if isinstance(answer, FactoryError):
+                failed(answer)
+            elif answer is None:
+                ui.warn(f"{member.node.host}: there is no container {member.launch.name}")
+            else:
+                # from this thread: a Ctrl-C at the terminal is for us, and ends them in order
+                engine = engine_of(member.node.host)
+                log = engine.follow_service_log(member.launch.name, last=last)
+                readers[member.rank] = process = stack.enter_context(log)
+                Thread(target=_read, args=(member, process, lines), daemon=True).start()
+        stack.callback(_interrupt, readers)  # is called before each is waited for
+        _show(readers, lines, show, failed)
+    return errors
+
+
+def _read(member: Member, process: subprocess.Popen[str], lines: _Lines) -> None:
+    with suppress(ValueError):  # the pipe was closed: nobody reads on
+        while process.stdout and (line := process.stdout.readline(LONGEST)):
+            lines.put((member, line.removesuffix("\n")))
+    lines.put((member, None))
+
+
+def _show(
+    readers: dict[int, subprocess.Popen[str]],
+    lines: _Lines,
+    show: Callable[[Member, str], None],
+    failed: Callable[[FactoryError], None],
+) -> None:
+    """Show lines until all readers have ended."""
+    latest: dict[int, str] = {}
+    left = len(readers)
+    while left:
+        member, line = lines.get()
+        if line is not None:
+            latest[member.rank] = line
+            show(member, line)
+            continue
+        left -= 1
+        if code := readers[member.rank].wait():
+            why = latest.get(member.rank, f"exit {code}, without a reason")
+            failed(ssh.unreachable(member.node.host, f"docker logs: {why}"))
+        else:
+            ui.say(f"{member.node.host}: {member.launch.name} does not run")
+
+
+def _interrupt(readers: dict[int, subprocess.Popen[str]]) -> None:
+    """Ask all readers to end, so that they do it at the same time."""
+    for process in readers.values():
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
