@@ -257,8 +257,8 @@ def _docker_rows(images: Sequence[Content]) -> bytes:
 def _rows_of(target: Path) -> list[dict[str, Any]]:
     try:
         found = json.loads((target / INDEX).read_bytes())
-        return [row for row in found["manifests"] if _name(row)]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [row for row in found["manifests"] if _name(row) and isinstance(row["digest"], str)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 

@@ -105,6 +105,16 @@ def test_a_folder_is_added_to_and_loses_what_nothing_needs(tmp_path: Path) -> No
     assert there & {path_of(engine, layer).name for layer in (b"old", b"other", b"new")} == wanted
 
 
+@pytest.mark.parametrize("rows", ['["x"]', "[{A}]", '[{A, "digest": 5}]', "[" * 100_000])
+def test_a_folder_with_a_damaged_index_is_saved_to_again(tmp_path: Path, rows: str) -> None:
+    folder, made = tmp_path / "saved", image(tmp_path / "engine", b"layer")
+    saving.save([made], {}, folder)
+    named = '"annotations": {"io.containerd.image.name": "docker.io/a/b:c"}'
+    (folder / saving.INDEX).write_text('{"manifests": %s}' % rows.replace("A", named))  # noqa: UP031
+    saving.save([made], {}, folder)
+    assert [one.name for one in saving.read(folder).images] == [made.name]
+
+
 def test_what_is_damaged_on_the_way_is_never_complete(tmp_path: Path) -> None:
     made = image(tmp_path / "engine", b"layer")
     path_of(tmp_path / "engine", b"layer").write_bytes(b"other")
