@@ -110,8 +110,8 @@ def _of_text(name: str, content: bytes, release: Release, batch_sizes: Sequence[
     rows = {key: row for key, row in data.items() if key != TRITON}
     block = shape.block if (shape := shape_of(name)) else None
     for key, row in rows.items():
-        if not (key.isascii() and key.isdecimal() and int(key) > 0):
-            yield "batch", f"{key!r} is no batch size; vLLM does not start with it", _AGAIN
+        if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) > 0):
+            yield "batch", f"{key!r:.40} is no batch size; vLLM does not start with it", _AGAIN
         else:
             yield from _of_row(key, row, release, block)
     wanted = batch_sizes or release.batch_sizes

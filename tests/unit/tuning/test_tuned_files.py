@@ -96,6 +96,7 @@ def test_a_name_that_vllm_does_not_look_for_on_a_gb10_fails(
         (content(**{"1": 3}), "tuning-format"),
         (content(one=ROW), "tuning-batch"),
         (content(**{"0": ROW}), "tuning-batch"),
+        (content(**{"9" * 5000: ROW}), "tuning-batch"),
         (content(**{"1": {**ROW, "BLOCK_SIZE_X": 16}}), "tuning-key"),
         (content(**{"1": {**ROW, "waves_per_eu": 2}}), "tuning-key"),
         (content(**{"1": {k: v for k, v in ROW.items() if k != "num_warps"}}), "tuning-key"),
