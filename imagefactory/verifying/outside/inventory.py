@@ -24,6 +24,7 @@ from imagefactory.errors import FactoryError, SetupError, fail
 from imagefactory.locking import indexes, remote_wheel, wheelhouse
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
+from imagefactory.system import files
 
 THREADS = 16
 Result = TypeVar("Result")
@@ -134,20 +135,17 @@ class Wheels:
     def _load(self, sha256: str) -> Inventory | None:
         try:
             row = json.loads((self._folder / f"{sha256}.json").read_text(encoding="utf-8"))
-            files = {path: Member(*fields) for path, fields in row["files"].items()}
+            members = {path: Member(*fields) for path, fields in row["files"].items()}
             lists = {name: tuple(row[name]) for name in ("folders", "ghosts")}
             # notes of former versions have no sizes
-            return Inventory(**{**row, "files": files, **lists, "sizes": row["sizes"]})
+            return Inventory(**{**row, "files": members, **lists, "sizes": row["sizes"]})
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def _save(self, sha256: str, made: Inventory) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        files = {path: [m.sha256, m.size, m.executable] for path, m in made.files.items()}
-        path = self._folder / f"{sha256}.json"
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({**asdict(made), "files": files}), encoding="utf-8")
-        part.replace(path)
+        members = {path: [m.sha256, m.size, m.executable] for path, m in made.files.items()}
+        row = json.dumps({**asdict(made), "files": members})
+        files.keep(self._folder / f"{sha256}.json", row)
 
 
 def read(name: str, archive: zipfile.ZipFile) -> Inventory:
@@ -168,7 +166,7 @@ def read(name: str, archive: zipfile.ZipFile) -> Inventory:
     text = (
         archive.read(f"{inside}/entry_points.txt") if f"{inside}/entry_points.txt" in names else b""
     )
-    files = {
+    members = {
         info.filename: Member(
             hashes.get(info.filename, ""), info.file_size, bool(info.external_attr >> 16 & 0o111)
         )
@@ -179,13 +177,13 @@ def read(name: str, archive: zipfile.ZipFile) -> Inventory:
     listed = {row[0] for row in rows}
     return Inventory(
         name=name,
-        files=files,
+        files=members,
         folders=folders,
         scripts=_scripts(text.decode()),
-        ghosts=tuple(sorted(listed - set(files))),
+        ghosts=tuple(sorted(listed - set(members))),
         sizes={
             path: claims[path]
-            for path, member in files.items()
+            for path, member in members.items()
             if claims.get(path, str(member.size)) != str(member.size)
         },
     )

@@ -264,9 +264,17 @@ def _save(cache: Path, name: str, layer: Layer) -> None:
     }
     packed = zlib.compress(json.dumps(row).encode("utf-8", "surrogatepass"), 1)
     files.keep(_path(cache, name), packed)
-    kept = sorted(cache.glob("*.v?"), key=lambda path: path.stat().st_mtime_ns)
+    kept = sorted(cache.glob("*.v?"), key=_kept_since)
     for path in kept[:-KEPT]:
         path.unlink(missing_ok=True)
+
+
+def _kept_since(path: Path) -> int:
+    """When a layer was kept; 0 for one that another process has removed meanwhile."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _load(cache: Path, name: str) -> Layer | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import threading
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 import requests
 from remotezip import RangeNotSupported, RemoteIOError
 from support.machine import settings
+from support.saved_images import layout
+from support.whole_images import Node, archive
 
 from imagefactory.errors import SetupError
 from imagefactory.locking.lock import Wheel
@@ -45,6 +49,26 @@ def test_a_damaged_inventory_is_made_again(tmp_path: Path, text: str) -> None:
     (note,) = (tmp_path / "cache/inventories").iterdir()
     note.write_text(text)
     assert wheels._load("aa") is None
+
+
+def test_processes_may_keep_the_same_inventory_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Inventory(name="n", files={"a": Member("aa", 1, True)}, folders=(), scripts={})
+    wheels, done, move = Wheels(settings(tmp_path)), list[str](), Path.replace
+
+    def after_another(part: Path, target: Path) -> Path:
+        if not done:
+            done.append(part.name)
+            other = threading.Thread(target=wheels._save, args=("aa", made))
+            other.start()
+            other.join()
+        return move(part, target)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    wheels._save("aa", made)
+    assert wheels._load("aa") == made
+    assert [path.name for path in (tmp_path / "cache/inventories").iterdir()] == ["aa.json"]
 
 
 def blob(folder: Path, text: str) -> str:
@@ -88,6 +112,18 @@ def test_an_image_that_is_not_all_there_is_asked_for_elsewhere(tmp_path: Path) -
     assert found == layers.Contents(config={"rootfs": {"diff_ids": []}}, layers=())
     (tmp_path / config[7:]).unlink()
     assert layers.read_folder(tmp_path, digest, tmp_path / "cache") is None
+
+
+def test_a_kept_layer_that_goes_meanwhile_is_no_part_of_the_image(tmp_path: Path) -> None:
+    layout(tmp_path, archive({"a": Node(data=b"1")}))
+    row = json.loads((tmp_path / "index.json").read_text())["manifests"][0]
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    # it is listed, and its stat() says that it is not there
+    (cache / "gone.v2").symlink_to("nowhere")
+    found = layers.read_folder(tmp_path / "blobs/sha256", row["digest"], cache)
+    assert found is not None
+    assert list(found.layers[0].entries) == ["a"]
 
 
 @pytest.mark.parametrize(
