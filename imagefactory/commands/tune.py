@@ -175,7 +175,7 @@ def _with_earlier(path: Path, content: bytes) -> bytes:
     """
     try:
         return tuning.merged(written.read(path, files.LARGEST + 1), content)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         aside = next(
             free
             for number in itertools.count(1)

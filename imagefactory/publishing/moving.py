@@ -167,7 +167,7 @@ def history(repository: Repository, tag: str, last: int | None = LAST) -> list[M
     there = registries.tags(name)
     if not there:
         what = f"the registry has no repository {name}, or it has no tags"
-        fix = "look for a typing error; imagefactory push makes it"
+        fix = "check the spelling; imagefactory push creates it"
         raise fail(InputError, "repository-missing", what, fix=fix)
     records = tags.records(tag, there)[::-1][:last]
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:

@@ -145,7 +145,7 @@ def test_batch_sizes_of_an_earlier_night_are_kept(
     assert run("tune", "--check", "--vllm", "0.33.0", "--batch-size", "1,64").code == 0
 
 
-@pytest.mark.parametrize("old", ["", "<<<<<<< HEAD\n", "[]", '{"x": {}}', "\xff"])
+@pytest.mark.parametrize("old", ["", "<<<<<<< HEAD\n", "[]", '{"x": {}}', "\xff", "1" * 2_000_000])
 def test_a_damaged_file_is_set_aside_and_costs_no_night(
     run: Run, engine: FakeEngine, tmp_path: Path, old: str
 ) -> None:
