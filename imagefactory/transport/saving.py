@@ -37,6 +37,8 @@ INDEX = "index.json"
 #: What Docker reads if its images are not in containerd's store.
 DOCKER = "manifest.json"
 _FIX = "name a folder or a .tar that imagefactory save has written to its end"
+#: What reading an index that is damaged or none ends with.
+_NO_INDEX = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 #: Folders beside the blobs, with a file for each digest.
 RECEIPTS, SBOMS = "receipts", "sboms"
 
@@ -255,11 +257,20 @@ def _docker_rows(images: Sequence[Content]) -> bytes:
 
 
 def _rows_of(target: Path) -> list[dict[str, Any]]:
+    """The images that a folder has: none before its first index. Raises InputError."""
+    index = _text_of(target / INDEX)
     try:
-        found = json.loads((target / INDEX).read_bytes())
-        return [row for row in found["manifests"] if _name(row) and isinstance(row["digest"], str)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []
+        return [row for row in _rows(index) if _name(row)] if index is not None else []
+    except _NO_INDEX:
+        # what it lists would be removed as blobs that nothing needs
+        what = f"{target} has an {INDEX} that cannot be read, or only a part of it"
+        fix = "name an empty or a new folder"
+        raise fail(InputError, "layout-foreign", what, fix=fix) from None
+
+
+def _rows(index: bytes) -> list[dict[str, Any]]:
+    """The images in an index. Raises one of _NO_INDEX."""
+    return [{**row, "digest": str(row["digest"])} for row in json.loads(index)["manifests"]]
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -295,9 +306,8 @@ def read(source: Path) -> Saved:
 
 def _read(source: Path, store: Store, text: Callable[[str], bytes | None]) -> Saved:
     try:
-        rows = json.loads(text(INDEX) or b"")["manifests"]
-        named = [(str(row["digest"]), _name(row)) for row in rows]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        named = [(row["digest"], _name(row)) for row in _rows(text(INDEX) or b"")]
+    except _NO_INDEX:
         what = f"{source} is no OCI layout: it has no {INDEX}, or only a part of it"
         raise fail(InputError, "layout-missing", what, fix=_FIX) from None
     if not named or not all(name for _, name in named):
