@@ -7,13 +7,16 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from queue import Queue
-from threading import Thread
+from threading import Event, Thread
 
 from imagefactory.cluster.cluster import Member
 from imagefactory.cluster.looking import EngineOf, everywhere
 from imagefactory.errors import FactoryError
 from imagefactory.system import ssh, ui
+from imagefactory.system.engine import Engine, Service
 
+#: Seconds between questions whether a node is there, and questions in a row that it may miss.
+ASK, MISSES = 15.0, 1
 #: Lines that wait to be shown, and characters after which a line goes on as another one.
 WAITING, LONGEST = 1000, 65536
 
@@ -39,23 +42,33 @@ def follow(
         errors.append(error)
         ui.warn(error.problems[0].what)
 
-    found = everywhere(members, lambda m: engine_of(m.node.host).service(m.launch.name))
+    def find(member: Member) -> tuple[Engine, Service | None]:
+        engine = engine_of(member.node.host)
+        return engine, engine.service(member.launch.name)
+
+    found = everywhere(members, find)
     lines: _Lines = Queue(WAITING)
+    gone: dict[int, FactoryError] = {}
+    over = Event()
     with ExitStack() as stack:
         readers: dict[int, subprocess.Popen[str]] = {}
         for member, answer in zip(members, found, strict=True):
             if isinstance(answer, FactoryError):
                 failed(answer)
-            elif answer is None:
+                continue
+            engine, container = answer
+            if container is None:
                 ui.warn(f"{member.node.host}: there is no container {member.launch.name}")
             else:
                 # from this thread: a Ctrl-C at the terminal is for us, and ends them in order
-                engine = engine_of(member.node.host)
                 log = engine.follow_service_log(member.launch.name, last=last)
                 readers[member.rank] = process = stack.enter_context(log)
                 Thread(target=_read, args=(member, process, lines), daemon=True).start()
+                minded = (member, engine_of, process, gone, over)
+                Thread(target=_mind, args=minded, daemon=True).start()
         stack.callback(_interrupt, readers)  # is called before each is waited for
-        _show(readers, lines, show, failed)
+        stack.callback(over.set)
+        _show(readers, lines, show, failed, gone)
     return errors
 
 
@@ -66,11 +79,33 @@ def _read(member: Member, process: subprocess.Popen[str], lines: _Lines) -> None
     lines.put((member, None))
 
 
+def _mind(
+    member: Member,
+    engine_of: EngineOf,
+    process: subprocess.Popen[str],
+    gone: dict[int, FactoryError],
+    over: Event,
+) -> None:
+    """End the reader of a node that has fallen silent: it would wait for hours."""
+    missed = 0
+    while not over.wait(ASK) and process.poll() is None:
+        try:
+            engine_of(member.node.host)
+            missed = 0
+        except FactoryError as error:
+            missed += 1
+            if missed > MISSES:
+                gone[member.rank] = error
+                process.send_signal(signal.SIGINT)
+                return
+
+
 def _show(
     readers: dict[int, subprocess.Popen[str]],
     lines: _Lines,
     show: Callable[[Member, str], None],
     failed: Callable[[FactoryError], None],
+    gone: dict[int, FactoryError],
 ) -> None:
     """Show lines until all readers have ended."""
     latest: dict[int, str] = {}
@@ -82,7 +117,10 @@ def _show(
             show(member, line)
             continue
         left -= 1
-        if code := readers[member.rank].wait():
+        code = readers[member.rank].wait()
+        if member.rank in gone:
+            failed(gone[member.rank])
+        elif code:
             why = latest.get(member.rank, f"exit {code}, without a reason")
             failed(ssh.unreachable(member.node.host, f"docker logs: {why}"))
         else:

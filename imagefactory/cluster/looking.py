@@ -15,7 +15,7 @@ from imagefactory.system import ssh
 from imagefactory.system.engine import Engine, ImageInfo
 
 Answer = TypeVar("Answer")
-#: The engine of a host.
+#: The engine of a host. Raises SetupError ``node-unreachable`` for one that is off.
 EngineOf = Callable[[str], Engine]
 #: Seconds that a node has to answer.
 LOOK_SECONDS = 30

@@ -84,7 +84,7 @@ def up(members: Sequence[Member], engine_of: EngineOf, *, timeout: float) -> lis
         except FactoryError:
             _stop(states)
             raise
-    return _wait(states, timeout)
+    return _wait(states, engine_of, timeout)
 
 
 def status(members: Sequence[Member], engine_of: EngineOf) -> list[Seen]:
@@ -227,13 +227,19 @@ def _stop(states: Sequence[_State]) -> None:
     everywhere([state.member for state in states], one)
 
 
-def _wait(states: Sequence[_State], timeout: float) -> list[Seen]:
+def _wait(states: Sequence[_State], engine_of: EngineOf, timeout: float) -> list[Seen]:
     """Wait until the head is healthy."""
+
+    def look(member: Member) -> Service | None:
+        # whether a node that was away is back is found out sooner without Docker's client
+        engine = engine_of(member.node.host) if missed else states[member.rank].engine
+        return _present(member, engine)
+
     members = [state.member for state in states]
     head, began, reported = states[0], time.monotonic(), time.monotonic()
     missed = 0
     while True:
-        answers = everywhere(members, lambda m: _present(m, states[m.rank].engine))
+        answers = everywhere(members, look)
         errors = [one for one in answers if isinstance(one, FactoryError)]
         missed = missed + 1 if errors else 0
         if missed > MISSES:

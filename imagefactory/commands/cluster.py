@@ -29,7 +29,7 @@ from imagefactory.launching.launching import check_cache
 from imagefactory.matrix.cell import Cell
 from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
-from imagefactory.system import files, ui
+from imagefactory.system import files, ssh, ui
 from imagefactory.system.engine import Engine
 from imagefactory.tuning.files import LARGEST
 from imagefactory.upkeep.finding import Health
@@ -276,10 +276,16 @@ def _row(one: Seen) -> dict[str, str | int]:
 
 
 def _look(member: Member) -> Facts:
-    return looking.look(member, _engine_of)
+    return looking.look(member, _docker_of)
 
 
 def _engine_of(host: str) -> Engine:
+    """The engine of a node that can be reached."""
+    ssh.reach(host)
+    return _docker_of(host)
+
+
+def _docker_of(host: str) -> Engine:
     return Engine.of_machine(host, os.environ, from_environment(os.environ).state)
 
 

@@ -10,6 +10,8 @@ from imagefactory.system import shell
 
 #: Seconds for a connection; one that is silent for three times ``ALIVE`` is given up.
 CONNECT, ALIVE = 10, 5
+#: Seconds for a connection and a command that does nothing.
+REACH = 20.0
 #: What ssh exits with if it failed, and not the command.
 _FAILED = 255
 _OPTIONS = (
@@ -63,6 +65,14 @@ def run(host: str, script: str, *, timeout: float) -> str:
         said = [line.strip() for line in done.err.splitlines() if line.strip()]
         raise unreachable(host, said[-1] if said else "ssh gave no reason")
     return done.out
+
+
+def reach(host: str) -> None:
+    """Raise SetupError ``node-unreachable`` unless commands can be run on ``host``.
+
+    For what comes before Docker's client, whose own ssh waits a minute for a silent machine.
+    """
+    run(host, "true", timeout=REACH)
 
 
 def unreachable(host: str, why: str) -> FactoryError:

@@ -14,7 +14,7 @@ import pytest
 from support.program import Run, run
 
 from imagefactory.cluster import cluster as clusters
-from imagefactory.cluster import declaration, running
+from imagefactory.cluster import declaration, following, running
 from imagefactory.cluster.cluster import Member
 from imagefactory.commands import cluster as command
 from imagefactory.errors import CheckFailedError, SetupError, fail
@@ -408,6 +408,54 @@ def test_a_node_that_cannot_be_followed_is_named_and_the_others_go_on(two: Two, 
     absent = call("logs", "--follow")
     assert (absent.code, absent.out) == (0, "spark2 | last 50\n")
     assert "spark1: there is no container spark-0" in absent.err
+
+
+@pytest.mark.programs
+def test_a_node_that_falls_silent_is_named_and_the_others_go_on(
+    two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a power cut: the connection of its reader does not break."""
+    two.up()
+    two.worker.writes = f"touch {tmp_path}/waits; exec sleep 60"
+    two.head.writes = f"until [ -e {tmp_path}/off ]; do sleep 0.01; done; echo on"
+    monkeypatch.setattr(following, "ASK", 0.05)
+
+    def engine_of(host: str) -> Engine:
+        if host == "spark2" and (tmp_path / "waits").exists():
+            (tmp_path / "off").touch()
+            raise fail(SetupError, "node-unreachable", "spark2: Connection timed out")
+        return two.of(host)
+
+    shown: list[str] = []
+    errors = following.follow(
+        two.members, engine_of, last=1, show=lambda m, text: shown.append(f"{m.node.host} {text}")
+    )
+    assert shown == ["spark1 on"]
+    assert [error.problems[0].what for error in errors] == ["spark2: Connection timed out"]
+    assert "warning: spark2: Connection timed out" in capsys.readouterr().err
+
+
+def test_a_node_that_was_away_is_reached_first_when_it_is_looked_at_again(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.up()
+    two.done()
+    asked: list[str] = []
+    looks = iter([fail(SetupError, "engine-failed", "docker: timed out"), None])
+
+    def of(host: str) -> Engine:
+        asked.append(host)
+        return two.nodes[host]
+
+    def later(one: Service) -> Service:
+        if error := next(looks, None):
+            raise error
+        return one
+
+    monkeypatch.setattr(two, "of", of)
+    two.worker.later = later
+    assert two.up()[1].good
+    assert sorted(asked) == ["spark1"] * 2 + ["spark2"] * 2
 
 
 @pytest.mark.programs

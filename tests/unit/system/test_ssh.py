@@ -55,6 +55,19 @@ def test_a_machine_that_ssh_cannot_reach_is_named_with_sshs_own_words(
     assert problem.fix == "try by hand: ssh -o BatchMode=yes -p 22 me@x docker version"
 
 
+def test_a_silent_machine_is_given_up_sooner_than_dockers_client_would(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = answer(monkeypatch)
+    ssh.reach("x")
+    ((argv, options),) = calls
+    assert "ConnectTimeout=10" in argv
+    assert options["timeout"] == 20
+    answer(monkeypatch, code=255, err="ssh: connect to host x port 22: Connection timed out\n")
+    with pytest.raises(SetupError, match="x: ssh: connect to host x port 22: Connection timed out"):
+        ssh.reach("x")
+
+
 def test_a_machine_that_falls_silent_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **__: object) -> Completed:
         raise fail(SetupError, code, "late")
