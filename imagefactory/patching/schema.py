@@ -1,8 +1,8 @@
-"""The shape of ``patch.yaml``."""
+"""The shape of ``patch.yaml``, and of ``mutants.yaml`` beside it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -89,3 +89,19 @@ class PatchFile(Strict):
     def where(self) -> Stage:
         """``stage`` as an enum."""
         return Stage(self.stage)
+
+
+class SurvivorEntry(Strict):
+    """Spoilt forms of the patch that its proof lets pass, and why they do no harm."""
+
+    change: Text
+    because: Text
+
+
+class MutantsFile(Strict):
+    """How a proof is tested; only the survivors are of interest outside of the tests."""
+
+    releases: list[Any] = []
+    by_hand: list[dict[str, Any]] = []
+    harmless: list[SurvivorEntry] = []
+    refactors: list[dict[str, Any]] = []

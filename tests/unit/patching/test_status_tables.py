@@ -10,6 +10,7 @@ from support import ROOT
 from support.patches import PATCH, make
 from support.project import stock_patches
 
+from imagefactory.errors import InputError
 from imagefactory.patching import catalog, status
 from imagefactory.patching.measure import Measured
 from imagefactory.patching.patch import State
@@ -57,6 +58,21 @@ def test_the_kind_of_a_patch_is_given_where_it_is_no_fix(tmp_path: Path) -> None
     assert "| vllm/one | latent | static |" in page
     assert "| 0.1 | needed (latent) |" in page
     assert "On ==0.2 it is fix: a build emits it." in page
+
+
+def test_mutants_that_survive_are_listed_with_the_reason_of_the_patch(tmp_path: Path) -> None:
+    mutants = make(tmp_path) / status.MUTANTS
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    assert "## Surviving mutants" not in status.markdown(rows_of("needed"), [patch])
+    mutants.write_text(
+        "releases: [0.1.0]\nharmless:\n  - {change: 1 -> 2, because: nobody counts}\n"
+    )
+    assert "| vllm/one | nobody counts |" in status.markdown(rows_of("needed"), [patch])
+    mutants.write_text("harmless:\n  - {change: 1 -> 2}\n")
+    with pytest.raises(InputError) as caught:
+        status.markdown(rows_of("needed"), [patch])
+    (problem,) = caught.value.problems
+    assert (problem.code.partition("-")[0], "because" in problem.what) == ("mutants", True)
 
 
 def test_a_point_release_is_shown_only_if_a_state_flips_inside_its_minor() -> None:
