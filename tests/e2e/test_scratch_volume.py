@@ -16,8 +16,9 @@ FOLDER = "/root/.cache/cuda"
 #: A verification that is killed while it has a volume.
 KILLED = """
 import os, signal
+from imagefactory.settings import from_environment
 from imagefactory.system.engine import Engine
-with Engine().volume() as name:
+with Engine.connect(os.environ, from_environment(os.environ).state).volume() as name:
     print(name, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
