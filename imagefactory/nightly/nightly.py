@@ -91,7 +91,7 @@ def _walk(
 
 
 def _of_the_project(error: FactoryError, copy: Path) -> FactoryError:
-    """``error`` with paths relative to the project: nobody should mend the night's copy of it."""
+    """``error`` with paths relative to the project: nobody should edit the night's copy of it."""
     return type(error)(
         replace(
             one,

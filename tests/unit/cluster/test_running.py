@@ -3,154 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 from support.program import Run, run
+from support.two_nodes import IMAGE, REF, Node, Two, call, container, ended, two
 
 from imagefactory.cluster import cluster as clusters
-from imagefactory.cluster import declaration, following, running
-from imagefactory.cluster.cluster import Member
-from imagefactory.commands import cluster as command
+from imagefactory.cluster import declaration
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.examples import examples
-from imagefactory.system import shell, ui
 from imagefactory.system.engine import Engine, ImageInfo, Service
 
-__all__ = ["run"]
-REF = "imagefactory/vllm:gb10"
-IMAGE = ImageInfo(
-    ref=REF,
-    digest="sha256:a",
-    layers=("sha256:1",),
-    platform="linux/arm64",
-    labels={},
-    env={},
-    size=1,
-)
-
-
-class Node(Engine):
-    """An engine that knows one image; ``later`` changes a container each time it is looked at."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.image: ImageInfo | None = IMAGE
-        self.found: dict[str, Service] = {}
-        self.done: list[str] = []
-        self.later: Callable[[Service], Service | None] = lambda one: replace(one, health="healthy")
-        self.off = False
-        self.writes = "echo last $1"
-
-    def find_images(self, refs: Iterable[str]) -> dict[str, ImageInfo]:
-        self._answer()
-        return {ref: self.image for ref in refs if self.image and ref == REF}
-
-    def services(self, label: str) -> list[Service]:
-        self._answer()
-        name, _, value = label.partition("=")
-        return [one for one in self.found.values() if one.labels.get(name) == value]
-
-    def service(self, name: str) -> Service | None:
-        self._answer()
-        if found := self.found.get(name):
-            changed = self.later(found)
-            self.found |= {name: changed} if changed else {}
-            return changed
-        return None
-
-    def start_service(self, arguments: Sequence[str]) -> str:
-        words = list(arguments)
-        name = words[words.index("--name") + 1]
-        labels = [words[n + 1] for n, word in enumerate(words) if word == "--label"]
-        if name in self.found:
-            raise fail(CheckFailedError, "container-name", "docker: the name is taken")
-        self.done.append(f"start {name}")
-        self.found[name] = container(name, dict(label.split("=", 1) for label in labels))
-        return self.found[name].id
-
-    def fill_volume(self, name: str, image: str, files: Mapping[str, str]) -> None:
-        assert image == REF
-        self.done.append(f"fill {name} with {' '.join(files)}")
-
-    def stop_service(self, container: str) -> None:
-        self.done.append(f"stop {container}")
-        self.found[container] = replace(self.found[container], state="exited", code=0)
-
-    def remove_service(self, container: str) -> None:
-        self.done.append(f"remove {container}")
-        del self.found[container]
-
-    def service_log(self, container: str, *, last: int) -> str:
-        self._answer()
-        lines = [f"line 1 of {container}", "ValueError: planted"] if container in self.found else []
-        return "\n".join(lines[-last:])
-
-    def follow_service_log(
-        self, container: str, *, last: int
-    ) -> AbstractContextManager[Popen[str]]:
-        assert container in self.found
-        return shell.stream(["sh", "-c", self.writes, "sh", str(last)], quiet=True)
-
-    def _answer(self) -> None:
-        if self.off:
-            raise fail(SetupError, "engine-failed", "docker: No route to host")
-
-
-def container(name: str, labels: dict[str, str]) -> Service:
-    return Service(
-        id=name,
-        name=name,
-        labels=labels,
-        image="sha256:a",
-        state="running",
-        code=0,
-        out_of_memory=False,
-        health="starting",
-        since="2026-11-22T10:00:00.5Z",
-    )
-
-
-def ended(
-    code: int, since: str = "2026-11-22T11", *, killed: bool = False
-) -> Callable[[Service], Service]:
-    return lambda one: replace(one, state="exited", code=code, since=since, out_of_memory=killed)
-
-
-class Two:
-    """Two nodes and their engines."""
-
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = members
-        self.nodes = {member.node.host: Node() for member in members}
-        self.head, self.worker = self.nodes.values()
-
-    def of(self, host: str) -> Engine:
-        return self.nodes[host]
-
-    def up(self, timeout: float = 60) -> list[running.Seen]:
-        return running.up(self.members, self.of, timeout=timeout)
-
-    def done(self) -> list[list[str]]:
-        """What each engine has done since the last call."""
-        found = [node.done[:] for node in self.nodes.values()]
-        for node in self.nodes.values():
-            node.done.clear()
-        return found
-
-
-@pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
-    monkeypatch.setattr(running, "POLL", 0)
-    monkeypatch.setattr(running, "REPORT", 0)
-    path = tmp_path / "cluster.yaml"
-    path.write_text(examples.cluster())
-    return Two(clusters.members(declaration.load(path), REF))
+__all__ = ["call", "run", "two"]
 
 
 def test_up_starts_all_containers_and_waits_until_the_head_is_healthy(
@@ -323,10 +189,27 @@ def test_nodes_get_tuned_kernels_before_their_containers_start(two: Two, tmp_pat
     assert two.done()[0][-1] == "start spark-0"
 
 
-@pytest.fixture
-def call(two: Two, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(command, "_engine_of", two.of)
-    return lambda *words: run("cluster", *words, cwd=tmp_path)
+def test_a_node_that_was_away_is_reached_first_when_it_is_looked_at_again(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.up()
+    two.done()
+    asked: list[str] = []
+    looks = iter([fail(SetupError, "engine-failed", "docker: timed out"), None])
+
+    def of(host: str) -> Engine:
+        asked.append(host)
+        return two.nodes[host]
+
+    def later(one: Service) -> Service:
+        if error := next(looks, None):
+            raise error
+        return one
+
+    monkeypatch.setattr(two, "of", of)
+    two.worker.later = later
+    assert two.up()[1].good
+    assert sorted(asked) == ["spark1"] * 2 + ["spark2"] * 2
 
 
 def test_status_says_what_runs_and_exits_with_what_is_wrong(two: Two, call: Run) -> None:
@@ -365,126 +248,6 @@ def test_logs_are_those_of_all_nodes_or_of_one(two: Two, call: Run) -> None:
     two.head.off = True
     off = call("logs")
     assert (off.code, "spark2 | line 1" in off.out) == (3, True)
-
-
-@pytest.mark.programs
-def test_followed_logs_go_on_until_all_containers_have_ended(two: Two, call: Run) -> None:
-    two.up()
-    two.head.writes += "; echo; echo oops >&2; printf end"
-    done = call("logs", "--follow", "--tail", "7")
-    assert done.code == 0
-    head = [line for line in done.out.splitlines() if line.startswith("spark1")]
-    assert head == ["spark1 | last 7", "spark1 | ", "spark1 | oops", "spark1 | end"]
-    assert "spark2 | last 7" in done.out.splitlines()
-    assert "spark2: spark-1 does not run" in done.err
-    one = call("logs", "--follow", "--node", "spark2")
-    assert one.out == "spark2 | last 50\n"
-
-
-@pytest.mark.programs
-def test_nodes_are_followed_at_the_same_time(two: Two, call: Run, tmp_path: Path) -> None:
-    """The head waits for the worker, which waits for the head."""
-    two.up()
-    wait = "until [ -e {0} ]; do sleep 0.01; done"
-    one, other = tmp_path / "one", tmp_path / "other"
-    two.head.writes = f"touch {one}; {wait.format(other)}; echo met"
-    two.worker.writes = f"touch {other}; {wait.format(one)}; echo met"
-    assert sorted(call("logs", "--follow").out.splitlines()) == ["spark1 | met", "spark2 | met"]
-
-
-@pytest.mark.programs
-def test_a_node_that_cannot_be_followed_is_named_and_the_others_go_on(two: Two, call: Run) -> None:
-    two.up()
-    two.head.off = True
-    off = call("logs", "--follow")
-    assert (off.code, off.out) == (3, "spark2 | last 50\n")
-    assert off.err.index("warning: spark1: docker: No route") < off.err.index("spark2: spark-1")
-    two.head.off = False
-    two.head.writes = "echo broken pipe; exit 1"
-    broken = call("logs", "--follow")
-    assert (broken.code, "spark2 | last 50" in broken.out) == (3, True)
-    assert "error: spark1: docker logs: broken pipe [node-unreachable]" in broken.err
-    two.head.found.clear()
-    absent = call("logs", "--follow")
-    assert (absent.code, absent.out) == (0, "spark2 | last 50\n")
-    assert "spark1: there is no container spark-0" in absent.err
-
-
-@pytest.mark.programs
-def test_a_node_that_falls_silent_is_named_and_the_others_go_on(
-    two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As after a power cut: the connection of its reader does not break."""
-    two.up()
-    two.worker.writes = f"touch {tmp_path}/waits; exec sleep 60"
-    two.head.writes = f"until [ -e {tmp_path}/off ]; do sleep 0.01; done; echo on"
-    monkeypatch.setattr(following, "ASK", 0.05)
-
-    def engine_of(host: str) -> Engine:
-        if host == "spark2" and (tmp_path / "waits").exists():
-            (tmp_path / "off").touch()
-            raise fail(SetupError, "node-unreachable", "spark2: Connection timed out")
-        return two.of(host)
-
-    shown: list[str] = []
-    errors = following.follow(
-        two.members, engine_of, last=1, show=lambda m, text: shown.append(f"{m.node.host} {text}")
-    )
-    assert shown == ["spark1 on"]
-    assert [error.problems[0].what for error in errors] == ["spark2: Connection timed out"]
-    assert "warning: spark2: Connection timed out" in capsys.readouterr().err
-
-
-def test_a_node_that_was_away_is_reached_first_when_it_is_looked_at_again(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two.up()
-    two.done()
-    asked: list[str] = []
-    looks = iter([fail(SetupError, "engine-failed", "docker: timed out"), None])
-
-    def of(host: str) -> Engine:
-        asked.append(host)
-        return two.nodes[host]
-
-    def later(one: Service) -> Service:
-        if error := next(looks, None):
-            raise error
-        return one
-
-    monkeypatch.setattr(two, "of", of)
-    two.worker.later = later
-    assert two.up()[1].good
-    assert sorted(asked) == ["spark1"] * 2 + ["spark2"] * 2
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(1), 1)])
-def test_what_ends_following_ends_all_readers(
-    two: Two,
-    call: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stop: BaseException,
-    code: int,
-) -> None:
-    """Ctrl-C, or nobody who reads; also if a reader writes faster than its lines are shown."""
-    two.up()
-    two.head.writes = f"echo $$ > {tmp_path}/head; exec yes"
-    ready = f"until [ -s {tmp_path}/head ]; do sleep 0.01; done"
-    two.worker.writes = f"echo $$ > {tmp_path}/worker; {ready}; echo up; exec sleep 60"
-
-    def line(text: str) -> None:
-        if text.startswith("spark2"):
-            raise stop
-
-    monkeypatch.setattr(ui, "line", line)
-    done = call("logs", "--follow")
-    assert (done.code, "Traceback" in done.err) == (code, False)
-    for name in ("head", "worker"):
-        pid = int((tmp_path / name).read_text())
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
 def test_down_removes_what_it_reaches_after_it_had_time_to_end(two: Two, call: Run) -> None:
