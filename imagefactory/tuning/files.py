@@ -101,11 +101,11 @@ def _of_text(name: str, content: bytes, release: Release, batch_sizes: Sequence[
     try:
         data = strict_json.loads(content, LARGEST)
     except ValueError as error:
-        what = f"it is no JSON: {error}" if content.strip() else "it is empty"
+        what = f"it is not JSON: {error}" if content.strip() else "it is empty"
         yield "format", f"{what}; vLLM does not start with it", _AGAIN
         return
     if not isinstance(data, dict):
-        yield "format", "it is no JSON object; vLLM does not start with it", _AGAIN
+        yield "format", "it is not a JSON object; vLLM does not start with it", _AGAIN
         return
     rows = {key: row for key, row in data.items() if key != TRITON}
     block = shape.block if (shape := shape_of(name)) else None

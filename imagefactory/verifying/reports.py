@@ -22,7 +22,7 @@ def read(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("its report is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"its report is no JSON: {error}") from None
+        raise ValueError(f"its report is not JSON: {error}") from None
     if not isinstance(report, dict):
         raise ValueError(f"its report is a JSON {type(report).__name__} and not an object")  # noqa: TRY004
     faults = [

@@ -19,7 +19,7 @@ def of(folder: Path) -> str:
     """The revision of the programs in ``folder`` and below it; tests decide nothing."""
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
-        if path.suffix in SUFFIXES and not path.name.startswith("test_"):
+        if path.suffix in SUFFIXES and not path.name.startswith(("test_", ".")):
             found.update(path.relative_to(folder).as_posix().encode() + b"\0")
             found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()[:DIGITS]

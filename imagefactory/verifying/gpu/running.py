@@ -73,7 +73,7 @@ def read(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("the report of the probes is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"the report of the probes is no JSON: {error}") from None
+        raise ValueError(f"the report of the probes is not JSON: {error}") from None
     probes = report.get("probes") if isinstance(report, dict) else None
     if not isinstance(probes, dict) or not all(map(_is_result, probes.values())):
         raise ValueError("the report of the probes has another shape")

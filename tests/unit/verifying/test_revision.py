@@ -23,6 +23,7 @@ def test_equal_programs_have_one_revision_wherever_they_are(copy: Path) -> None:
     assert made == revision.of_checks()
     (copy / "checks" / "torch" / "test_torch.py").unlink()  # is not installed
     (copy / "notes.txt").write_text("read by nobody")
+    (copy / ".#server.py").symlink_to("an editor's lock")
     assert revision.of(copy) == made
 
 

@@ -96,6 +96,6 @@ def test_unified_memory_is_reported_by_the_kernel_where_nvidia_smi_says_nothing(
 
 def test_a_probe_that_did_not_report_fails() -> None:
     image = Good()
-    image.gpu = GpuRun(report=None, error="the report of the probes is no JSON")
+    image.gpu = GpuRun(report=None, error="the report of the probes is not JSON")
     failed = {n for n, one in image.results().items() if one.outcome is Outcome.FAIL}
     assert failed == {name for name in image.results() if name.startswith("gpu-")}
