@@ -20,7 +20,7 @@ from imagefactory.cluster.looking import Facts
 from imagefactory.cluster.running import Seen
 from imagefactory.commands.options import Json, workspace_of
 from imagefactory.commands.recipe_check import STOCK
-from imagefactory.commands.recipe_target import TUNINGS
+from imagefactory.commands.recipe_target import TUNINGS, files_of_tunings
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.examples import examples
 from imagefactory.launching import compose, docker, quadlet
@@ -31,7 +31,6 @@ from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
 from imagefactory.system import files, ssh, ui
 from imagefactory.system.engine import Engine
-from imagefactory.tuning.files import LARGEST
 from imagefactory.upkeep.finding import Health
 from imagefactory.workspace import Workspace
 
@@ -310,21 +309,11 @@ def read(file: Path) -> tuple[Member, ...]:
 
 
 def _members(found: Cluster, image: str, project: Path) -> tuple[Member, ...]:
-    members = clusters.members(found, image, _tunings(project / TUNINGS))
+    tuned = files_of_tunings(project / TUNINGS)
+    members = clusters.members(found, image, Tunings(tuned) if tuned else None)
     for one in members:
         check_cache(one.launch)
     return members
-
-
-def _tunings(folder: Path) -> Tunings | None:
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found[path.name] = files.read_text(path, LARGEST)
-        except (OSError, UnicodeDecodeError) as error:
-            what, fix = f"{path} cannot be read: {error}", "imagefactory tune --check"
-            raise fail(InputError, "tuning-unreadable", what, fix=fix) from None
-    return Tunings(found) if found else None
 
 
 def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) -> Cluster:
