@@ -41,7 +41,7 @@ class Node(Engine):
         self.found: dict[str, Service] = {}
         self.done: list[str] = []
         self.later: Callable[[Service], Service | None] = lambda one: replace(one, health="healthy")
-        self.off = False
+        self.off = self.writes_no_log = False
         self.writes = "echo last $1"
 
     def find_images(self, refs: Iterable[str]) -> dict[str, ImageInfo]:
@@ -85,6 +85,8 @@ class Node(Engine):
 
     def service_log(self, container: str, *, last: int) -> str:
         self._answer()
+        if self.writes_no_log:
+            raise fail(SetupError, "engine-failed", "docker: No route to host")
         lines = [f"line 1 of {container}", "ValueError: planted"] if container in self.found else []
         return "\n".join(lines[-last:])
 

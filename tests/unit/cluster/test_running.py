@@ -149,6 +149,26 @@ def test_a_node_may_be_away_for_a_moment_but_not_for_long(two: Two) -> None:
         two.up()
 
 
+def test_a_head_may_be_away_for_a_moment_although_it_is_asked_for_its_log(
+    two: Two, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter(range(100))
+
+    def away(one: Service) -> Service:
+        if (look := next(looks)) < 3:
+            two.head.writes_no_log = True
+            raise fail(SetupError, "engine-failed", "docker: No route to host")
+        two.head.writes_no_log = look < 5
+        return one if look < 7 else replace(one, health="healthy")
+
+    two.head.later = away
+    assert two.up()[0].good
+    said = capsys.readouterr().err
+    assert "spark1: docker: No route to host" in said
+    assert "its log cannot be read: docker: No route to host" in said
+    assert "spark1: ValueError: planted" in said
+
+
 @pytest.mark.parametrize(
     ("image", "said"),
     [
