@@ -11,8 +11,8 @@ from subprocess import Popen
 from typing import Any
 
 from imagefactory.errors import CheckFailedError, FactoryError, fail
-from imagefactory.system import shell
-from imagefactory.system.engine import gpus, owner
+from imagefactory.system import owner, shell
+from imagefactory.system.engine import gpus
 from imagefactory.system.engine.containers import RunningContainer, new_name
 from imagefactory.system.engine.docker import Part, failure
 
