@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -70,8 +71,8 @@ def build_command(
         builders.cache_ref(cache, "")  # reject a bad repository before anything is built
     workspace = workspace_of(path)
     if dry_run:
-        planned = audits.plan(workspace, select or [], allow_no_engine=False)
-        tables.result_of_plan(planned, json=json)
+        plan = partial(pipeline.plan, allow_uncovered=True) if no_audit else audits.plan
+        tables.result_of_plan(plan(workspace, select or [], allow_no_engine=False), json=json)
         return
     silent = Watcher()
     shown = Watcher(planned=tables.plan, verified=tables.receipt)
