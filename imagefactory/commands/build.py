@@ -91,8 +91,10 @@ def build_command(
     else:
         _show_built(built, output)
     if output and any(result.ok for result in built.results.values()):
-        chosen = shell.show([w for one in select or [] for w in ("--select", one)])
-        ui.say(f"not verified yet: imagefactory verify --from {output} {chosen}".rstrip())
+        chosen = [word for one in select or [] for word in ("--select", one)]
+        chosen += ["--file", str(path)] if path != HERE else []
+        by_hand = shell.show(["imagefactory", "verify", "--from", str(output), *chosen])
+        ui.say(f"not verified yet: {by_hand}")
     if built.error:
         raise built.error
 
