@@ -98,11 +98,16 @@ def status(members: Sequence[Member], engine_of: EngineOf) -> list[Seen]:
     ]
 
 
-def logs(members: Sequence[Member], engine_of: EngineOf, *, last: int) -> list[str | FactoryError]:
-    """The last lines of each node's container; empty if there is none."""
-    return everywhere(
-        members, lambda m: engine_of(m.node.host).service_log(m.launch.name, last=last)
-    )
+def logs(
+    members: Sequence[Member], engine_of: EngineOf, *, last: int | None, since: str = ""
+) -> list[str | FactoryError]:
+    """The last lines of each node's container, or all since a time; empty if there is none."""
+
+    def one(member: Member) -> str:
+        engine = engine_of(member.node.host)
+        return engine.service_log(member.launch.name, last=last, since=since)
+
+    return everywhere(members, one)
 
 
 def down(members: Sequence[Member], engine_of: EngineOf) -> list[int | FactoryError]:

@@ -19,8 +19,9 @@ from imagefactory.patching import catalog
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.recipes import checking
 from imagefactory.recipes.recipe import Recipe, Setup, hardware_of
-from imagefactory.system import platforms
+from imagefactory.system import files, platforms
 from imagefactory.system.engine import Engine
+from imagefactory.tuning.files import LARGEST
 from imagefactory.workspace import Workspace
 
 #: The folder beside the matrix with what `imagefactory tune` found.
@@ -227,6 +228,18 @@ def tunings_of(workspace: Workspace) -> str:
     """The project's folder of tuned kernels, as an absolute path; empty if there are none."""
     folder = workspace.project / TUNINGS
     return str(folder) if any(folder.glob("*.json")) else ""
+
+
+def files_of_tunings(folder: Path) -> dict[str, str]:
+    """The files of tuned kernels in a folder, by name. Raises InputError."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found[path.name] = files.read_text(path, LARGEST)
+        except (OSError, UnicodeDecodeError) as error:
+            what, fix = f"{path} cannot be read: {error}", "imagefactory tune --check"
+            raise fail(InputError, "tuning-unreadable", what, fix=fix) from None
+    return found
 
 
 def source_of(cache: str) -> str:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.reads import Read, Reads, as_read
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
+from imagefactory.system import temporary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,9 @@ class Bench:
 
     def _alone(self, tree: SourceTree, step: Step, copy: Path) -> Measured:
         """Measure one patch on a copy of ``tree``, which is as before afterwards."""
-        with tempfile.TemporaryDirectory(prefix="imagefactory-trace-") as name:
-            (row,) = self._measure(tree, [step], copy, Path(name))
-            reads = _traced(Path(name))
+        with temporary.folder(prefix="imagefactory-trace-") as traces:
+            (row,) = self._measure(tree, [step], copy, traces)
+            reads = _traced(traces)
         names = overlay.touched(step.variant.diff) if step.variant else []
         for path in names:
             (copy / path).unlink(missing_ok=True)
@@ -179,12 +179,16 @@ class Bench:
         def prove(script: Path, tree: Path) -> tuple[int, str]:
             if lacking := proofkit.missing(of[script].needs, {**os.environ, **self._env}):
                 return overlay.INCONCLUSIVE, f"inconclusive: {lacking}"
-            with at_old_paths(tree, moves.get(script, {})):
+            with (
+                at_old_paths(tree, moves.get(script, {})),
+                temporary.folder(prefix="imagefactory-proof-") as folder,
+            ):
+                env = {**self._env, "TMPDIR": str(folder)}  # a killed compiler leaves files there
                 if traces is None:
-                    return overlay.prove(script, tree, self._env)
+                    return overlay.prove(script, tree, env)
                 out = traces / f"{len(list(traces.iterdir()))}.trace"
                 more = {tracing.PROOF: str(script.resolve()), tracing.TRACE: str(out)}
-                return overlay.prove(Path(tracing.__file__), tree, {**self._env, **more})
+                return overlay.prove(Path(tracing.__file__), tree, {**env, **more})
 
         return prove
 
@@ -294,8 +298,8 @@ def _write(file: Path, rows: Sequence[Measured]) -> None:
 @contextmanager
 def copy_of(root: Path) -> Iterator[Path]:
     """A temporary copy of a source tree, as hard links: git replaces files, never edits them."""
-    with tempfile.TemporaryDirectory(prefix=".imagefactory-tree-", dir=root.parent) as name:
-        yield Path(shutil.copytree(root, Path(name) / "tree", copy_function=_link))
+    with temporary.folder(prefix="imagefactory-tree-", parent=root.parent) as folder:
+        yield Path(shutil.copytree(root, folder / "tree", copy_function=_link))
 
 
 def _link(source: str, target: str) -> None:

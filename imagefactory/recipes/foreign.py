@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagefactory.errors import InputError, fail
+from imagefactory.launching.launching import TUNED, TUNINGS
 from imagefactory.recipes.recipe import Setup, Value
 
 #: Names of values in ``defaults`` and of the options that they are for, where these differ.
@@ -282,6 +284,28 @@ def spark_vllm_docker(setup: Setup, image: str) -> dict[str, Any]:
         "env": dict(setup.env),
         **_templated(setup),
     }
+
+
+def sparkrun_tunings(folder: str) -> str:
+    """How sparkrun gets the tuned kernels of a folder: its recipes have no mounts."""
+    target = "~/.cache/sparkrun/tuning/vllm"
+    copy = f"mkdir -p {target} && cp {shlex.quote(folder)}/*.json {target}/"
+    return f"tuned kernels: sparkrun mounts those of {target} on each node: {copy}"
+
+
+def spark_vllm_docker_tunings(folder: str) -> str:
+    """How spark-vllm-docker mounts a folder of tuned kernels: its recipes have no mounts.
+
+    Raises InputError for a path that the shell would split, as its scripts do not quote it.
+    """
+    if not re.fullmatch(r"[\w./@%+-]+", folder):
+        what = f"spark-vllm-docker cannot mount {folder}"
+        fix = "give the folder a name of letters, digits, '_', '.' and '-'"
+        raise fail(InputError, "recipe-tunings", what, fix=fix)
+    # unlike -v, which makes an empty folder on a node that has none
+    mount = f"--mount type=bind,source={folder},target={TUNINGS},readonly"
+    options = f'VLLM_SPARK_EXTRA_DOCKER_ARGS="{mount} -e {TUNED}={TUNINGS}"'
+    return f"tuned kernels: {options} ./run-recipe.sh FILE, with that folder on each node"
 
 
 def _templated(setup: Setup) -> dict[str, Any]:

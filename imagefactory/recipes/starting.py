@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.launching.launching import TUNED, TUNINGS, Launch, Mount, Port, cache_of
@@ -39,6 +39,7 @@ class Wishes:
         cache: a named volume, or an absolute path of the host.
         model: a folder of the host with the model; empty leaves it to be downloaded.
         tunings: a folder of the host with tuned kernels for a GPU; empty is none.
+        tuned: its files, for a form that brings them along.
         restart: whether the engine starts it again.
         user: whom it runs as, by number; empty is whom the recipe says, else root.
         memory_bytes: the most memory that it may use; None is no limit.
@@ -50,6 +51,7 @@ class Wishes:
     cache: str = VOLUME
     model: str = ""
     tunings: str = ""
+    tuned: Mapping[str, str] = field(default_factory=dict)
     restart: bool = False
     user: str = ""
     memory_bytes: int | None = None
@@ -74,8 +76,9 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
     mounts = [Mount(source=wishes.cache, target=cache_of(user))]
     if wishes.model:
         mounts.append(Mount(source=wishes.model, target=MODEL, read_only=True))
-    if wishes.tunings and hardware != "cpu" and TUNED not in environment:
-        mounts.append(Mount(source=wishes.tunings, target=TUNINGS, read_only=True))
+    if wishes.tunings and takes_tunings(setup, hardware):
+        tuned = Mount(source=wishes.tunings, target=TUNINGS, read_only=True, files=wishes.tuned)
+        mounts.append(tuned)
         environment[TUNED] = TUNINGS
     inside = Port(host=wishes.port, address=wishes.address)
     model = MODEL if wishes.model else recipe.model
@@ -93,6 +96,11 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
         memory_bytes=wishes.memory_bytes,
         restart=wishes.restart,
     )
+
+
+def takes_tunings(setup: Setup, hardware: str) -> bool:
+    """Whether tuned kernels of the project are of use: a GPU, and a recipe without its own."""
+    return hardware != "cpu" and TUNED not in setup.env
 
 
 def _problems(wishes: Wishes) -> Iterator[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from imagefactory.locking.tags import BUILT
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
-from imagefactory.system import archive, ui
+from imagefactory.system import archive, temporary, ui
 from imagefactory.system.files import link
 from imagefactory.wheels import required
 
@@ -89,7 +88,7 @@ def compile_units(plan: WheelPlan, env: BuildEnv) -> Tried:
 
     Raises CheckFailedError if a patch fails, or CMake cannot configure vLLM.
     """
-    with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
+    with temporary.folder(prefix="imagefactory-wheel-") as name:
         folder = Path(name)
         _bake(plan, env, folder, "tried", again=False)
         units, patches = (
@@ -118,7 +117,7 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
     locked wheel.
     """
     locked = None if again else lock.built_for(plan.key)
-    with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
+    with temporary.folder(prefix="imagefactory-wheel-") as name:
         _bake(plan, env, Path(name), "wheel", again=again)
         (file,) = Path(name).glob("*.whl")
         required.check(plan, file, wheelhouse.from_index(plan.official, env.settings))

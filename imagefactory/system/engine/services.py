@@ -11,8 +11,8 @@ from subprocess import Popen
 from typing import Any
 
 from imagefactory.errors import CheckFailedError, FactoryError, fail
-from imagefactory.system import shell
-from imagefactory.system.engine import gpus, owner
+from imagefactory.system import owner, shell
+from imagefactory.system.engine import gpus
 from imagefactory.system.engine.containers import RunningContainer, new_name
 from imagefactory.system.engine.docker import Part, failure
 
@@ -131,9 +131,12 @@ class Services(Part):
             raise failure("docker container inspect", done.err)
         return [_service(row) for row in json.loads(done.out or "[]")]
 
-    def service_log(self, container: str, *, last: int) -> str:
-        """The last lines that a container has written, also after its end; empty without one."""
-        done = self._docker.call("logs", "--tail", str(last), container, join=True)
+    def service_log(self, container: str, *, last: int | None, since: str = "") -> str:
+        """The last lines that a container has written, also after its end; empty without one.
+
+        ``since`` is a time, in Docker's syntax; None is all lines.
+        """
+        done = self._docker.call("logs", *_lines(last, since), container, join=True)
         if done.ok:
             return done.out
         if "no such container" in done.out.lower():
@@ -141,13 +144,13 @@ class Services(Part):
         raise failure("docker logs", done.out)
 
     def follow_service_log(
-        self, container: str, *, last: int
+        self, container: str, *, last: int | None, since: str = ""
     ) -> AbstractContextManager[Popen[str]]:
         """Docker's client, which writes those lines and all that follow, until the container ends.
 
         It is run as by ``shell.stream``.
         """
-        words = ("logs", "--follow", "--tail", str(last), container)
+        words = ("logs", "--follow", *_lines(last, since), container)
         return self._docker.stream(*words, env={}, quiet=True)
 
     def stop_service(self, container: str) -> None:
@@ -160,6 +163,12 @@ class Services(Part):
         gone = re.search(r"(?i)no such container|removal of container .* in progress", done.err)
         if not done.ok and not gone:
             raise failure("docker rm", done.err)
+
+
+def _lines(last: int | None, since: str) -> list[str]:
+    """Which lines of a log are wanted."""
+    tail = ["--tail", str(last)] if last is not None else []
+    return [*tail, *(["--since", since] if since else [])]
 
 
 def _not_started(done: shell.Completed, name: str, by_hand: str) -> FactoryError:

@@ -76,6 +76,12 @@ def test_a_log_that_is_followed_has_its_last_lines_first(
         assert process.stdout is not None
         assert process.stdout.read() == "one\ntwo\n"
         assert process.wait() == 0
+    docker.answer("logs --follow --since 5m vllm-1", out="new\n")
+    with engine.follow_service_log("vllm-1", last=None, since="5m") as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "new\n"
+    docker.answer("logs --tail 5 --since 5m vllm-1", out="new\n")
+    assert engine.service_log("vllm-1", last=5, since="5m") == "new\n"
 
 
 def test_a_container_that_cannot_be_started_says_why(docker: FakeDocker, engine: Engine) -> None:
