@@ -47,7 +47,9 @@ def test_a_first_run_without_room_is_refused_in_one_line(tmp_path: Path, had: in
     code, said = asked(tmp_path, free=12, had=had)
     assert code == 3
     (line,) = said.splitlines()
-    assert line.startswith("room: error: the tests with an engine take about 30 GiB, and 12 GiB are")
+    assert line.startswith(
+        "room: error: the tests with an engine take about 30 GiB, and 12 GiB are"
+    )
     assert line.endswith("make test ROOM=0 tries it all the same")
 
 
