@@ -179,12 +179,16 @@ class Bench:
         def prove(script: Path, tree: Path) -> tuple[int, str]:
             if lacking := proofkit.missing(of[script].needs, {**os.environ, **self._env}):
                 return overlay.INCONCLUSIVE, f"inconclusive: {lacking}"
-            with at_old_paths(tree, moves.get(script, {})):
+            with (
+                at_old_paths(tree, moves.get(script, {})),
+                temporary.folder(prefix="imagefactory-proof-") as folder,
+            ):
+                env = {**self._env, "TMPDIR": str(folder)}  # a killed compiler leaves files there
                 if traces is None:
-                    return overlay.prove(script, tree, self._env)
+                    return overlay.prove(script, tree, env)
                 out = traces / f"{len(list(traces.iterdir()))}.trace"
                 more = {tracing.PROOF: str(script.resolve()), tracing.TRACE: str(out)}
-                return overlay.prove(Path(tracing.__file__), tree, {**self._env, **more})
+                return overlay.prove(Path(tracing.__file__), tree, {**env, **more})
 
         return prove
 

@@ -25,8 +25,10 @@ def folder(*, prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """
     root = parent or _system()
     _sweep(root)
-    with tempfile.TemporaryDirectory(prefix=f"{prefix}{owner.mine()}-", dir=root) as name:
-        yield Path(name)
+    name = f"{prefix}{owner.mine()}-"
+    # a program that outlives its caller may still write into it
+    with tempfile.TemporaryDirectory(prefix=name, dir=root, ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 def orphans(*parents: Path) -> list[Path]:

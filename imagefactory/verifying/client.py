@@ -140,7 +140,7 @@ class Client:
                 "POST", "/v1/completions", {**body, "temperature": 0, "ignore_eos": True}
             )
             return int(parse(text)["usage"]["completion_tokens"])
-        except (UnansweredError, LookupError, TypeError, ValueError):
+        except (UnansweredError, LookupError, TypeError, ValueError, OverflowError):
             return 0
 
     def counters(self, names: Collection[str]) -> dict[str, float]:

@@ -80,5 +80,5 @@ def _run(step: Step, tree: Path) -> Proven:
     proof = step.patch.proof
     if proof is None:
         raise ValueError(f"{step.patch.name} has no proof")
-    code, said = overlay.prove(proof.script, tree)
+    code, said = overlay.prove(proof.script, tree, {"TMPDIR": str(tree.parent)})
     return Proven(patch=step.patch.name, code=code, output=said)
