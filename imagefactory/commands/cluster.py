@@ -29,7 +29,7 @@ from imagefactory.launching.launching import check_cache
 from imagefactory.matrix.cell import Cell
 from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
-from imagefactory.system import files, ssh, ui
+from imagefactory.system import files, shell, ssh, ui
 from imagefactory.system.engine import Engine
 from imagefactory.upkeep.finding import Health
 from imagefactory.workspace import Workspace
@@ -113,13 +113,12 @@ def show_command(
                 for member, path, text in rows
             ]
         )
-        return
-    for member, path, text in rows:
+    for member, path, text in rows if not json else ():
         ui.line(str(path) if path else f"# {member.node.host}: {member.role}")
         if not path:
             ui.line(text)
     if tunings := rows[0][0].tunings:
-        ui.warn(_by_hand(tunings, rows[0][0].launch.image, to))
+        ui.warn(_by_hand(tunings, file.parent / TUNINGS, rows[0][0].launch.image, to))
 
 
 @app.command("check", epilog="Example: imagefactory cluster check")
@@ -261,7 +260,7 @@ def down_command(file: File = HERE, json: Json = False) -> None:
     running.raise_errors(answers)
 
 
-def _by_hand(tunings: Tunings, image: str, to: Form) -> str:
+def _by_hand(tunings: Tunings, folder: Path, image: str, to: Form) -> str:
     """How nodes get tuned kernels that `up` would put there."""
     name = tunings.volume
     there = (
@@ -270,7 +269,8 @@ def _by_hand(tunings: Tunings, image: str, to: Form) -> str:
         else f"docker run --rm -i -v {name}:{INSIDE} --entrypoint tar {image} -x -C {INSIDE}"
     )
     what = f"tuned kernels are in the volume {name} of each node, where only `cluster up` puts them"
-    return f"{what}; otherwise: tar -C {TUNINGS} -c . | ssh HOST {there}"
+    pack = shell.show(["tar", "-C", str(folder), "-c", "."])
+    return f"{what}; otherwise: {pack} | ssh HOST {there}"
 
 
 def _show(seen: Sequence[Seen], *, json: bool) -> None:
