@@ -191,8 +191,13 @@ def diff_command(
     json: Json = False,
 ) -> None:
     """Compare two results: `faster` or `slower` if their spreads do not overlap, else `same`."""
-    store = _store(workspace_of(file))
-    first, second = store.find(before), store.find(after)
+    workspace = workspace_of(file)
+    store = _store(workspace)
+
+    def find(name: str) -> Result:
+        return store.find(name, lambda tag: _digest(workspace, tag), ui.warn)
+
+    first, second = find(before), find(after)
     rows = comparing.compare(first, second)
     if json:
         ui.emit_json([row.as_dict() for row in rows])
@@ -262,6 +267,17 @@ def _image(workspace: Workspace, address: str, name: str | None) -> Image | None
     engine = opening.connect_if_any(workspace) if parts.hostname in LOCAL else None
     found = engine.publishing(parts.port or 80) if engine else None
     return Image(name=found[0], digest=found[1]) if found else None
+
+
+def _digest(workspace: Workspace, tag: str) -> str | None:
+    """The image that has a tag here; None if there is none, or ``tag`` is no name."""
+    try:
+        check_images(tag)
+    except InputError:
+        return None
+    engine = opening.connect_if_any(workspace)
+    found = engine.find_images([tag]).get(tag) if engine else None
+    return found.digest if found else None
 
 
 def _store(workspace: Workspace) -> Store:
