@@ -307,7 +307,7 @@ def test_an_engine_that_has_something_else_then_is_an_error(tmp_path: Path) -> N
 def test_what_is_no_host_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="host-name"):
         check_host(text)
-    for host in ("spark1", "me@10.0.0.1", "ssh://me@spark-1.lan:2222"):
+    for host in ("spark1", "me@10.0.0.1", "ssh://me@spark-1.lan:2222", "fd00::5", "me@::1"):
         assert check_host(host) == host
 
 
