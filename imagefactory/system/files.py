@@ -57,7 +57,8 @@ def _part_of(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             if not in_place:
                 part.unlink()
-        error.filename = error.filename or str(path)
+        if error.filename is None or Path(error.filename) == part:
+            error.filename = str(path)
         raise
 
 
