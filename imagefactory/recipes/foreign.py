@@ -39,6 +39,8 @@ _NOT_TAKEN = (
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _FORMAT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _SPARK = "dgx_spark_gb10"
+#: Characters of all values that are put into a command.
+LONGEST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ def _of_spark(data: Mapping[str, Any], name: str) -> Foreign:
     if not model:
         raise UnknownError("it names no model")
     sizes = [str(options.get(f"{kind}-parallel-size", 1)) for kind in ("tensor", "pipeline")]
-    used = [int(size) if size.isdecimal() else 1 for size in sizes]
+    used = [int(size) if size.isdecimal() and len(size) < 6 else 1 for size in sizes]
     nodes = max(used[0] * used[1], 1)
     return Foreign(
         kind="sparkrun" if str(data.get("recipe_version", "1")) == "2" else "spark-vllm-docker",
@@ -115,10 +117,17 @@ def _command(
 ) -> tuple[str, dict[str, Value], Iterator[str]]:
     """The model, the options, and what could not be read, of a template of a command."""
 
+    longest = LONGEST
+
     def filled(match: re.Match[str]) -> str:
+        nonlocal longest
         if match[1] is None:  # a brace that was doubled for str.format
             return match[0][0]
-        return _plain(values[match[1]]) if match[1] in values else match[0]
+        found = _plain(values[match[1]]) if match[1] in values else match[0]
+        longest -= len(found)
+        if longest < 0:
+            raise UnknownError(f"its command has more than {LONGEST} characters")
+        return found
 
     if "{{" in template:
         template = _FORMAT.sub(filled, template)
@@ -180,10 +189,10 @@ def _typed(text: str) -> Value:
     if text[:1] in ("{", "["):
         try:
             data = json.loads(text)
-        except ValueError:
+            # recipes have no numbers with a point, and no null
+            return text if _has_others(data) else data
+        except (ValueError, RecursionError):
             return text
-        # recipes have no numbers with a point, and no null
-        return text if _has_others(data) else data
     return text
 
 

@@ -364,12 +364,17 @@ def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
     assert run("recipe", "import", str(theirs), "-f", matrix).code == 2
     kept = target.read_text()
     theirs.write_text("model: no model\ndefaults: {}\n")
-    assert run("recipe", "import", str(theirs), "-f", matrix, "--replace").code == 2
+    refused = run("recipe", "import", str(theirs), "-f", matrix, "--replace")
+    assert (refused.code, f"error: {theirs}: 'model'" in refused.err) == (2, True)
     assert target.read_text() == kept
+    target.write_bytes(b"\xff")
     theirs.write_text("model: org/n\ndefaults: {}\n")
     done = run("recipe", "import", str(theirs), "-f", matrix, "--replace", "--json")
     assert json.loads(done.out)["kind"] == "spark-vllm-docker"
     assert recipes.read(target).model == "org/n"
+    nameless = run("recipe", "import", str(theirs), "-f", matrix, "--name", "é")
+    assert (nameless.code, "'é' cannot be the name" in nameless.err) == (2, True)
+    assert [one.name for one in target.parent.iterdir()] == [target.name]
 
 
 @pytest.mark.parametrize(
