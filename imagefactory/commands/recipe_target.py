@@ -104,7 +104,9 @@ def target_of(
 ) -> Target:
     """The image to serve ``recipe`` with, checked. Raises CheckFailedError, InputError."""
     if nodes not in recipe.nodes:
-        what = f"recipe {recipe.name} is for {', '.join(map(str, recipe.nodes))} nodes, not {nodes}"
+        numbers = " or ".join(map(str, recipe.nodes))
+        noun = "node" if numbers == "1" else "nodes"
+        what = f"recipe {recipe.name} is for {numbers} {noun}, not {nodes}"
         fix = "imagefactory cluster serves one model on several"
         raise fail(InputError, "recipe-nodes", what, where=recipe.shown, fix=fix)
     found = choose(workspace, image, cell, recipe, repository)
