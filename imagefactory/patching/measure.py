@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.reads import Read, Reads, as_read
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
-from imagefactory.system import temporary
+from imagefactory.system import files, temporary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,9 +289,7 @@ def _read(file: Path) -> list[Measured] | None:
 
 def _write(file: Path, rows: Sequence[Measured]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-    part.write_text(json.dumps([row.as_dict() for row in rows]), encoding="utf-8")
-    part.replace(file)
+    files.write_text(file, json.dumps([row.as_dict() for row in rows]))
 
 
 @contextmanager

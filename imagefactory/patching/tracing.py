@@ -17,7 +17,7 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,23 +75,26 @@ class Recorder:
         elif event in ("open", "os.listdir", "os.scandir"):
             self.note(arguments[0], listed=event != "open")
         elif event == "subprocess.Popen":
-            self._ran(arguments[1], arguments[2])
+            self._ran(arguments[1], arguments[2], arguments[3])
         elif event == "os.posix_spawn":  # with which subprocess starts programs from Python 3.13 on
-            self._ran(arguments[1], None)
+            self._ran(arguments[1], None, arguments[2])
         elif event in ("os.system", "os.exec"):
             self.known = False
 
-    def _ran(self, argv: object, folder: object) -> None:
+    def _ran(self, argv: object, folder: object, env: object) -> None:
         words = [os.fspath(word) for word in argv] if isinstance(argv, list | tuple) else [argv]
         texts = [word if isinstance(word, str) else str(word) for word in words]
+        variables = env if isinstance(env, Mapping) else os.environ
+        given = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
         if os.path.basename(texts[0]) in COMPILERS:  # noqa: PTH119 - as in note
+            self.known = self.known and GCC_REPORT in given
             self.include.update(text[2:] for text in texts if text.startswith("-I"))
             for text in texts[1:]:
                 if not text.startswith("-"):
                     self.note(text)
         elif __file__ in texts:
             pass  # it writes a record of its own
-        elif any(self.root in text for text in [*texts, str(folder or "")]):
+        elif any(self.root in text for text in (*texts, str(folder or _here()), *given.values())):
             self.known = False
 
     def headers(self, report: Path) -> None:
@@ -105,6 +108,13 @@ class Recorder:
             for found in [root for root in roots if path.is_relative_to(root)]:
                 for root in roots:
                     self.note(root / path.relative_to(found))
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - as in note
+    except OSError:
+        return ""
 
 
 def watch(recorder: Recorder) -> None:

@@ -1,13 +1,14 @@
-"""Temporary folders. Their names say whose they are: those of killed processes can be found."""
+"""Temporary folders and files: their names say whose they are, and killed processes are gone."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from imagefactory.system import owner
 
 #: How all names start; the owner and something random follow the rest of the prefix.
 OURS = "imagefactory-"
+#: Characters of a file's name in that of its part, which may have 255 bytes in all.
+LONGEST = 36
 
 
 @contextmanager
@@ -31,9 +34,19 @@ def folder(*, prefix: str, parent: Path | None = None) -> Iterator[Path]:
         yield Path(made)
 
 
+def part_of(path: Path) -> Path:
+    """A new name beside ``path`` for the file that is to become it.
+
+    What killed processes left in that folder is removed first.
+    """
+    _sweep_parts(path.parent)
+    start = f".{OURS}{path.name[:LONGEST]}"
+    return path.with_name(f"{start}-{owner.mine()}-{secrets.token_hex(4)}")
+
+
 def orphans(*parents: Path) -> list[Path]:
     """The folders of processes that have ended: in the system's folder, and in ``parents``."""
-    return [path for root in (_system(), *parents) for path in _orphans(root)]
+    return [path for root in (_system(), *parents) for path in _folders(root)]
 
 
 def remove(folders: list[Path]) -> None:
@@ -45,15 +58,23 @@ def remove(folders: list[Path]) -> None:
 @cache
 def _sweep(root: Path) -> None:
     """Once for each process, for nothing of ours is quickly left behind in great numbers."""
-    remove(_orphans(root))
+    remove(_folders(root))
 
 
-def _orphans(root: Path) -> list[Path]:
-    return [path for path in sorted(root.glob(f"{OURS}*")) if _is_orphan(path)]
+@cache
+def _sweep_parts(root: Path) -> None:
+    for path in root.glob(f".{OURS}*"):
+        if _is_orphan(path, stat.S_ISREG):
+            with suppress(OSError):
+                path.unlink()
 
 
-def _is_orphan(path: Path) -> bool:
-    """Whether its owner has ended. Other users' folders, and links, are none of our business."""
+def _folders(root: Path) -> list[Path]:
+    return [path for path in sorted(root.glob(f"{OURS}*")) if _is_orphan(path, stat.S_ISDIR)]
+
+
+def _is_orphan(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    """Whether its owner has ended. What is another user's, or a link, is none of our business."""
     parts = path.name.rsplit("-", 5)  # prefix, the four parts of an owner, something random
     if not owner.gone("-".join(parts[1:-1])):
         return False
@@ -61,7 +82,7 @@ def _is_orphan(path: Path) -> bool:
         found = path.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return is_kind(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _system() -> Path:

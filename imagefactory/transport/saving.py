@@ -127,15 +127,10 @@ def _copy(image: Content, digest: str, folder: Path) -> None:
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
     """A file that has its name when the block ends, and leaves nothing on a full disk."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with files.replacing(path) as part, part.open("wb") as out:
+        yield out
+        out.flush()
+        os.fsync(out.fileno())
 
 
 class _Hashing(io.RawIOBase):

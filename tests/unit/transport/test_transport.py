@@ -172,9 +172,29 @@ def test_nothing_large_is_left_on_a_disk_that_is_full(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         assert code_of(lambda: saving.save([made], {}, tmp_path / target)) == "layout-unwritable"
-    assert list(tmp_path.rglob("*.part")) == []
+    assert [path for path in tmp_path.rglob(".*") if path.name != ".lock"] == []
     saving.save([made], {}, tmp_path / target)
     assert saving.read(tmp_path / target).images
+
+
+def test_two_that_save_to_one_archive_at_once_leave_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "saved.tar"
+    small, large = image(tmp_path / "engine", b"a"), image(tmp_path / "other", b"b" * 100_000)
+    begun, opened = list[str](), Folder.open
+
+    def meanwhile(store: Folder, digest: str) -> IO[bytes]:
+        if digest == f"sha256:{hashlib.sha256(b'a').hexdigest()}" and not begun:
+            begun.append(digest)
+            saving.save([large], {}, target)
+        return opened(store, digest)
+
+    monkeypatch.setattr(Folder, "open", meanwhile)
+    saving.save([small], {}, target)
+    assert begun
+    assert [one.digest for one in saving.read(target).images] == [small.digest]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["saved.tar"]
 
 
 def ask(server: Serving, path: str, **headers: str) -> tuple[int, bytes]:
