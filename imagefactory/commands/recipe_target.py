@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -142,7 +143,7 @@ def choose(
     Raises InputError if there is none.
     """
     engine = opening.connect_if_any(workspace)
-    if image:
+    if image is not None:  # an empty one is a variable of the shell that was not set
         check_images(image)
         return _of_image(workspace, image, engine, repository)
     found = _cell(workspace, recipe, cell, engine)
@@ -186,12 +187,12 @@ def _cell(
         for one in opening.declared(workspace).cells
         if (recipe.is_for(one) if recipe else hardware_of(one) == "gb10")
     ]
-    wanted = [one for one in cells if fnmatchcase(one.name, pattern or "*")]
+    wanted = [one for one in cells if fnmatchcase(one.name, "*" if pattern is None else pattern)]
     if not wanted:
         names = ", ".join(one.name for one in cells) or "none"
         name, given = (
             f"recipe {recipe.name}" if recipe else "a GPU",
-            f" {pattern}" if pattern else "",
+            f" {pattern or repr(pattern)}" if pattern is not None else "",
         )
         where, what = recipe.shown if recipe else None, f"no cell{given} is for {name}"
         raise fail(InputError, "recipe-cell", what, where=where, fix=f"it is for: {names}")
@@ -247,7 +248,12 @@ def files_of_tunings(folder: Path) -> dict[str, str]:
 def source_of(cache: str) -> str:
     """A named volume, or the absolute path of a folder."""
     is_path = "/" in cache or cache.startswith((".", "~"))
-    return str(Path(cache).expanduser().absolute()) if is_path else cache
+    return str(path_of(cache).absolute()) if is_path else cache
+
+
+def path_of(text: str) -> Path:
+    """The path that ``text`` names; the home of a user that there is not is a plain name."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises an error for such
 
 
 def user_of(text: str) -> str:

@@ -373,6 +373,7 @@ def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
         ({"name": "bad name!"}, "'bad name!' cannot be the name of a container"),
         ({"address": "spark1"}, "'spark1' is no IP address"),
         ({"cache": "a b"}, "'a b' cannot be the name of a volume"),
+        ({"cache": ""}, "'' cannot be the name of a volume"),
         ({"model": "/models/a:b"}, "/models/a:b has a colon"),
         ({"tunings": "/a:b/tunings"}, "/a:b/tunings has a colon"),
     ],
