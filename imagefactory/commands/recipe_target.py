@@ -14,13 +14,13 @@ import typer
 from imagefactory import opening
 from imagefactory.commands.options import check_images
 from imagefactory.errors import CheckFailedError, InputError, fail
-from imagefactory.launching.launching import USER
+from imagefactory.launching.launching import USER, Launch
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.recipes import checking
 from imagefactory.recipes.recipe import Recipe, Setup, hardware_of
-from imagefactory.system import files, platforms
+from imagefactory.system import files, platforms, shell
 from imagefactory.system.engine import Engine
 from imagefactory.tuning.files import LARGEST
 from imagefactory.workspace import Workspace
@@ -218,6 +218,16 @@ def _pinned(
     receipt = opening.receipts(workspace).load(info.digest)
     note = "" if receipt and receipt.passed else f"{tag} has not passed imagefactory verify here"
     return f"{name}@{info.digest}", True, note
+
+
+def check_folder(launch: Launch) -> None:
+    """Raise InputError for a user's cache that is not there: Docker would make it for root."""
+    for mount in launch.mounts:
+        if launch.user and not mount.is_volume and not Path(mount.source).exists():
+            what = f"there is no folder {mount.source}: Docker would make it for root, and user "
+            what += f"{launch.user} could not write there"
+            fix = shell.show(["mkdir", "-p", mount.source])
+            raise fail(InputError, "launch-cache", what, fix=fix)
 
 
 def must_be_here(target: Chosen) -> None:

@@ -160,6 +160,10 @@ def test_a_user_other_than_root_has_a_cache_that_can_be_written(
     assert "--user 1000:100 " in run(*argv, "--user", "1000:100", "--print").out
     assert run(*argv, "--user", "me").code == 2
     assert "volume imagefactory-cache belongs to root" in run(*argv[:-2]).err
+    absent = run(*argv[:-1], str(tmp_path / "new one"))
+    assert f"error: there is no folder {tmp_path}/new one: Docker would" in absent.err
+    assert f"mkdir -p '{tmp_path}/new one'" in absent.err
+    assert engine.started == []
     export = ("recipe", "export", str(mine), "--cell", "gb10*33*", "--to")
     assert run(*export, "compose").code == 2
     assert run(*export, "kubernetes").code == 0
