@@ -134,7 +134,7 @@ def test_only_200_is_healthy(status: int, *, healthy: bool) -> None:
         (200, '{"choices": [5]}', "JSON of another shape than expected: TypeError: ", ""),
         (200, "[]", "JSON of another shape than expected: TypeError: ", ""),
         (200, "no", "not JSON (JSONDecodeError): 'no'", ""),
-        (500, "z" * 999, "z" * SHOWN, ""),
+        (500, "z" * 999, "z" * (SHOWN // 2) + "…", ""),
     ],
 )
 def test_an_answer_is_what_was_said_or_why_it_was_not_read(
@@ -147,6 +147,17 @@ def test_an_answer_is_what_was_said_or_why_it_was_not_read(
     # what could not be read has no status: nothing was answered
     assert (found.status, found.finish) == (status, finish)
     assert 0 <= found.seconds < 60
+
+
+def test_garbage_behind_a_right_answer_is_no_right_answer_however_far_behind_it_is() -> None:
+    def right(text: str) -> bool:
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        choice = {"text": text, "finish_reason": "stop"}
+        body = json.dumps({"choices": [choice], "usage": usage})
+        return Noting(text=body).ask("completion", QUESTION).right
+
+    assert right(" Paris ")
+    assert not right(" Paris" + " " * 2 * SHOWN + "!!!!")
 
 
 class Peer:
