@@ -22,6 +22,7 @@ from imagefactory.commands.recipe_target import (
     ModelFolder,
     PortNumber,
     RunAs,
+    check_folder,
     files_of_tunings,
     folder_of,
     must_be_here,
@@ -112,6 +113,7 @@ def run_command(
     started = None
     if not only_print:
         must_be_here(target)
+        check_folder(launch)
         started = opening.connect(workspace).start_service(docker.arguments(launch))
     if json:
         shown = {"name": launch.name, "command": docker.words(launch), "started": started}

@@ -160,6 +160,10 @@ def test_a_user_other_than_root_has_a_cache_that_can_be_written(
     assert "--user 1000:100 " in run(*argv, "--user", "1000:100", "--print").out
     assert run(*argv, "--user", "me").code == 2
     assert "volume imagefactory-cache belongs to root" in run(*argv[:-2]).err
+    absent = run(*argv[:-1], str(tmp_path / "new one"))
+    assert f"error: there is no folder {tmp_path}/new one: Docker would" in absent.err
+    assert f"mkdir -p '{tmp_path}/new one'" in absent.err
+    assert engine.started == []
     export = ("recipe", "export", str(mine), "--cell", "gb10*33*", "--to")
     assert run(*export, "compose").code == 2
     assert run(*export, "kubernetes").code == 0
@@ -384,6 +388,7 @@ def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
         ({"address": "spark1"}, "'spark1' is no IP address"),
         ({"cache": ""}, "'' cannot be the name of a volume"),
         ({"cache": "a b"}, "'a b' cannot be the name of a volume"),
+        ({"cache": ""}, "'' cannot be the name of a volume"),
         ({"model": "/models/a:b"}, "/models/a:b has a colon"),
         ({"tunings": "/a:b/tunings"}, "/a:b/tunings has a colon"),
     ],
