@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ from imagefactory.errors import InputError, fail
 from imagefactory.recipes import importing, recipes
 from imagefactory.recipes.importing import Imported
 from imagefactory.recipes.recipes import SUFFIX
-from imagefactory.system import files, ui
+from imagefactory.system import files, temporary, ui
 
 app = typer.Typer(add_completion=False)
 
@@ -68,8 +67,8 @@ def import_command(
 
 def _check(found: Imported, source: Path) -> None:
     """Raise InputError for what is no recipe here; nothing of it is kept then."""
-    with TemporaryDirectory() as folder:
-        draft = Path(folder) / f"{found.name}{SUFFIX}"
+    with temporary.folder(prefix="imagefactory-recipe-") as folder:
+        draft = folder / f"{found.name}{SUFFIX}"
         draft.write_text(found.text, encoding="utf-8")
         try:
             recipes.read(draft)

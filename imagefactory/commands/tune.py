@@ -21,6 +21,7 @@ from imagefactory.commands.recipe_target import (
     choose,
     folder_of,
     must_be_here,
+    path_of,
     source_of,
     target_of,
 )
@@ -140,8 +141,8 @@ def _wanted(
         target = target_of(workspace, recipe, min(recipe.nodes), image, cell)
         return jobs.of_recipe(target.setup), target
     chosen = choose(workspace, image, cell)
-    if model and (os.sep in model and Path(model).expanduser().is_dir()):
-        return Wanted(folder=folder_of(Path(model).expanduser())), chosen
+    if model and os.sep in model and path_of(model).is_dir():
+        return Wanted(folder=folder_of(path_of(model))), chosen
     return Wanted(model=model or ""), chosen
 
 

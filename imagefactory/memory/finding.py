@@ -53,7 +53,7 @@ def find(text: str, environ: Mapping[str, str]) -> Found:
 def _cached(name: str, environ: Mapping[str, str]) -> Path:
     """The config.json of ``name`` in the cache of Hugging Face."""
     home = Path(environ.get("HF_HOME") or Path(environ.get("HOME") or "~") / ".cache/huggingface")
-    hub = Path(environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    hub = Path(os.path.expanduser(environ.get("HF_HUB_CACHE") or home / "hub"))  # noqa: PTH111
     if not _NAME.fullmatch(name):
         what = f"{name!r} is no config.json, no folder with one, no recipe and no name of a model"
         fix = "write a path, a recipe, or ORGANIZATION/NAME of a model in the Hugging Face cache"
@@ -62,7 +62,7 @@ def _cached(name: str, environ: Mapping[str, str]) -> Path:
     revision = folder / "refs/main"
     snapshots = sorted(folder.glob("snapshots/*/config.json"), key=lambda one: one.stat().st_mtime)
     if revision.is_file():
-        main = folder / "snapshots" / revision.read_text().strip() / "config.json"
+        main = folder / "snapshots" / revision.read_text(errors="replace").strip() / "config.json"
         snapshots += [main] if main.is_file() else []
     if not snapshots:
         what = f"{name} is not in the Hugging Face cache {hub}"

@@ -114,7 +114,7 @@ def _problems(wishes: Wishes) -> Iterator[Problem]:
         what = f"{wishes.address!r} is no IP address"
         fix = "write 127.0.0.1, 0.0.0.0 for the network, or another of this machine"
         yield Problem(code="launch-address", what=what, fix=fix)
-    for source in filter(None, (wishes.cache, wishes.model, wishes.tunings)):
+    for source in (wishes.cache, *filter(None, (wishes.model, wishes.tunings))):
         if ":" in source:
             what, fix = (
                 f"{source} has a colon: it cannot be mounted",

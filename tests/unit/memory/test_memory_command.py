@@ -71,6 +71,16 @@ def test_a_model_of_the_hugging_face_cache_is_found_by_its_name(run: Run, tmp_pa
     done = run("openai/gpt-oss-120b", "--context", 8192)
     assert done.code == 0
     assert "weights       60.77 GiB  read from its index" in done.out
+    (folder / "refs/main").write_bytes(b"\xff")
+    assert run("openai/gpt-oss-120b", "--context", 8192).code == 0
+
+
+def test_the_home_of_nobody_is_no_reason_for_a_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "~nobody-has-this-name/hub")
+    done = run("openai/gpt-oss-120b")
+    assert (done.code, "is not in the Hugging Face cache ~nobody" in done.err) == (2, True)
 
 
 def test_a_recipe_sets_what_no_option_does(run: Run, tmp_path: Path) -> None:

@@ -160,6 +160,10 @@ def test_a_user_other_than_root_has_a_cache_that_can_be_written(
     assert "--user 1000:100 " in run(*argv, "--user", "1000:100", "--print").out
     assert run(*argv, "--user", "me").code == 2
     assert "volume imagefactory-cache belongs to root" in run(*argv[:-2]).err
+    absent = run(*argv[:-1], str(tmp_path / "new one"))
+    assert f"error: there is no folder {tmp_path}/new one: Docker would" in absent.err
+    assert f"mkdir -p '{tmp_path}/new one'" in absent.err
+    assert engine.started == []
     export = ("recipe", "export", str(mine), "--cell", "gb10*33*", "--to")
     assert run(*export, "compose").code == 2
     assert run(*export, "kubernetes").code == 0
@@ -342,6 +346,16 @@ def test_tuned_kernels_that_cannot_be_exported_are_refused(project: Project) -> 
     assert (done.code, "spark-vllm-docker cannot mount" in done.err) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["BAD NAME", "ghcr.io/me/vllm:tag", "ghcr.io/Me/vllm", ""])
+def test_what_is_no_repository_is_in_no_file(
+    run: Run, mine: Path, engine: FakeEngine, name: str
+) -> None:
+    done = run("recipe", "export", str(mine), "--to", "compose", "--repository", name)
+    assert (done.code, done.out) == (2, "")
+    assert "--repository" in done.err
+    assert engine.started == []
+
+
 def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
     theirs = tmp_path / "Their Model.yaml"
     theirs.write_text("model: org/m\ndefaults: {max_model_len: 8}\nmods: [x]\n")
@@ -373,6 +387,7 @@ def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
         ({"name": "bad name!"}, "'bad name!' cannot be the name of a container"),
         ({"address": "spark1"}, "'spark1' is no IP address"),
         ({"cache": "a b"}, "'a b' cannot be the name of a volume"),
+        ({"cache": ""}, "'' cannot be the name of a volume"),
         ({"model": "/models/a:b"}, "/models/a:b has a colon"),
         ({"tunings": "/a:b/tunings"}, "/a:b/tunings has a colon"),
     ],

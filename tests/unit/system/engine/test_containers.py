@@ -359,7 +359,7 @@ def test_a_lent_container_has_an_owner_and_is_removed(engine: Engine, docker: Fa
         lambda name, labels: ["--name", name, *(f"--label={k}={v}" for k, v in labels.items())]
     ) as lent:
         (started,) = docker.calls
-    assert f"run --pull never --name {lent.id} --label={owner.LABEL}={owner.mine()}" in started
+    assert f" --name {lent.id} --label={owner.LABEL}={owner.mine()}" in started
     assert docker.calls[-1].split()[-1] == lent.id
 
 
