@@ -167,8 +167,15 @@ def _launch(
 
 
 def _report(workspace: Workspace, result: Result, *, json: bool) -> None:
-    """Keep a result that is whole, and show it. Raises CheckFailedError for one that is not."""
-    kept = None if result.failed else _store(workspace).save(result)
+    """Keep a result that is whole, and show it. Raises CheckFailedError for one that is not.
+
+    One that cannot be kept is shown before the OSError is raised: measuring took long.
+    """
+    kept, refused = None, None
+    try:
+        kept = None if result.failed else _store(workspace).save(result)
+    except OSError as error:
+        refused = error
     if json:
         ui.emit_json({**result.data, "file": str(kept) if kept else None})
     else:
@@ -179,6 +186,8 @@ def _report(workspace: Workspace, result: Result, *, json: bool) -> None:
     problems = _problems(result)
     if problems:
         raise CheckFailedError(problems)
+    if refused:
+        raise refused
 
 
 @app.command("diff", epilog="Example: imagefactory bench diff imagefactory/vllm:old new.json")

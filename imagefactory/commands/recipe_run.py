@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from imagefactory import opening
+from imagefactory import opening, pipeline
 from imagefactory.commands.options import HERE, File, Json, Repository, workspace_of
 from imagefactory.commands.recipe_check import STOCK, Name, Nodes
 from imagefactory.commands.recipe_target import (
@@ -159,6 +159,8 @@ def export_command(
     warning says so if there is no such image, or no receipt of a verification that passed. Tuned
     kernels in the folder tunings beside the matrix are mounted, or it says how.
     """
+    if repository is not None:
+        pipeline.check_repository(repository, "--repository")
     workspace = workspace_of(file)
     recipe = recipes.find(name, workspace.recipes, STOCK)
     count = nodes or min(recipe.nodes)

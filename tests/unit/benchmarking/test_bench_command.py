@@ -118,6 +118,16 @@ def test_a_server_that_refuses_is_quoted(run: Run) -> None:
     assert "HTTP 400: maximum context length is 256" in str(raised.value)
 
 
+@pytest.mark.usefixtures("run")
+def test_figures_that_cannot_be_kept_are_shown(tmp_path: Path) -> None:
+    """Measuring may have taken an hour."""
+    settings(tmp_path).state.write_text("no folder")
+    with serving(Behaviour()) as url:
+        done = CliRunner().invoke(bench.app, [url, "--concurrency", "1", *SMALL])
+    assert isinstance(done.exception, OSError)
+    assert "TTFT (ms)" in done.output
+
+
 def test_a_server_that_is_down_a_model_that_is_not_served_and_bad_options_are_errors(
     run: Run,
 ) -> None:

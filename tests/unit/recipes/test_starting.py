@@ -346,6 +346,16 @@ def test_tuned_kernels_that_cannot_be_exported_are_refused(project: Project) -> 
     assert (done.code, "spark-vllm-docker cannot mount" in done.err) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["BAD NAME", "ghcr.io/me/vllm:tag", "ghcr.io/Me/vllm", ""])
+def test_what_is_no_repository_is_in_no_file(
+    run: Run, mine: Path, engine: FakeEngine, name: str
+) -> None:
+    done = run("recipe", "export", str(mine), "--to", "compose", "--repository", name)
+    assert (done.code, done.out) == (2, "")
+    assert "--repository" in done.err
+    assert engine.started == []
+
+
 def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
     theirs = tmp_path / "Their Model.yaml"
     theirs.write_text("model: org/m\ndefaults: {max_model_len: 8}\nmods: [x]\n")

@@ -128,6 +128,12 @@ def test_a_folder_where_a_file_is_to_be_is_an_error_of_the_machine(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_is_missing_is_named_with_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        files.write_text(tmp_path / "gone" / "x.yaml", "")
+    assert caught.value.filename == str(tmp_path / "gone" / "x.yaml")
+
+
 def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe, link = tmp_path / "pipe", tmp_path / "stdout"
     os.mkfifo(pipe)

@@ -225,6 +225,7 @@ def test_a_recipe_that_would_use_no_file_is_refused(
         ("--model", "a/b", "--dtype", "auto", "--block", "1,1"),
         ("--shape", "1,2,3", "--dtype", "auto"),
         ("--shape", "1,2,0,4", "--dtype", "auto"),
+        ("--shape", "8,256,1024,9", "--dtype", "auto"),
         ("--model", "a/b", "--dtype", "auto", "--batch-size", "1,x"),
         ("--check",),
     ],
