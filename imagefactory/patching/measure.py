@@ -7,14 +7,16 @@ import json
 import os
 import shutil
 import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from imagefactory.inbuild import overlay, proofkit
-from imagefactory.patching import conflicts, tracing
+from imagefactory.patching import compiled, conflicts, tracing
 from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.reads import Read, Reads, as_read
 from imagefactory.patching.sources import SourceTree
@@ -67,6 +69,13 @@ class Bench:
             f"{sys.version_info[:2]} {cuda.parents[1].name if cuda else 'no toolchain'}".encode()
         )
         self._fresh = fresh
+
+    @cached_property
+    def _compiled(self) -> Path:
+        """A folder for what compilers made for proofs; it goes with this bench."""
+        made = ExitStack()
+        weakref.finalize(self, made.close)
+        return made.enter_context(temporary.folder(prefix="imagefactory-compiled-"))
 
     def series(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
         """The state of every patch of a series, each applied on top of those before it."""
@@ -187,6 +196,8 @@ class Bench:
                     return overlay.prove(script, tree, env)
                 out = traces / f"{len(list(traces.iterdir()))}.trace"
                 more = {tracing.PROOF: str(script.resolve()), tracing.TRACE: str(out)}
+                if not compiled.COMPILERS.isdisjoint(of[script].needs):
+                    more |= {tracing.COMPILED: str(self._compiled), "PYTHONPATH": _with_factory()}
                 return overlay.prove(Path(tracing.__file__), tree, {**env, **more})
 
         return prove
@@ -301,6 +312,12 @@ def copy_of(root: Path) -> Iterator[Path]:
 
 def _link(source: str, target: str) -> None:
     os.link(source, target)
+
+
+def _with_factory() -> str:
+    """PYTHONPATH for a program that imports the factory."""
+    root = Path(compiled.__file__).parents[2]
+    return os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
 
 
 def _row(step: Step) -> tuple[str, Path | None, Path | None]:
