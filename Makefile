@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .PHONY: wheel plan-check lock-check patch-check nightly dashboard
 .PHONY: lock plan build verify push patch-status port-drift audit-table simulated-year schema bench
 .PHONY: memory-table bench-disk bench-dashboard browser skopeo sshd starters faults kills test-faults mutants test-mutants
-.PHONY: test-gpu gpu-page
+.PHONY: test-gpu gpu-page room
 
 # otherwise each of the processes of a test run compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,7 +38,12 @@ demo: engine ## build and verify the demo cell, and show the results
 	@command -v imagefactory >/dev/null || \
 	  echo "to call imagefactory by its name: source $(BIN)/activate"
 
-test: check test-unit test-programs test-faults test-mutants test-proofs test-e2e ## run all tests except the large ones
+# GiB that `make test` took on the disk with an empty engine, when downloads were cached
+ROOM ?= 30
+room:
+	@scripts/room '$(ROOM)'
+
+test: room check test-unit test-programs test-faults test-mutants test-proofs test-e2e ## run all tests except the large ones
 
 check: $(BIN)/imagefactory ## run ruff, mypy, and linters of the workflows
 	@PATH="$$PWD/$(BIN):$$PATH" actionlint
@@ -138,7 +143,7 @@ tests = $(patsubst %,tests/e2e/test_%.py,$(1))
 WITHOUT_IMAGE := $(wildcard tests/e2e/test_patch*.py) $(call tests,cluster dashboard log_rules \
   machines moving_tags real_index receipts_travel recipes refs simulated_weeks transport)
 WHEELS := $(wildcard tests/e2e/test_wheel*.py) $(call tests,compiled)
-test-e2e: engine compiler browser skopeo sshd starters ## a real engine, a real registry, real servers
+test-e2e: room engine compiler browser skopeo sshd starters ## a real engine, a real registry, real servers
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	  $(E2E) $(WITHOUT_IMAGE) >"$$logs/others" 2>&1 & others=$$!; \
 	  $(E2E) $(WHEELS) >"$$logs/wheels" 2>&1 & wheels=$$!; \

@@ -347,7 +347,7 @@ def _verify_all(
 
     leftovers.sweep(engine, workspace.settings.cache)
     lock, receipts = opening.read_lock(workspace), opening.receipts(workspace)
-    if level.includes(Level.SERVE) and models is None:
+    if level.includes(Level.SERVE) and not models:
         receipts.check_folder()
     done, left = [], dict[str, None]()
     for tag in tags:

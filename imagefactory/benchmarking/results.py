@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from imagefactory.benchmarking.metrics import METRICS, spread
+from imagefactory.benchmarking.metrics import METRICS, Spread, spread
 from imagefactory.errors import InputError, fail
-from imagefactory.system import files
+from imagefactory.system import files, strict_json
 
 #: The format of a result; another one is not read.
 FORMAT = 1
@@ -19,6 +19,8 @@ LARGEST = 1 << 28
 KEYS = {"date", "url", "image", "digest", "model_id", "prompt_tokens", "output_tokens"}
 #: The folder of results of servers whose image is not known.
 UNKNOWN = "unknown-image"
+#: No figure, in any of the units, is larger.
+_LARGEST_FIGURE = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +60,34 @@ class Store:
         files.write_text(path, json.dumps(result.data) + "\n")
         return path
 
-    def find(self, name: str) -> Result:
+    def find(
+        self, name: str, digest_of: Callable[[str], str | None], warn: Callable[[str], None]
+    ) -> Result:
         """The result in the file ``name``, or the newest of the image with that name or digest.
 
-        Raises InputError if there is none.
+        ``digest_of`` says which image has the name now: a server that was started by digest was
+        measured under no other. Files that hold no result are passed over, and warned of. Raises
+        InputError if there is none.
         """
         if Path(name).is_file():
             return read(Path(name))
         digest = name if name.startswith("sha256:") else f"sha256:{name}"
+        # seven digits, as people shorten digests; fewer may be part of a tag
+        wanted = [digest] if len(digest) >= 14 else []
+        if named := digest_of(name):
+            wanted.append(named)
         for path in self._newest_first():
-            found = read(path)
+            try:
+                found = read(path)
+            except InputError as error:
+                warn(f"{path}: {error.problems[0].what}")
+                continue
             own = found.data["digest"] or ""
-            # seven digits, as people shorten digests; fewer may be part of a tag
-            if name == found.data["image"] or (len(digest) >= 14 and own.startswith(digest)):
+            if name == found.data["image"] or own.startswith(tuple(wanted)):
                 return found
-        fix = f"name a file, or an image that imagefactory bench has measured: {self._folder}"
-        raise fail(InputError, "bench-unknown", f"there is no result of {name}", fix=fix)
+        what = f"there is no result of {name!r}"
+        fix = f"measure it, or name a file of a result; those of this machine are in {self._folder}"
+        raise fail(InputError, "bench-unknown", what, fix=fix)
 
     def _newest_first(self) -> Iterator[Path]:
         found = self._folder.glob("*/*.json")
@@ -83,11 +97,11 @@ class Store:
 def read(path: Path) -> Result:
     """The result in a file. Raises InputError if it holds none."""
     try:
-        return _checked(json.loads(files.read_text(path, LARGEST)))
+        return _checked(strict_json.loads(files.read(path, LARGEST), LARGEST))
     except OSError as error:
         what = f"it cannot be read: {error.strerror or error}"
         raise fail(InputError, "bench-result", what, where=str(path)) from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         what = "it is not a result of imagefactory bench"
         fix = "name a file that imagefactory bench has written"
         raise fail(InputError, "bench-result", what, where=str(path), fix=fix) from None
@@ -97,9 +111,20 @@ def _checked(data: Any) -> Result:
     """The result that ``data`` is. Raises ValueError and others if it is none."""
     result = Result(data)
     found = [spread(level, metric) for level in result.levels.values() for metric in METRICS]
-    figures = [figure for one in found for figure in astuple(one)]
-    if data["format"] != FORMAT or not {*data} >= KEYS or not figures or result.failed:
+    if data["format"] != FORMAT or not {*data} >= KEYS or not found or result.failed:
         raise ValueError("not a result that is kept")
-    if any(type(figure) not in (int, float) for figure in figures):
-        raise ValueError("a figure that is no number")
+    if any(not isinstance(data[key] or "", str) for key in ("date", "url", "image", "digest")):
+        raise ValueError("a name that is no text")
+    if any(type(level) is not int for level in result.levels):
+        raise ValueError("a level that is no number")
+    if not all(map(_is_possible, found)):
+        raise ValueError("figures that nothing has")
     return result
+
+
+def _is_possible(one: Spread) -> bool:
+    """Whether something can have been measured so; of NaN, each comparison would say something."""
+    figures = astuple(one)
+    if any(type(figure) not in (int, float) for figure in figures):
+        return False
+    return 0 <= one.low <= one.high and all(0 <= figure <= _LARGEST_FIGURE for figure in figures)

@@ -74,7 +74,7 @@ class Server:
             raise self._no_server("answers something other than a list of models") from None
 
     def _no_server(self, why: str) -> Exception:
-        fix = "name the address of a server, such as http://127.0.0.1:8000, and OPENAI_API_KEY"
+        fix = "name a server that runs, as in http://127.0.0.1:8000; OPENAI_API_KEY is its key"
         return fail(SetupError, "bench-no-server", f"{self.url}/v1/models {why}", fix=fix)
 
     def prefix_hits(self) -> float | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+
+from imagefactory.system import files
 
 #: Images that are kept, the latest ones.
 KEPT = 10_000
@@ -28,12 +30,8 @@ def add(state: Path, tags: Iterable[str], builder: str) -> None:
         return
     known = {tag: one for tag, one in read(state).items() if tag not in new}
     kept = dict(list({**known, **new}.items())[-KEPT:])
-    part = _file(state).with_suffix(f".{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        part.replace(_file(state))
-    except OSError:
-        return
+    with suppress(OSError):
+        files.write_text(_file(state), json.dumps(kept, indent=1) + "\n")
 
 
 def _file(state: Path) -> Path:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from imagefactory.system import files
+
 #: Folder below the state folder.
 FOLDER = "builds"
 #: Of a manifest or index, and of a configuration, which is how some engines name an image.
@@ -35,10 +37,7 @@ def add(folder: Path, build_key: str, digests: Iterable[str]) -> None:
     if not new:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path = _path(folder, build_key)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(list(new), indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    files.write_text(_path(folder, build_key), json.dumps(list(new), indent=1) + "\n")
 
 
 def read(folder: Path, build_key: str) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from imagefactory.system import files
 
 #: Durations that are kept for each kind of build, the newest last.
 KEPT = 5
@@ -62,9 +63,7 @@ class Timings:
 
     def _write(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        part = self._file.with_name(f".{self._file.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(self._known, indent=1, sort_keys=True), encoding="utf-8")
-        part.replace(self._file)
+        files.write_text(self._file, json.dumps(self._known, indent=1, sort_keys=True))
 
 
 def _kind(warm: bool) -> str:

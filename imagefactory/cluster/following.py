@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from queue import Queue
 from threading import Event, Thread
 
@@ -20,15 +22,36 @@ ASK, MISSES = 15.0, 1
 #: Lines that wait to be shown, and characters after which a line goes on as another one.
 WAITING, LONGEST = 1000, 65536
 
+#: Times as Docker takes them: a duration of Go, seconds of Unix, or a date.
+_DURATION = r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+"
+_UNIX = r"[0-9]{1,10}(?:\.[0-9]{1,9})?"
+_DATE = (
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?)?)?)"
+    r"(?:Z|[+-][0-9]{2}:[0-9]{2})?"
+)
+
 #: A line of a node's log; None at its end.
 _Lines = Queue[tuple[Member, str | None]]
+
+
+def is_time(text: str) -> bool:
+    """Whether Docker takes ``text`` as the time since which a log is shown."""
+    date = re.fullmatch(_DATE, text)
+    if date is None:
+        return re.fullmatch(f"{_DURATION}|{_UNIX}", text) is not None
+    try:
+        datetime.fromisoformat(date[1])
+    except ValueError:
+        return False
+    return True
 
 
 def follow(
     members: Sequence[Member],
     engine_of: EngineOf,
     *,
-    last: int,
+    last: int | None,
+    since: str = "",
     show: Callable[[Member, str], None],
 ) -> list[FactoryError]:
     """Show the last lines of each node's container, and those that it writes until it ends.
@@ -61,7 +84,7 @@ def follow(
                 ui.warn(f"{member.node.host}: there is no container {member.launch.name}")
             else:
                 # from this thread: a Ctrl-C at the terminal is for us, and ends them in order
-                log = engine.follow_service_log(member.launch.name, last=last)
+                log = engine.follow_service_log(member.launch.name, last=last, since=since)
                 readers[member.rank] = process = stack.enter_context(log)
                 Thread(target=_read, args=(member, process, lines), daemon=True).start()
                 minded = (member, engine_of, process, gone, over)

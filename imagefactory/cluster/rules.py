@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from itertools import zip_longest
+from math import prod
 
 from imagefactory.cluster.schema import FileKeys, NodeKeys
 from imagefactory.errors import InputError, Problem
@@ -21,6 +22,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _MODEL = re.compile(r"[^\s-]\S*")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _USER = re.compile(USER)
+_SIZE = re.compile(r"0*[1-9][0-9]{0,4}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOUNT = re.compile(r"(/[^:]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:]*)(:ro)?")
 IPV6 = 6
@@ -108,15 +110,22 @@ class _Rules:
             if value_of(self._args, option) is not None:
                 what = f"{option} follows from the nodes, the executor and the port"
                 yield self._bad(("args",), "derived-option", what, "remove it")
+        yield from self._sizes()
+
+    def _sizes(self) -> Iterator[Problem]:
         sizes = [value_of(self._args, *names) for names in SIZES]
-        if any(sizes) and all(size is None or size.isdecimal() for size in sizes):
-            ranks, nodes = 1, len(self._file.nodes)
-            for size in sizes:
-                ranks *= int(size or 1)
-            if nodes and ranks % nodes:
-                what = f"{ranks} ranks (tensor x pipeline x data) on {nodes} nodes"
-                fix = f"make their product a multiple of {nodes}"
-                yield self._bad(("args",), "parallel-size", what, fix)
+        given = [size for size in sizes if size is not None]
+        if not given or not all(size.isdecimal() for size in given):
+            return  # a value that is no number is vLLM's to refuse
+        if wrong := [size for size in given if not _SIZE.fullmatch(size)]:
+            what, fix = f"a model cannot be cut into {wrong[0]:.20} parts", "write 1 to 99999"
+            yield self._bad(("args",), "parallel-size", what, fix)
+            return
+        ranks, nodes = prod(map(int, given)), len(self._file.nodes)
+        if nodes and ranks % nodes:
+            what = f"{ranks} ranks (tensor x pipeline x data) on {nodes} nodes"
+            fix = f"make their product a multiple of {nodes}"
+            yield self._bad(("args",), "parallel-size", what, fix)
 
     def _node(self, number: int, node: NodeKeys) -> Iterator[Problem]:
         loc: Loc = ("nodes", number)

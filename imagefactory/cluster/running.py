@@ -98,11 +98,16 @@ def status(members: Sequence[Member], engine_of: EngineOf) -> list[Seen]:
     ]
 
 
-def logs(members: Sequence[Member], engine_of: EngineOf, *, last: int) -> list[str | FactoryError]:
-    """The last lines of each node's container; empty if there is none."""
-    return everywhere(
-        members, lambda m: engine_of(m.node.host).service_log(m.launch.name, last=last)
-    )
+def logs(
+    members: Sequence[Member], engine_of: EngineOf, *, last: int | None, since: str = ""
+) -> list[str | FactoryError]:
+    """The last lines of each node's container, or all since a time; empty if there is none."""
+
+    def one(member: Member) -> str:
+        engine = engine_of(member.node.host)
+        return engine.service_log(member.launch.name, last=last, since=since)
+
+    return everywhere(members, one)
 
 
 def down(members: Sequence[Member], engine_of: EngineOf) -> list[int | FactoryError]:
@@ -260,8 +265,8 @@ def _wait(states: Sequence[_State], engine_of: EngineOf, timeout: float) -> list
             raise _late(head, timeout)
         if now - reported > REPORT:
             reported = now
-            last = head.engine.service_log(head.member.launch.name, last=1).strip()
-            ui.say(f"{now - began:.0f} s, {head.member.node.host}: {last}")
+            last = f"{head.member.node.host}: {_last_lines(head, 1).strip()}"
+            ui.say(f"{now - began:.0f} s, {errors[0].problems[0].what if errors else last}")
         time.sleep(POLL)
 
 
@@ -290,8 +295,8 @@ def _late(head: _State, timeout: float) -> FactoryError:
     return CheckFailedError(Problem(code=code, what=what, fix=fix, detail=detail))
 
 
-def _last_lines(state: _State) -> str:
+def _last_lines(state: _State, number: int = LAST_LINES) -> str:
     try:
-        return state.engine.service_log(state.member.launch.name, last=LAST_LINES).rstrip()
+        return state.engine.service_log(state.member.launch.name, last=number).rstrip()
     except SetupError as error:
         return f"its log cannot be read: {error.problems[0].what}"

@@ -156,7 +156,7 @@ def _launch(
     """The container that serves a recipe, and its image, which the engine has."""
     recipe = recipes.find(name, workspace.recipes, STOCK)
     target = target_of(workspace, recipe, 1, image, cell)
-    must_be_here(target)
+    must_be_here(workspace, target)
     wishes = Wishes(cache=source_of(cache), model=folder_of(folder), tunings=tunings_of(workspace))
     launch = starting.launch(target.setup, target.image, target.hardware, wishes)
     check_cache(launch)
@@ -167,8 +167,15 @@ def _launch(
 
 
 def _report(workspace: Workspace, result: Result, *, json: bool) -> None:
-    """Keep a result that is whole, and show it. Raises CheckFailedError for one that is not."""
-    kept = None if result.failed else _store(workspace).save(result)
+    """Keep a result that is whole, and show it. Raises CheckFailedError for one that is not.
+
+    One that cannot be kept is shown before the OSError is raised: measuring took long.
+    """
+    kept, refused = None, None
+    try:
+        kept = None if result.failed else _store(workspace).save(result)
+    except OSError as error:
+        refused = error
     if json:
         ui.emit_json({**result.data, "file": str(kept) if kept else None})
     else:
@@ -179,6 +186,8 @@ def _report(workspace: Workspace, result: Result, *, json: bool) -> None:
     problems = _problems(result)
     if problems:
         raise CheckFailedError(problems)
+    if refused:
+        raise refused
 
 
 @app.command("diff", epilog="Example: imagefactory bench diff imagefactory/vllm:old new.json")
@@ -191,8 +200,13 @@ def diff_command(
     json: Json = False,
 ) -> None:
     """Compare two results: `faster` or `slower` if their spreads do not overlap, else `same`."""
-    store = _store(workspace_of(file))
-    first, second = store.find(before), store.find(after)
+    workspace = workspace_of(file)
+    store = _store(workspace)
+
+    def find(name: str) -> Result:
+        return store.find(name, lambda tag: _digest(workspace, tag), ui.warn)
+
+    first, second = find(before), find(after)
     rows = comparing.compare(first, second)
     if json:
         ui.emit_json([row.as_dict() for row in rows])
@@ -210,6 +224,8 @@ def diff_command(
         ]
         for row in rows
     ]
+    if first == second:
+        ui.warn("A and B are the same result")
     ui.line(f"A: {first.name}")
     ui.line(f"B: {second.name}")
     ui.table("", columns, shown)
@@ -262,6 +278,17 @@ def _image(workspace: Workspace, address: str, name: str | None) -> Image | None
     engine = opening.connect_if_any(workspace) if parts.hostname in LOCAL else None
     found = engine.publishing(parts.port or 80) if engine else None
     return Image(name=found[0], digest=found[1]) if found else None
+
+
+def _digest(workspace: Workspace, tag: str) -> str | None:
+    """The image that has a tag here; None if there is none, or ``tag`` is no name."""
+    try:
+        check_images(tag)
+    except InputError:
+        return None
+    engine = opening.connect_if_any(workspace)
+    found = engine.find_images([tag]).get(tag) if engine else None
+    return found.digest if found else None
 
 
 def _store(workspace: Workspace) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -70,8 +71,8 @@ def build_command(
         builders.cache_ref(cache, "")  # reject a bad repository before anything is built
     workspace = workspace_of(path)
     if dry_run:
-        planned = audits.plan(workspace, select or [], allow_no_engine=False)
-        tables.result_of_plan(planned, json=json)
+        plan = partial(pipeline.plan, allow_uncovered=True) if no_audit else audits.plan
+        tables.result_of_plan(plan(workspace, select or [], allow_no_engine=False), json=json)
         return
     silent = Watcher()
     shown = Watcher(planned=tables.plan, verified=tables.receipt)
@@ -90,8 +91,10 @@ def build_command(
     else:
         _show_built(built, output)
     if output and any(result.ok for result in built.results.values()):
-        chosen = shell.show([w for one in select or [] for w in ("--select", one)])
-        ui.say(f"not verified yet: imagefactory verify --from {output} {chosen}".rstrip())
+        chosen = [word for one in select or [] for word in ("--select", one)]
+        chosen += ["--file", str(path)] if path != HERE else []
+        by_hand = shell.show(["imagefactory", "verify", "--from", str(output), *chosen])
+        ui.say(f"not verified yet: {by_hand}")
     if built.error:
         raise built.error
 

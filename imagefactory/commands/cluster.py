@@ -20,7 +20,7 @@ from imagefactory.cluster.looking import Facts
 from imagefactory.cluster.running import Seen
 from imagefactory.commands.options import Json, workspace_of
 from imagefactory.commands.recipe_check import STOCK
-from imagefactory.commands.recipe_target import TUNINGS
+from imagefactory.commands.recipe_target import TUNINGS, files_of_tunings
 from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.examples import examples
 from imagefactory.launching import compose, docker, quadlet
@@ -29,9 +29,8 @@ from imagefactory.launching.launching import check_cache
 from imagefactory.matrix.cell import Cell
 from imagefactory.recipes import checking, recipes
 from imagefactory.settings import from_environment
-from imagefactory.system import files, ssh, ui
+from imagefactory.system import files, shell, ssh, ui
 from imagefactory.system.engine import Engine
-from imagefactory.tuning.files import LARGEST
 from imagefactory.upkeep.finding import Health
 from imagefactory.workspace import Workspace
 
@@ -45,6 +44,8 @@ File = Annotated[Path, typer.Option("--file", "-f", help="The file that declares
 HERE = Path("cluster.yaml")
 #: Seconds for the head to serve: a large model is loaded for ten to fifteen minutes.
 START_SECONDS = 1800
+#: Lines of each container that `logs` prints.
+LAST = 50
 
 
 class Form(StrEnum):
@@ -112,13 +113,12 @@ def show_command(
                 for member, path, text in rows
             ]
         )
-        return
-    for member, path, text in rows:
+    for member, path, text in rows if not json else ():
         ui.line(str(path) if path else f"# {member.node.host}: {member.role}")
         if not path:
             ui.line(text)
     if tunings := rows[0][0].tunings:
-        ui.warn(_by_hand(tunings, rows[0][0].launch.image, to))
+        ui.warn(_by_hand(tunings, file.parent / TUNINGS, rows[0][0].launch.image, to))
 
 
 @app.command("check", epilog="Example: imagefactory cluster check")
@@ -194,9 +194,20 @@ def status_command(file: File = HERE, json: Json = False) -> None:
 def logs_command(
     file: File = HERE,
     last: Annotated[
-        int,
-        typer.Option("--last", "--tail", "-n", metavar="N", min=1, help="Lines of each container."),
-    ] = 50,
+        int | None,
+        typer.Option(
+            *("--last", "--tail", "-n"),
+            metavar="N",
+            min=1,
+            help=f"Lines of each container: {LAST} by default, or all with --since.",
+        ),
+    ] = None,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Only lines of the last 10m or 1h30m, or since 2026-01-31T10:00."
+        ),
+    ] = "",
     node: Annotated[
         str | None, typer.Option("--node", metavar="HOST", help="Of this node alone.")
     ] = None,
@@ -213,13 +224,19 @@ def logs_command(
         fix = "imagefactory cluster show lists them"
         raise fail(InputError, "cluster-node", f"{file} has no node {node}", fix=fix)
 
+    if since and not following.is_time(since):
+        fix = "write 10m, 24h or 2026-01-31T10:00"
+        raise fail(InputError, "cluster-since", f"{since!r} is no time", fix=fix)
+    lines = last or (None if since else LAST)
+
     def show(member: Member, text: str) -> None:
         ui.line(f"{member.node.host} | {text}")
 
     if follow:
-        running.raise_errors(following.follow(members, _engine_of, last=last, show=show))
+        errors = following.follow(members, _engine_of, last=lines, since=since, show=show)
+        running.raise_errors(errors)
         return
-    answers = running.logs(members, _engine_of, last=last)
+    answers = running.logs(members, _engine_of, last=lines, since=since)
     for member, found in zip(members, answers, strict=True):
         for text in found.splitlines() if isinstance(found, str) else ():
             show(member, text)
@@ -243,7 +260,7 @@ def down_command(file: File = HERE, json: Json = False) -> None:
     running.raise_errors(answers)
 
 
-def _by_hand(tunings: Tunings, image: str, to: Form) -> str:
+def _by_hand(tunings: Tunings, folder: Path, image: str, to: Form) -> str:
     """How nodes get tuned kernels that `up` would put there."""
     name = tunings.volume
     there = (
@@ -252,7 +269,8 @@ def _by_hand(tunings: Tunings, image: str, to: Form) -> str:
         else f"docker run --rm -i -v {name}:{INSIDE} --entrypoint tar {image} -x -C {INSIDE}"
     )
     what = f"tuned kernels are in the volume {name} of each node, where only `cluster up` puts them"
-    return f"{what}; otherwise: tar -C {TUNINGS} -c . | ssh HOST {there}"
+    pack = shell.show(["tar", "-C", str(folder), "-c", "."])
+    return f"{what}; otherwise: {pack} | ssh HOST {there}"
 
 
 def _show(seen: Sequence[Seen], *, json: bool) -> None:
@@ -310,21 +328,11 @@ def read(file: Path) -> tuple[Member, ...]:
 
 
 def _members(found: Cluster, image: str, project: Path) -> tuple[Member, ...]:
-    members = clusters.members(found, image, _tunings(project / TUNINGS))
+    tuned = files_of_tunings(project / TUNINGS)
+    members = clusters.members(found, image, Tunings(tuned) if tuned else None)
     for one in members:
         check_cache(one.launch)
     return members
-
-
-def _tunings(folder: Path) -> Tunings | None:
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found[path.name] = files.read_text(path, LARGEST)
-        except (OSError, UnicodeDecodeError) as error:
-            what, fix = f"{path} cannot be read: {error}", "imagefactory tune --check"
-            raise fail(InputError, "tuning-unreadable", what, fix=fix) from None
-    return Tunings(found) if found else None
 
 
 def _with_recipe(found: Cluster, name: str, cell: Cell, workspace: Workspace) -> Cluster:

@@ -10,7 +10,7 @@ import typer
 from imagefactory.commands.options import Json
 from imagefactory.examples import examples
 from imagefactory.examples.examples import MATRIX, Example
-from imagefactory.system import ui
+from imagefactory.system import shell, ui
 
 app = typer.Typer(add_completion=False)
 
@@ -42,5 +42,5 @@ def init_command(
         ui.say(f"put the address of imagefactory's repository into {named}, for GitHub")
     ui.say(f"edit {folder / MATRIX} if needed, then run:")
     steps = ["imagefactory lock", "imagefactory plan", "imagefactory build --matrix"]
-    for step in [f"cd {folder}", *steps] if folder != Path() else steps:
+    for step in [shell.show(["cd", str(folder)]), *steps] if folder != Path() else steps:
         ui.say(f"  {step}")

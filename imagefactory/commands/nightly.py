@@ -73,11 +73,11 @@ def nightly_command(
         now=datetime.now(UTC),
     )
     called = stations.real(job)
-    if report is not None:
-        files.check_target(report)
     if dry_run:
         _show_news(called.detect(workspace), json=json)
         return
+    if report is not None:
+        files.check_target(report)
 
     def publish(night: Night) -> None:
         kept = nightly.folder_of(workspace) / "report.md"

@@ -19,7 +19,7 @@ from imagefactory.patching.measure import Bench, Measured
 from imagefactory.patching.patch import Origin, Patch, State
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
-from imagefactory.system import ui
+from imagefactory.system import files, ui
 
 app = typer.Typer(add_completion=False)
 COLOURS = {
@@ -65,7 +65,10 @@ def status_command(
     workspace = workspace_of(file)
     settings = workspace.settings
     known = catalog.load(*workspace.patches)
-    patches = [catalog.find(known, name) for name in names] if names else list(known.values())
+    wanted = dict.fromkeys(names or known)
+    patches = [catalog.find(known, name) for name in wanted]
+    if markdown:
+        files.check_target(markdown)
     specifiers = {
         "vllm": _specifier("--vllm", vllm),
         "flashinfer": _specifier("--flashinfer", flashinfer),
@@ -73,7 +76,7 @@ def status_command(
     bench = opening.bench(workspace, patches, fresh=prove)
     rows = _measured(patches, specifiers, bench, settings)
     if markdown:
-        markdown.write_text(status.markdown(rows, patches), encoding="utf-8")
+        files.write_text(markdown, status.markdown(rows, patches))
     by_name = {patch.name: patch for patch in patches}
     if json:
         ui.emit_json([_row(row, by_name[row.patch]) for row in rows])

@@ -80,7 +80,7 @@ def prune_command(
     workspace = workspace_of(file)
     found, engine = workflows.survey(workspace, everything=everything, build_cache=cache)
     items, kept = found.items, found.kept
-    confirmed = bool(items) and not dry_run and (yes or _confirm(items, kept))
+    confirmed = bool(items) and not dry_run and (yes or _confirm(items, kept, json=json))
     failed, freed = upkeep.remove(items, engine) if confirmed else ([], 0)
     if json:
         rows = [item.as_dict() for item in items]
@@ -100,16 +100,17 @@ def prune_command(
         raise CheckFailedError(failed)
 
 
-def _confirm(items: Sequence[Item], kept: Sequence[Item]) -> bool:
-    _show(items, kept)
-    return _asked()
+def _confirm(items: Sequence[Item], kept: Sequence[Item], *, json: bool) -> bool:
+    if not json:
+        _show(items, kept)
+    return _asked(json=json)
 
 
-def _asked() -> bool:
-    if not sys.stdin.isatty():
+def _asked(*, json: bool) -> bool:
+    if json or not sys.stdin.isatty():
         ui.say("nothing was removed: use --yes to remove this without confirmation")
         return False
-    return typer.confirm("Remove all of this?")
+    return typer.confirm("Remove all of this?", err=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ def _prune_registry(
         _show_images("kept", plan.kept)
         if not plan.items:
             ui.say(f"nothing to remove from {repository.name}")
-    confirmed = bool(plan.items) and not dry_run and (not ask or _asked())
+    confirmed = bool(plan.items) and not dry_run and (not ask or _asked(json=json))
     failed = list[Problem]()
     if confirmed:
         pinned = wanted.pinned(workspace.project)  # it may have taken long to answer

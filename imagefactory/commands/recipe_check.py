@@ -15,7 +15,7 @@ from imagefactory.errors import CheckFailedError, InputError, fail
 from imagefactory.patching import catalog, sources
 from imagefactory.recipes import checking, recipes
 from imagefactory.recipes.checking import Checked
-from imagefactory.recipes.recipe import Recipe, Setup
+from imagefactory.recipes.recipe import Recipe, Setup, contains
 from imagefactory.system import ui
 from imagefactory.workspace import Workspace
 
@@ -64,6 +64,7 @@ def show_command(
     """
     workspace = workspace_of(file)
     recipe = recipes.find(name, workspace.recipes, STOCK)
+    _check_range(recipe, vllm, nodes)
     setups = [
         recipe.on(release, nodes or min(recipe.nodes))
         for release in ([vllm] if vllm else _releases_of(workspace, recipe))
@@ -84,6 +85,17 @@ def show_command(
         ui.line(f"\nit breaks the rule {rule}: {reason}")
     for note in recipe.notes:
         ui.line(f"\n{note.text} ({note.source})")
+
+
+def _check_range(recipe: Recipe, vllm: str | None, nodes: int | None) -> None:
+    """Raise InputError for a release or a number of nodes that the recipe is not for."""
+    if vllm and not contains(recipe.vllm, vllm):
+        what = f"recipe {recipe.name} is for vLLM {recipe.vllm}, not {vllm}"
+        fix = "name a release: --vllm 0.33.0"
+        raise fail(InputError, "recipe-range", what, where=recipe.shown, fix=fix)
+    if nodes is not None and nodes not in recipe.nodes:
+        what = f"recipe {recipe.name} is for {', '.join(map(str, recipe.nodes))} nodes, not {nodes}"
+        raise fail(InputError, "recipe-nodes", what, where=recipe.shown)
 
 
 @app.command("check", epilog="Example: imagefactory recipe check --vllm '>=0.22'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,9 @@ import typer
 from imagefactory.commands.options import HERE, File, Json, workspace_of
 from imagefactory.errors import InputError, fail
 from imagefactory.recipes import importing, recipes
+from imagefactory.recipes.importing import Imported
 from imagefactory.recipes.recipes import SUFFIX
-from imagefactory.system import files, ui
+from imagefactory.system import files, temporary, ui
 
 app = typer.Typer(add_completion=False)
 
@@ -35,7 +37,7 @@ def import_command(
     vllm: Annotated[
         str | None, typer.Option(metavar="RANGE", help="Releases that it is for, as '>=0.22'.")
     ] = None,
-    replace: Annotated[
+    overwrite: Annotated[
         bool, typer.Option("--replace", help="Write over an own recipe of that name.")
     ] = False,
     json: Json = False,
@@ -47,20 +49,12 @@ def import_command(
     """
     found = importing.read(source, variant=variant, vllm=vllm, name=name)
     target = workspace_of(file).project / "recipes" / f"{found.name}{SUFFIX}"
-    if target.exists() and not replace:
+    if target.exists() and not overwrite:
         what, fix = f"{target} exists already", "choose another --name, or --replace it"
         raise fail(InputError, "recipe-exists", what, fix=fix)
-    before = target.read_text(encoding="utf-8") if target.exists() else None
+    _check(found, source)
     target.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(target, found.text)
-    try:
-        recipes.read(target)
-    except InputError:
-        if before is None:
-            target.unlink()
-        else:
-            files.write_text(target, before)
-        raise
     if json:
         written = {"written": str(target), "kind": found.kind, "dropped": list(found.dropped)}
         ui.emit_json(written)
@@ -69,3 +63,14 @@ def import_command(
     for one in found.dropped:
         ui.warn(f"not taken over: {one}")
     ui.say(f"look it over, then run: imagefactory recipe check {found.name}")
+
+
+def _check(found: Imported, source: Path) -> None:
+    """Raise InputError for what is no recipe here; nothing of it is kept then."""
+    with temporary.folder(prefix="imagefactory-recipe-") as folder:
+        draft = folder / f"{found.name}{SUFFIX}"
+        draft.write_text(found.text, encoding="utf-8")
+        try:
+            recipes.read(draft)
+        except InputError as error:
+            raise InputError(replace(one, where=str(source)) for one in error.problems) from None

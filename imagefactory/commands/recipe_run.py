@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from imagefactory import opening
+from imagefactory import opening, pipeline
 from imagefactory.commands.options import HERE, File, Json, Repository, workspace_of
 from imagefactory.commands.recipe_check import STOCK, Name, Nodes
 from imagefactory.commands.recipe_target import (
@@ -22,6 +22,8 @@ from imagefactory.commands.recipe_target import (
     ModelFolder,
     PortNumber,
     RunAs,
+    check_folder,
+    files_of_tunings,
     folder_of,
     must_be_here,
     source_of,
@@ -58,6 +60,11 @@ _LAUNCHED: Mapping[Form, Callable[[Launch], str]] = {
 _WRITTEN: Mapping[Form, Callable[[Setup, str], dict[str, Any]]] = {
     Form.SPARKRUN: foreign.sparkrun,
     Form.SPARK_VLLM_DOCKER: foreign.spark_vllm_docker,
+}
+#: What a user has to do for tuned kernels where a file cannot mount them.
+_TUNINGS: Mapping[Form, Callable[[str], str]] = {
+    Form.SPARKRUN: foreign.sparkrun_tunings,
+    Form.SPARK_VLLM_DOCKER: foreign.spark_vllm_docker_tunings,
 }
 
 
@@ -105,7 +112,8 @@ def run_command(
     check_cache(launch)
     started = None
     if not only_print:
-        must_be_here(target)
+        must_be_here(workspace, target)
+        check_folder(launch)
         started = opening.connect(workspace).start_service(docker.arguments(launch))
     if json:
         shown = {"name": launch.name, "command": docker.words(launch), "started": started}
@@ -148,8 +156,11 @@ def export_command(
     """Write a recipe for another program, with the image named by its digest.
 
     The digest is that of the image in the engine; --repository names where it was pushed to. A
-    warning says so if there is no such image, or no receipt of a verification that passed.
+    warning says so if there is no such image, or no receipt of a verification that passed. Tuned
+    kernels in the folder tunings beside the matrix are mounted, or it says how.
     """
+    if repository is not None:
+        pipeline.check_repository(repository, "--repository")
     workspace = workspace_of(file)
     recipe = recipes.find(name, workspace.recipes, STOCK)
     count = nodes or min(recipe.nodes)
@@ -158,6 +169,8 @@ def export_command(
         fix = "imagefactory cluster show writes one for each node"
         raise fail(InputError, "recipe-nodes", what, fix=fix)
     target = target_of(workspace, recipe, count, image, cell, repository)
+    tunings = tunings_of(workspace) if starting.takes_tunings(target.setup, target.hardware) else ""
+    remarks = [_TUNINGS[to](tunings)] if tunings and to in _WRITTEN else []
     if to in _LAUNCHED:
         wishes = Wishes(
             name=container,
@@ -165,6 +178,8 @@ def export_command(
             port=port,
             cache=source_of(cache),
             model=folder_of(model),
+            tunings=tunings,
+            tuned=files_of_tunings(Path(tunings)) if tunings and to is Form.KUBERNETES else {},
             user=user_of(user),
         )
         launch = starting.launch(target.setup, target.image, target.hardware, wishes)
@@ -172,14 +187,15 @@ def export_command(
             check_cache(launch)
         text = _LAUNCHED[to](launch)
     else:
-        text = documents.dump(_WRITTEN[to](target.setup, target.image))
+        text = documents.dump(_WRITTEN[to](target.setup, target.image), remarks=remarks)
     if output:
         files.write_text(output, text)
         ui.line(str(output))
     else:
         ui.line(text.rstrip("\n"))
-    if target.note:
-        ui.warn(target.note)
+    for note in (*remarks, target.note):
+        if note:
+            ui.warn(note)
     if (
         to in (Form.QUADLET, Form.KUBERNETES)
         and reference.parse(target.image).host == reference.HUB

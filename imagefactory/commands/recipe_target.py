@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,14 +14,15 @@ import typer
 from imagefactory import opening
 from imagefactory.commands.options import check_images
 from imagefactory.errors import CheckFailedError, InputError, fail
-from imagefactory.launching.launching import USER
+from imagefactory.launching.launching import USER, Launch
 from imagefactory.matrix.cell import Cell
 from imagefactory.patching import catalog
 from imagefactory.planning.cell_plan import LABEL
 from imagefactory.recipes import checking
 from imagefactory.recipes.recipe import Recipe, Setup, hardware_of
-from imagefactory.system import platforms
+from imagefactory.system import files, platforms, shell
 from imagefactory.system.engine import Engine
+from imagefactory.tuning.files import LARGEST
 from imagefactory.workspace import Workspace
 
 #: The folder beside the matrix with what `imagefactory tune` found.
@@ -103,7 +105,9 @@ def target_of(
 ) -> Target:
     """The image to serve ``recipe`` with, checked. Raises CheckFailedError, InputError."""
     if nodes not in recipe.nodes:
-        what = f"recipe {recipe.name} is for {', '.join(map(str, recipe.nodes))} nodes, not {nodes}"
+        numbers = " or ".join(map(str, recipe.nodes))
+        noun = "node" if numbers == "1" else "nodes"
+        what = f"recipe {recipe.name} is for {numbers} {noun}, not {nodes}"
         fix = "imagefactory cluster serves one model on several"
         raise fail(InputError, "recipe-nodes", what, where=recipe.shown, fix=fix)
     found = choose(workspace, image, cell, recipe, repository)
@@ -139,7 +143,7 @@ def choose(
     Raises InputError if there is none.
     """
     engine = opening.connect_if_any(workspace)
-    if image:
+    if image is not None:  # an empty one is a variable of the shell that was not set
         check_images(image)
         return _of_image(workspace, image, engine, repository)
     found = _cell(workspace, recipe, cell, engine)
@@ -183,12 +187,12 @@ def _cell(
         for one in opening.declared(workspace).cells
         if (recipe.is_for(one) if recipe else hardware_of(one) == "gb10")
     ]
-    wanted = [one for one in cells if fnmatchcase(one.name, pattern or "*")]
+    wanted = [one for one in cells if fnmatchcase(one.name, "*" if pattern is None else pattern)]
     if not wanted:
         names = ", ".join(one.name for one in cells) or "none"
         name, given = (
             f"recipe {recipe.name}" if recipe else "a GPU",
-            f" {pattern}" if pattern else "",
+            f" {pattern or repr(pattern)}" if pattern is not None else "",
         )
         where, what = recipe.shown if recipe else None, f"no cell{given} is for {name}"
         raise fail(InputError, "recipe-cell", what, where=where, fix=f"it is for: {names}")
@@ -216,10 +220,22 @@ def _pinned(
     return f"{name}@{info.digest}", True, note
 
 
-def must_be_here(target: Chosen) -> None:
-    """Raise InputError if the engine does not have the image."""
+def check_folder(launch: Launch) -> None:
+    """Raise InputError for a user's cache that is not there: Docker would make it for root."""
+    for mount in launch.mounts:
+        if launch.user and not mount.is_volume and not Path(mount.source).exists():
+            what = f"there is no folder {mount.source}: Docker would make it for root, and user "
+            what += f"{launch.user} could not write there"
+            fix = shell.show(["mkdir", "-p", mount.source])
+            raise fail(InputError, "launch-cache", what, fix=fix)
+
+
+def must_be_here(workspace: Workspace, target: Chosen) -> None:
+    """Raise InputError if the engine does not have the image, SetupError if there is none."""
     if not target.is_here:
-        what, fix = f"the engine has no image {target.image}", "imagefactory build, or --print"
+        opening.connect(workspace)
+        what = f"the engine has no image {target.image}"
+        fix = f"imagefactory build --matrix --select {target.cell.name if target.cell else '...'}"
         raise fail(InputError, "recipe-image", what, fix=fix)
 
 
@@ -229,10 +245,27 @@ def tunings_of(workspace: Workspace) -> str:
     return str(folder) if any(folder.glob("*.json")) else ""
 
 
+def files_of_tunings(folder: Path) -> dict[str, str]:
+    """The files of tuned kernels in a folder, by name. Raises InputError."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found[path.name] = files.read_text(path, LARGEST)
+        except (OSError, UnicodeDecodeError) as error:
+            what, fix = f"{path} cannot be read: {error}", "imagefactory tune --check"
+            raise fail(InputError, "tuning-unreadable", what, fix=fix) from None
+    return found
+
+
 def source_of(cache: str) -> str:
     """A named volume, or the absolute path of a folder."""
     is_path = "/" in cache or cache.startswith((".", "~"))
-    return str(Path(cache).expanduser().absolute()) if is_path else cache
+    return str(path_of(cache).absolute()) if is_path else cache
+
+
+def path_of(text: str) -> Path:
+    """The path that ``text`` names; the home of a user that there is not is a plain name."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises an error for such
 
 
 def user_of(text: str) -> str:

@@ -21,6 +21,7 @@ from imagefactory.commands.recipe_target import (
     choose,
     folder_of,
     must_be_here,
+    path_of,
     source_of,
     target_of,
 )
@@ -115,9 +116,12 @@ def tune_command(
         launch = tuning.launch(
             job, known, target.image, cache=source_of(cache), name="imagefactory-tune"
         )
-        ui.line(docker.text(launch).rstrip("\n"))
+        if json:
+            ui.emit_json({"command": docker.words(launch)})
+        else:
+            ui.line(docker.text(launch).rstrip("\n"))
         return
-    must_be_here(target)
+    must_be_here(workspace, target)
     written.check_target(workspace.project / TUNINGS / "any.json")
     engine = opening.connect(workspace)
     leftovers.sweep(engine, workspace.settings.cache)
@@ -140,8 +144,8 @@ def _wanted(
         target = target_of(workspace, recipe, min(recipe.nodes), image, cell)
         return jobs.of_recipe(target.setup), target
     chosen = choose(workspace, image, cell)
-    if model and (os.sep in model and Path(model).expanduser().is_dir()):
-        return Wanted(folder=folder_of(Path(model).expanduser())), chosen
+    if model and os.sep in model and path_of(model).is_dir():
+        return Wanted(folder=folder_of(path_of(model))), chosen
     return Wanted(model=model or ""), chosen
 
 

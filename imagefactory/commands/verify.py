@@ -99,6 +99,9 @@ def verify_command(
     if checks:
         _show_checks(json=json)
         return
+    if tags and select and not receipt_only:
+        what, fix = "both TAG and --select are given", "name images, or select cells"
+        raise fail(InputError, "verify-what", what, fix=fix)
     _check_options(tags, source, level, gpu=gpu)
     for report in filter(None, (junit_file, markdown_file)):
         files.check_target(report)

@@ -109,9 +109,8 @@ def _copy(source: Path, target: Path, names: Iterable[str]) -> None:
     target.mkdir(exist_ok=True)
     for name in sorted(names):
         if not _is_same(source / name, target / name):
-            part = target / f".{name}.part"
-            shutil.copy2(source / name, part)
-            part.replace(target / name)
+            with files.replacing(target / name) as part:
+                shutil.copy2(source / name, part)
 
 
 def _is_same(source: Path, target: Path) -> bool:

@@ -7,6 +7,9 @@ from typing import Any
 from imagefactory.launching import documents
 from imagefactory.launching.launching import Launch
 
+#: Docker would make an empty folder where there is none, as on another machine.
+_MUST_EXIST = {"create_host_path": False}
+
 
 def text(launch: Launch) -> str:
     """The Compose file; ``docker compose`` takes what is passed on from its own environment."""
@@ -55,6 +58,7 @@ def _service(launch: Launch) -> dict[str, Any]:
                 "source": _literal(mount.source),
                 "target": _literal(mount.target),
                 **({"read_only": True} if mount.read_only else {}),
+                **({"bind": _MUST_EXIST} if mount.read_only and not mount.is_volume else {}),
             }
             for mount in launch.mounts
         ]

@@ -29,7 +29,7 @@ _Dumper.add_representer(str, _text)
 
 def dump(*documents: Mapping[str, Any], remarks: Sequence[str] = ()) -> str:
     """The documents as one text, under comment lines."""
-    head = "".join(f"# {line}\n" for line in remarks)
+    head = "".join(f"# {line}\n" for remark in remarks for line in remark.splitlines())
     # lines are not folded: an argument stays on one line
     return head + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1 << 20)
 

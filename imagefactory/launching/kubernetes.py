@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
+from imagefactory.errors import InputError, fail
 from imagefactory.launching import documents
 from imagefactory.launching.launching import RDMA_DEVICES, Launch, Mount
 
@@ -14,6 +17,9 @@ GPU, RDMA = "nvidia.com/gpu", "rdma/rdma_shared_device_a"
 SHM = "/dev/shm"  # noqa: S108 - in the container
 #: Seconds between questions whether the server is up.
 ASK_SECONDS = 10
+#: The most bytes of a ConfigMap's files, and of the annotation in which a plain `kubectl apply`
+#: keeps a whole object.
+LARGEST_MAP, LARGEST_APPLIED = 1 << 20, 256 << 10
 
 
 def text(launch: Launch) -> str:
@@ -38,8 +44,12 @@ def text(launch: Launch) -> str:
             },
         },
     }
+    maps = [_config_map(mount, name) for mount in launch.mounts if mount.files]
     services = [_service(launch, name, selector)] if launch.ports else []
-    return documents.dump(deployment, *services, remarks=list(_remarks(launch, name)))
+    remarks = [*_remarks(launch, name)]
+    if any(len(json.dumps(one)) > LARGEST_APPLIED for one in maps):
+        remarks.append("too large for a plain kubectl apply: kubectl apply --server-side -f FILE")
+    return documents.dump(*maps, deployment, *services, remarks=remarks)
 
 
 def _remarks(launch: Launch, name: str) -> Iterator[str]:
@@ -67,7 +77,7 @@ def _pod(launch: Launch, name: str) -> dict[str, Any]:
         found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(launch.shm_bytes)}}
     mounts = enumerate(launch.mounts)
-    volumes = [{"name": f"mount-{number}", **_volume(mount)} for number, mount in mounts]
+    volumes = [{"name": f"mount-{number}", **_volume(mount, name)} for number, mount in mounts]
     return {**found, "containers": [_container(launch, name)], "volumes": [shm, *volumes]}
 
 
@@ -78,10 +88,42 @@ def _user(user: str) -> dict[str, Any]:
     return {"runAsNonRoot": True, "runAsUser": int(number), **groups}
 
 
-def _volume(mount: Mount) -> dict[str, Any]:
+def _volume(mount: Mount, name: str) -> dict[str, Any]:
+    if mount.files:
+        items = [{"key": _key(number), "path": path} for number, path in enumerate(mount.files)]
+        return {"configMap": {"name": _map_name(mount, name), "items": items}}
     if mount.is_volume:
         return {"persistentVolumeClaim": {"claimName": documents.dns_name(mount.source)}}
-    return {"hostPath": {"path": mount.source}}
+    # a pod without the folder does not start, and says why
+    return {
+        "hostPath": {"path": mount.source, **({"type": "Directory"} if mount.read_only else {})}
+    }
+
+
+def _config_map(mount: Mount, name: str) -> dict[str, Any]:
+    """The files of a mount. Raises InputError if Kubernetes would refuse them."""
+    size = sum(len(text.encode()) for text in mount.files.values())
+    if size > LARGEST_MAP:
+        what = f"the files of {mount.source} have {size} bytes, and a ConfigMap {LARGEST_MAP}"
+        fix = "remove those that this model does not use"
+        raise fail(InputError, "kubernetes-files", what, fix=fix)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": _map_name(mount, name)},
+        "data": {_key(number): text for number, text in enumerate(mount.files.values())},
+    }
+
+
+def _map_name(mount: Mount, name: str) -> str:
+    """It changes with the files, so that the pod starts again with new ones."""
+    digest = hashlib.sha256(json.dumps(mount.files, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{name}-{documents.dns_name(mount.target)}-{digest}"
+
+
+def _key(number: int) -> str:
+    """The key of a file, whose name may have what no key may, such as ``=`` and ``,``."""
+    return f"file-{number}"
 
 
 def _container(launch: Launch, name: str) -> dict[str, Any]:

@@ -35,11 +35,14 @@ class Mount:
     Attributes:
         source: an absolute path of the host, or the name of a volume.
         target: an absolute path of the container.
+        read_only: whether it is not written to, so that a folder without content is of no use.
+        files: what is in the folder, by name, for a form that brings it along.
     """
 
     source: str
     target: str
     read_only: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_volume(self) -> bool:

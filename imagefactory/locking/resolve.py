@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from imagefactory.locking.lock import FIND_LINKS, Resolution, Wheel
 from imagefactory.locking.tags import target_tags, uv_platform
 from imagefactory.matrix.cell import Request
 from imagefactory.settings import Settings
-from imagefactory.system import index_errors, shell, web
+from imagefactory.system import index_errors, shell, temporary, web
 
 #: An answer that keeps uv from resolving anything; others depend on the package.
 _FATAL = {"credentials", "proxy", "failing", "timeout", "tls", "cut-off", "unreachable", "garbage"}
@@ -45,8 +44,7 @@ def resolve(
     uv's cache. Raises CheckFailedError if there is no solution or no wheel
     for the target, SetupError if no index is reachable.
     """
-    with tempfile.TemporaryDirectory(prefix="imagefactory-lock-") as name:
-        folder = Path(name)
+    with temporary.folder(prefix="imagefactory-lock-") as folder:
         out = folder / "pylock.resolved.toml"
         if previous:
             out.write_text(_as_pylock(previous), encoding="utf-8")

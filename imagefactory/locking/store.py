@@ -235,9 +235,7 @@ def write(path: Path, lock: Lock, *, guards: Path) -> None:
     guards.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     with locks.held(guards / f"{name}.lock", path.name):
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        files.write_text(path, text)
 
 
 def dumps(lock: Lock) -> str:

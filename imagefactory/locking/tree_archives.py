@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.locked_sources import LockedSource
 from imagefactory.settings import Settings
+from imagefactory.system import temporary
 
 
 def lock(
@@ -24,8 +24,8 @@ def lock(
 
     ``address`` says where the tree is: a repository's URL and the commits in it.
     """
-    with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
-        part = Path(folder) / filename
+    with temporary.folder(prefix="imagefactory-source-") as folder:
+        part = folder / filename
         pack(part)
         sha = wheelhouse.sha_of(part)
         wheelhouse.store(wheelhouse.path_of(sha, filename, settings), part)

@@ -16,7 +16,7 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.locking import clone, gitref, indexes
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
-from imagefactory.system import locks, ui, web
+from imagefactory.system import files, locks, ui, web
 
 #: Wheels that are downloaded at a time.
 AT_ONCE = 16
@@ -187,13 +187,12 @@ def _is_own(wheel: Wheel) -> bool:
     return wheel.is_built or wheel.has_address
 
 
-def store(path: Path, *files: Path) -> None:
-    """Copy ``files`` into the folder of ``path``, atomically.
+def store(path: Path, *originals: Path) -> None:
+    """Copy ``originals`` into the folder of ``path``, atomically.
 
     ``path`` is the copy of the first file. It is written last, so that if it exists, all do.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for file in reversed(files):
-        part = path.parent / f".{file.name}.part"
-        shutil.copyfile(file, part)
-        part.rename(path.parent / file.name)
+    for file in reversed(originals):
+        with files.replacing(path.parent / file.name) as part:
+            shutil.copyfile(file, part)

@@ -8,13 +8,11 @@ minutes, where a build takes hours.
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
@@ -24,7 +22,7 @@ from imagefactory.matrix import matrix
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.matrix.select import select
 from imagefactory.nightly import branch
-from imagefactory.system import ui
+from imagefactory.system import temporary, ui
 from imagefactory.watching import candidates, watching
 from imagefactory.watching.assessing import LEAD, Pin, View, pins, wheel_for
 from imagefactory.watching.candidates import Candidate
@@ -163,8 +161,8 @@ def run(
         late = minutes is not None and time.monotonic() - began >= minutes * 60
         return tried < most and not late
 
-    with tempfile.TemporaryDirectory(prefix="imagefactory-bisect-") as name:
-        tree = branch.copy(workspace, Path(name), resumed=False)
+    with temporary.folder(prefix="imagefactory-bisect-") as folder:
+        tree = branch.copy(workspace, folder, resumed=False)
 
         def trial(version: Version) -> Trial:
             tree.restore()

@@ -113,6 +113,15 @@ def head(project: Path) -> str:
     return found.out.strip()
 
 
+def is_there(folder: Path, commit: str) -> bool:
+    """Whether ``folder`` can be worked in: a new clone does not know the work trees of an old one.
+
+    ``commit`` is one of the repository; empty without git.
+    """
+    known = not commit or _said(folder, "cat-file", "-e", commit).ok
+    return folder.is_dir() and known
+
+
 def uncommitted(workspace: Workspace) -> bool:
     """Whether files of the project have changes that no commit has, which a night does not see."""
     names = [workspace.matrix.name, *FILES]
@@ -139,8 +148,7 @@ def open_tree(
     that is none, or is checked out.
     """
     repository = Path(_git(workspace.project, "rev-parse", "--show-toplevel"))
-    if not _said(repository, "check-ref-format", "--branch", branch).ok:
-        raise fail(InputError, "nightly-branch", f"{branch!r} is not the name of a branch")
+    _check_name(repository, branch)
     _check_is_free(repository, folder, branch)
     base = started(lambda: _start(repository, folder, branch))
     moved = _moved(workspace, folder / workspace.project.relative_to(repository))
@@ -188,6 +196,18 @@ def _ref(repository: Path, branch: str) -> str:
         if _said(repository, "rev-parse", "--verify", "-q", f"{name}^{{commit}}").ok:
             return name
     return ""
+
+
+def _check_name(repository: Path, branch: str) -> None:
+    """Raise InputError for what git could not make a branch of, hours later."""
+    said = _said(repository, "check-ref-format", "--branch", branch)
+    if not said.ok or said.out.strip() != branch:  # it reads @{-1} as the name of a branch
+        raise fail(InputError, "nightly-branch", f"{branch!r} is not the name of a branch")
+    for one in _git(repository, "for-each-ref", "--format=%(refname)", "refs/heads").splitlines():
+        other = one.removeprefix("refs/heads/")
+        if other.startswith(f"{branch}/") or branch.startswith(f"{other}/"):
+            what = f"git cannot have the branch {branch} beside the branch {other}"
+            raise fail(InputError, "nightly-branch", what, fix="choose another --branch")
 
 
 def _check_is_free(repository: Path, folder: Path, branch: str) -> None:

@@ -19,6 +19,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from imagefactory import redaction
 from imagefactory.system import files
+from imagefactory.system.text import encodable
 
 #: A night that was killed longer ago is not continued: what it found is old.
 OLDEST = timedelta(hours=20)
@@ -118,7 +119,9 @@ def seconds(folder: Path) -> dict[str, float]:
 
 
 def _write(path: Path, value: Last | _Kept) -> None:
-    files.write_text(path, _adapter(type(value)).dump_json(value, indent=1).decode() + "\n")
+    data = _adapter(type(value)).dump_python(value, mode="json")
+    text = json.dumps(data, ensure_ascii=False, indent=1)
+    files.write_text(path, encodable(text) + "\n")
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -52,8 +52,8 @@ def run(
     with locks.claimed(folder / "lock", "another process runs the night of this project"):
         head = branch.head(workspace.project)
         key = {"to": job.to, "push": job.push, "branch": job.branch, "head": head}
-        journal = begin(folder, key, job.now)
-        if journal.resumed and not (folder / "tree").is_dir():
+        journal = begin(folder, {**key, "matrix": workspace.matrix.name}, job.now)
+        if journal.resumed and not branch.is_there(folder / "tree", head):
             journal.close(None)
         if not head:
             tree = branch.copy(workspace, folder / "tree", resumed=journal.resumed)

@@ -21,6 +21,7 @@ from imagefactory.errors import Problem
 from imagefactory.nightly.values import Broken, Night, Row, State
 from imagefactory.reporting.markdown import LONGEST
 from imagefactory.system import files
+from imagefactory.system.text import encodable
 
 #: Their folder, in the folder of a project's nights.
 FOLDER = "records"
@@ -235,8 +236,7 @@ def write(folder: Path, record: Record, project: Path) -> Path:
     text = json.dumps(values, ensure_ascii=False).replace(f"{project}/", "")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / record.name
-    # names of files that are no UTF-8 are in messages as lone surrogates, which JSON cannot have
-    files.write_text(path, text.encode(errors="replace").decode() + "\n")
+    files.write_text(path, encodable(text) + "\n")
     return path
 
 

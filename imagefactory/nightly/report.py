@@ -8,6 +8,7 @@ from imagefactory import redaction
 from imagefactory.errors import Problem
 from imagefactory.nightly.values import Broken, Night
 from imagefactory.reporting.markdown import fenced
+from imagefactory.system.text import encodable
 
 #: How to find out more about a release that broke something.
 BISECT = "`imagefactory bisect CELL --bad VERSION` finds the first bad version, and its commits."
@@ -17,7 +18,7 @@ def markdown(night: Night) -> str:
     """The report: how the night ended, then what broke, then everything else."""
     text = "\n".join(_lines(night))
     # what is relative to the project can be opened in any checkout of it
-    return redaction.hide(text.replace(f"{night.project}/", "")) + "\n"
+    return encodable(redaction.hide(text.replace(f"{night.project}/", ""))) + "\n"
 
 
 def _lines(night: Night) -> Iterator[str]:

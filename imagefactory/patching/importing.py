@@ -5,7 +5,6 @@ what an address gives.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from imagefactory.patching.merge import diff_of
 from imagefactory.patching.sources import SourceTree
 from imagefactory.patching.worktree import WorkTree
 from imagefactory.settings import Settings
-from imagefactory.system import files
+from imagefactory.system import files, temporary
 
 SUFFIXES = (".diff", ".patch")
 #: The first component of a path in a diff, and the project that it belongs to.
@@ -131,8 +130,8 @@ def import_diffs(
     project = _project(kept, given)
     full = _full_name(name, project, given, patches)
     words = _words(given, kept, unproven=unproven)
-    with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
-        plain = [_written(Path(folder), number, parts) for number, parts in enumerate(kept.diffs)]
+    with temporary.folder(prefix="imagefactory-import-") as folder:
+        plain = [_written(folder, number, parts) for number, parts in enumerate(kept.diffs)]
         names = sorted({n for parts in kept.diffs for p in parts for n in (p.old, p.new) if n})
         tree, text = _newest_match(plain, names, project, on, settings)
         work = None

@@ -6,13 +6,12 @@ Each becomes plain diffs with ``a/`` and ``b/`` before every path, without what 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from imagefactory.errors import Problem
 from imagefactory.patching import diffs
+from imagefactory.system import temporary
 
 #: The first component of paths that no image contains; so are hidden files and pages beside them.
 NOT_SHIPPED = frozenset(
@@ -112,8 +111,8 @@ class Message:
             start = part.first - 1
             lines[start : start + len(part.lines)] = part.lines
         text = "\n".join(lines).encode(*_CODEC) if self.parts else data
-        with tempfile.TemporaryDirectory(prefix="imagefactory-import-") as folder:
-            path = Path(folder) / "one.diff"
+        with temporary.folder(prefix="imagefactory-import-") as folder:
+            path = folder / "one.diff"
             path.write_bytes(text)
             yield from diffs.problems(path, self.shown)
 

@@ -7,20 +7,21 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from imagefactory.inbuild import overlay, proofkit
-from imagefactory.patching import conflicts, tracing
+from imagefactory.patching import compiled, conflicts, tracing
 from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.reads import Read, Reads, as_read
 from imagefactory.patching.sources import SourceTree
 from imagefactory.settings import Settings
+from imagefactory.system import files, temporary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,13 @@ class Bench:
         )
         self._fresh = fresh
 
+    @cached_property
+    def _compiled(self) -> Path:
+        """A folder for what compilers made for proofs; it goes with this bench."""
+        made = ExitStack()
+        weakref.finalize(self, made.close)
+        return made.enter_context(temporary.folder(prefix="imagefactory-compiled-"))
+
     def series(self, tree: SourceTree, steps: Sequence[Step]) -> list[Measured]:
         """The state of every patch of a series, each applied on top of those before it."""
         wanted = [step for step in steps if not step.exempt]
@@ -116,9 +124,9 @@ class Bench:
 
     def _alone(self, tree: SourceTree, step: Step, copy: Path) -> Measured:
         """Measure one patch on a copy of ``tree``, which is as before afterwards."""
-        with tempfile.TemporaryDirectory(prefix="imagefactory-trace-") as name:
-            (row,) = self._measure(tree, [step], copy, Path(name))
-            reads = _traced(Path(name))
+        with temporary.folder(prefix="imagefactory-trace-") as traces:
+            (row,) = self._measure(tree, [step], copy, traces)
+            reads = _traced(traces)
         names = overlay.touched(step.variant.diff) if step.variant else []
         for path in names:
             (copy / path).unlink(missing_ok=True)
@@ -179,12 +187,18 @@ class Bench:
         def prove(script: Path, tree: Path) -> tuple[int, str]:
             if lacking := proofkit.missing(of[script].needs, {**os.environ, **self._env}):
                 return overlay.INCONCLUSIVE, f"inconclusive: {lacking}"
-            with at_old_paths(tree, moves.get(script, {})):
+            with (
+                at_old_paths(tree, moves.get(script, {})),
+                temporary.folder(prefix="imagefactory-proof-") as folder,
+            ):
+                env = {**self._env, "TMPDIR": str(folder)}  # a killed compiler leaves files there
                 if traces is None:
-                    return overlay.prove(script, tree, self._env)
+                    return overlay.prove(script, tree, env)
                 out = traces / f"{len(list(traces.iterdir()))}.trace"
                 more = {tracing.PROOF: str(script.resolve()), tracing.TRACE: str(out)}
-                return overlay.prove(Path(tracing.__file__), tree, {**self._env, **more})
+                if not compiled.COMPILERS.isdisjoint(of[script].needs):
+                    more |= {tracing.COMPILED: str(self._compiled), "PYTHONPATH": _with_factory()}
+                return overlay.prove(Path(tracing.__file__), tree, {**env, **more})
 
         return prove
 
@@ -286,20 +300,24 @@ def _read(file: Path) -> list[Measured] | None:
 
 def _write(file: Path, rows: Sequence[Measured]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-    part.write_text(json.dumps([row.as_dict() for row in rows]), encoding="utf-8")
-    part.replace(file)
+    files.write_text(file, json.dumps([row.as_dict() for row in rows]))
 
 
 @contextmanager
 def copy_of(root: Path) -> Iterator[Path]:
     """A temporary copy of a source tree, as hard links: git replaces files, never edits them."""
-    with tempfile.TemporaryDirectory(prefix=".imagefactory-tree-", dir=root.parent) as name:
-        yield Path(shutil.copytree(root, Path(name) / "tree", copy_function=_link))
+    with temporary.folder(prefix="imagefactory-tree-", parent=root.parent) as folder:
+        yield Path(shutil.copytree(root, folder / "tree", copy_function=_link))
 
 
 def _link(source: str, target: str) -> None:
     os.link(source, target)
+
+
+def _with_factory() -> str:
+    """PYTHONPATH for a program that imports the factory."""
+    root = Path(compiled.__file__).parents[2]
+    return os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
 
 
 def _row(step: Step) -> tuple[str, Path | None, Path | None]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from unidiff.patch import PatchedFile, PatchSet
 
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.inbuild import overlay
-from imagefactory.system import shell
+from imagefactory.system import shell, temporary
 
 #: Share of distinct lines that two files must have in common for one to be the other, moved: if
 #: they have the same name, and if they do not.
@@ -51,8 +50,8 @@ def merge(diff: Path, old: Path, new: Path, labels: tuple[str, str]) -> tuple[Me
     ``labels`` name the two releases in conflict markers. Raises CheckFailedError if the diff does
     not apply to ``old``.
     """
-    with tempfile.TemporaryDirectory(prefix="imagefactory-merge-") as name:
-        patched = Path(name) / "patched"
+    with temporary.folder(prefix="imagefactory-merge-") as folder:
+        patched = folder / "patched"
         copy_files(old, patched, overlay.touched(diff))
         done = overlay.git_apply(patched, diff)
         if done.returncode != 0:
@@ -63,7 +62,7 @@ def merge(diff: Path, old: Path, new: Path, labels: tuple[str, str]) -> tuple[Me
                 CheckFailedError, "port-base", what, where=str(diff), fix="fix the variant first"
             )
         files = PatchSet(diff.read_text(encoding="utf-8"))
-        return tuple(_merged(file, old, patched, new, Path(name), labels) for file in files)
+        return tuple(_merged(file, old, patched, new, folder, labels) for file in files)
 
 
 def copy_files(root: Path, target: Path, names: list[str]) -> None:
@@ -160,9 +159,9 @@ def _similarity(lines: set[str], path: Path) -> float:
 
 def diff_of(pristine: Path, changed: Path, names: list[str]) -> str:
     """The unified diff from ``pristine`` to ``changed`` of the files ``names``; may be empty."""
-    with tempfile.TemporaryDirectory(prefix="imagefactory-diff-") as name:
+    with temporary.folder(prefix="imagefactory-diff-") as folder:
         for side, root in (("a", pristine), ("b", changed)):
-            copy_files(root, Path(name) / side, names)
+            copy_files(root, folder / side, names)
         done = shell.run(
             [
                 "git",
@@ -175,7 +174,7 @@ def diff_of(pristine: Path, changed: Path, names: list[str]) -> str:
                 "a",
                 "b",
             ],
-            cwd=Path(name),
+            cwd=folder,
             quiet=True,
         )
     # blob ids mean nothing outside a repository; for a new file, git prints one prefix twice

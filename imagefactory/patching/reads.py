@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from imagefactory.inbuild import proofkit
+from imagefactory.system import files
 
 #: A path of a tree, and whether a proof listed that folder, or what names and text it searched for.
 Read = tuple[str, bool | tuple[str, str]]
@@ -48,9 +47,7 @@ class Reads:
         text = json.dumps([rows, dict(result)])
         file = self._folder / key / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
+        files.write_text(file, text)
         self._added.add(file)
 
     def _print(self, root: Path, read: Read) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,6 +16,7 @@ from imagefactory.patching.patch import Patch, State, Step, Variant
 from imagefactory.patching.resolve_conflicts import Side, resolve
 from imagefactory.patching.soundness import Texts, fault
 from imagefactory.patching.sources import SourceTree
+from imagefactory.system import temporary
 from imagefactory.system.yamlfile import Location
 
 
@@ -151,8 +151,8 @@ def _resolved(file: MergedFile, side: Side) -> MergedFile | None:
 def _measure_text(
     patch: Patch, text: str, new: SourceTree, bench: Bench, moved: Mapping[str, str]
 ) -> Measured:
-    with tempfile.TemporaryDirectory(prefix="imagefactory-port-") as name:
-        merged = Path(name) / "merged.diff"
+    with temporary.folder(prefix="imagefactory-port-") as folder:
+        merged = folder / "merged.diff"
         merged.write_text(text, encoding="utf-8")
         return measure(patch, merged, new, bench, moved)
 
@@ -174,9 +174,9 @@ def measure(
 
 def text_of(files: Sequence[MergedFile], new: SourceTree) -> str:
     """The diff from the new release to a merge without conflicts."""
-    with tempfile.TemporaryDirectory(prefix="imagefactory-port-") as name:
-        write_merged(files, Path(name))
-        return diff_of(new.root, Path(name), [file.new for file in files])
+    with temporary.folder(prefix="imagefactory-port-") as folder:
+        write_merged(files, folder)
+        return diff_of(new.root, folder, [file.new for file in files])
 
 
 def write_merged(files: Sequence[MergedFile], root: Path) -> None:

@@ -5,6 +5,7 @@ A source tree is laid out as diffs and proofs expect it.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-from isal import igzip
+from isal import igzip, igzip_lib
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imagefactory.errors import InputError, SetupError, fail
-from imagefactory.locking import indexes, refs, wheelhouse
+from imagefactory.locking import indexes, refs, remote_wheel, wheelhouse
 from imagefactory.locking.lock import Lock
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell, request_of
@@ -84,8 +85,15 @@ TEXT = frozenset(
 )
 #: Patches change no tests; they are more than a third of vLLM's files.
 TESTS = ("tests",)
+_PIECE = 1 << 20
 #: How files of gzip begin; archives of git refs are not packed.
 GZIP = b"\x1f\x8b"
+#: What reading an archive raises if it is damaged, or none at all.
+DAMAGED: tuple[type[Exception], ...] = (  # type: ignore[assignment] # isal has no types
+    *remote_wheel.DAMAGED,
+    *(tarfile.TarError, gzip.BadGzipFile, igzip_lib.IsalError),
+)
+AGAIN = "try again; if it persists, contact the operator of the index"
 #: Beside the files of a tree: what it was unpacked from, and which suffixes were.
 MARK = ".source.json"
 #: The C++ standard headers that FlashInfer's wheel contains have no suffix.
@@ -256,12 +264,7 @@ def _download(
         wanted = file.digests.get("sha256")
         if wanted and wanted != found:
             what = f"{file.filename} has SHA-256 {found[:16]}…, the index says {wanted[:16]}…"
-            raise fail(
-                SetupError,
-                "sources-corrupt",
-                what,
-                fix="try again; if it persists, contact the operator of the index",
-            )
+            raise fail(SetupError, "sources-corrupt", what, fix=AGAIN)
         data.seek(0)
         _write_texts(data, file.filename, root, suffixes, found)
     return found
@@ -272,19 +275,28 @@ def _write_texts(
 ) -> None:
     """Unpack the text files of a wheel or an sdist to ``root``, atomically.
 
-    A tree that an older version of the factory unpacked is replaced.
+    A tree that an older version of the factory unpacked is replaced. Raises SetupError for a file
+    that is damaged: not every index has hashes.
     """
     with tempfile.TemporaryDirectory(dir=root.parent) as name:
         folder = Path(name) / "tree"
         folder.mkdir()
-        for inside, text in (_of_wheel if filename.endswith(".whl") else _of_sdist)(data, suffixes):
-            target = folder / inside
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text)
+        try:
+            _unpack(data, filename, folder, suffixes)
+        except DAMAGED as error:
+            what = f"{filename} cannot be unpacked: {error}"
+            raise fail(SetupError, "sources-corrupt", what, fix=AGAIN) from None
         mark = {"sha256": sha256, "file": filename, "suffixes": sorted(suffixes)}
         (folder / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
         shutil.rmtree(root, ignore_errors=True)
         folder.rename(root)
+
+
+def _unpack(data: IO[bytes], filename: str, folder: Path, suffixes: frozenset[str]) -> None:
+    for inside, text in (_of_wheel if filename.endswith(".whl") else _of_sdist)(data, suffixes):
+        target = folder / inside
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text)
 
 
 def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
@@ -302,6 +314,8 @@ def _of_sdist(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PureP
             if wanted:
                 file = archive.extractfile(member)
                 yield PurePosixPath(*path.parts[1:]), file.read() if file else b""
+        while plain.read(_PIECE):  # tarfile ends at a damaged header; the checksum comes last
+            pass
 
 
 def _of_wheel(data: IO[bytes], suffixes: frozenset[str]) -> Iterator[tuple[PurePosixPath, bytes]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import groupby, zip_longest
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from packaging.version import Version
 
@@ -94,14 +96,36 @@ def _measure(
             )
         return rows
 
-    parts = _parts(wanted)
-    with ThreadPoolExecutor(len(parts) or 1) as pool:
-        done = pool.map(lambda part: [row for one in part for row in measured(one)], parts)
+    parts = _Parts(wanted)
+    with ThreadPoolExecutor(len(parts.left) or 1) as pool:
+        done = pool.map(lambda own: [row for one in own for row in measured(one)], parts.all())
         return by_patch([row for rows in done for row in rows])
 
 
+class _Parts(Generic[T]):
+    """What each worker takes: neighbours, as they agree in much that proofs read.
+
+    One that is done helps where most is left, from the end.
+    """
+
+    def __init__(self, wanted: Sequence[T]) -> None:
+        self.left = [deque(part) for part in _parts(wanted)]
+
+    def all(self) -> list[Iterator[T]]:
+        return [self._part(own) for own in self.left]
+
+    def _part(self, own: deque[T]) -> Iterator[T]:
+        # taking from a deque is atomic
+        with suppress(IndexError):
+            while True:
+                yield own.popleft()
+        with suppress(IndexError):
+            while True:
+                yield max(self.left, key=len).pop()
+
+
 def _parts(wanted: Sequence[T]) -> list[Sequence[T]]:
-    """What each worker takes: neighbours, as they agree in much that proofs read."""
+    """As many parts as there are workers, of neighbours."""
     size = -(-len(wanted) // (os.cpu_count() or 1)) or 1
     return [wanted[first : first + size] for first in range(0, len(wanted), size)]
 

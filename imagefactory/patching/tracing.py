@@ -17,12 +17,14 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 #: The environment names the file to which GCC, below nvcc too, reports the headers it included.
 GCC_REPORT = "DEPENDENCIES_OUTPUT"
+#: The environment names the folder with what compilers made for other trees, if it is to be used.
+COMPILED = "IMAGEFACTORY_COMPILED"
 COMPILERS = frozenset({"g++", "gcc", "nvcc"})
 #: The environment names where the record goes, and the proof.
 TRACE, PROOF = "IMAGEFACTORY_TRACE", "IMAGEFACTORY_PROOF"
@@ -40,6 +42,7 @@ class Recorder:
         searched: folders, and the names and texts that were searched for in them.
         known: whether ``paths`` is everything.
         include: folders in which compilers searched for headers.
+        reports: variables with one of which compilers report headers to this program.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,6 +53,7 @@ class Recorder:
         self.is_searching = False
         self.known = True
         self.include: set[str] = set()
+        self.reports = {GCC_REPORT}
 
     def note(self, path: object, *, listed: bool = False) -> None:
         """Record ``path`` if it is in the tree."""
@@ -75,23 +79,27 @@ class Recorder:
         elif event in ("open", "os.listdir", "os.scandir"):
             self.note(arguments[0], listed=event != "open")
         elif event == "subprocess.Popen":
-            self._ran(arguments[1], arguments[2])
+            self.ran(arguments[1], arguments[2], arguments[3])
         elif event == "os.posix_spawn":  # with which subprocess starts programs from Python 3.13 on
-            self._ran(arguments[1], None)
+            self.ran(arguments[1], None, arguments[2])
         elif event in ("os.system", "os.exec"):
             self.known = False
 
-    def _ran(self, argv: object, folder: object) -> None:
+    def ran(self, argv: object, folder: object, env: object) -> None:
+        """Record what a program that is started with ``argv`` in ``folder`` may read."""
         words = [os.fspath(word) for word in argv] if isinstance(argv, list | tuple) else [argv]
         texts = [word if isinstance(word, str) else str(word) for word in words]
+        variables = env if isinstance(env, Mapping) else os.environ
+        given = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
         if os.path.basename(texts[0]) in COMPILERS:  # noqa: PTH119 - as in note
+            self.known = self.known and not self.reports.isdisjoint(given)
             self.include.update(text[2:] for text in texts if text.startswith("-I"))
             for text in texts[1:]:
                 if not text.startswith("-"):
                     self.note(text)
         elif __file__ in texts:
             pass  # it writes a record of its own
-        elif any(self.root in text for text in [*texts, str(folder or "")]):
+        elif any(self.root in text for text in (*texts, str(folder or _here()), *given.values())):
             self.known = False
 
     def headers(self, report: Path) -> None:
@@ -105,6 +113,13 @@ class Recorder:
             for found in [root for root in roots if path.is_relative_to(root)]:
                 for root in roots:
                     self.note(root / path.relative_to(found))
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - as in note
+    except OSError:
+        return ""
 
 
 def watch(recorder: Recorder) -> None:
@@ -125,6 +140,20 @@ def watch(recorder: Recorder) -> None:
     globber: Any = getattr(glob, "_StringGlobber", None)
     if hasattr(globber, "lstat"):
         globber.lstat = staticmethod(os.lstat)
+
+
+def remember_compilers(recorder: Recorder, report: Path) -> None:
+    """Take what compilers made earlier in this run for what they would make again."""
+    import subprocess  # noqa: PLC0415 - few proofs compile
+
+    from imagefactory.patching import compiled  # noqa: PLC0415 - as above
+
+    def spared(argv: list[str], folder: str) -> None:
+        recorder.ran(argv, folder, os.environ)
+
+    recorder.reports.add(compiled.WHOLE_REPORT)
+    memory = compiled.Compiled(Path(os.environ[COMPILED]), recorder.root, report, spared)
+    setattr(subprocess, "run", memory.run)  # noqa: B010
 
 
 def write(recorder: Recorder, out: Path, report: Path) -> None:
@@ -148,6 +177,8 @@ def main(tree: str, *more: str) -> None:
     atexit.register(write, recorder, out, report)
     sys.argv = [proof, tree, *more]
     sys.path[0] = str(Path(proof).parent)
+    if COMPILED in os.environ:
+        remember_compilers(recorder, report)
     watch(recorder)
     runpy.run_path(proof, run_name="__main__")
 

@@ -32,12 +32,15 @@ def expanded(arguments: Iterable[str], short: Mapping[str, str]) -> Iterator[str
     """``arguments`` with long options for short ones; all other words are as they were."""
     for word in arguments:
         name, equals, value = word.partition("=")
+        option = name.partition(".")[0]  # `-cc.mode` is a key of what `-cc` sets
         if name == "-O":
             yield f"{LEVEL}{equals}{value}"
         elif word.startswith("-O"):
             yield f"{LEVEL}={word[2:]}"
+        elif word[:2] in short and word[2:].isdigit():
+            yield f"{short[word[:2]]}={word[2:]}"
         else:
-            yield f"{short.get(name, name)}{equals}{value}"
+            yield f"{short.get(option, option)}{word[len(option) :]}"
 
 
 def unknown(words: Iterable[str]) -> Iterator[str]:

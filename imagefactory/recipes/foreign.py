@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagefactory.errors import InputError, fail
+from imagefactory.launching.launching import TUNED, TUNINGS
 from imagefactory.recipes.recipe import Setup, Value
 
 #: Names of values in ``defaults`` and of the options that they are for, where these differ.
@@ -37,6 +39,8 @@ _NOT_TAKEN = (
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _FORMAT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _SPARK = "dgx_spark_gb10"
+#: Characters of all values that are put into a command.
+LONGEST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ def _of_spark(data: Mapping[str, Any], name: str) -> Foreign:
     if not model:
         raise UnknownError("it names no model")
     sizes = [str(options.get(f"{kind}-parallel-size", 1)) for kind in ("tensor", "pipeline")]
-    used = [int(size) if size.isdecimal() else 1 for size in sizes]
+    used = [int(size) if size.isdecimal() and len(size) < 6 else 1 for size in sizes]
     nodes = max(used[0] * used[1], 1)
     return Foreign(
         kind="sparkrun" if str(data.get("recipe_version", "1")) == "2" else "spark-vllm-docker",
@@ -113,10 +117,17 @@ def _command(
 ) -> tuple[str, dict[str, Value], Iterator[str]]:
     """The model, the options, and what could not be read, of a template of a command."""
 
+    longest = LONGEST
+
     def filled(match: re.Match[str]) -> str:
+        nonlocal longest
         if match[1] is None:  # a brace that was doubled for str.format
             return match[0][0]
-        return _plain(values[match[1]]) if match[1] in values else match[0]
+        found = _plain(values[match[1]]) if match[1] in values else match[0]
+        longest -= len(found)
+        if longest < 0:
+            raise UnknownError(f"its command has more than {LONGEST} characters")
+        return found
 
     if "{{" in template:
         template = _FORMAT.sub(filled, template)
@@ -178,10 +189,10 @@ def _typed(text: str) -> Value:
     if text[:1] in ("{", "["):
         try:
             data = json.loads(text)
-        except ValueError:
+            # recipes have no numbers with a point, and no null
+            return text if _has_others(data) else data
+        except (ValueError, RecursionError):
             return text
-        # recipes have no numbers with a point, and no null
-        return text if _has_others(data) else data
     return text
 
 
@@ -282,6 +293,28 @@ def spark_vllm_docker(setup: Setup, image: str) -> dict[str, Any]:
         "env": dict(setup.env),
         **_templated(setup),
     }
+
+
+def sparkrun_tunings(folder: str) -> str:
+    """How sparkrun gets the tuned kernels of a folder: its recipes have no mounts."""
+    target = "~/.cache/sparkrun/tuning/vllm"
+    copy = f"mkdir -p {target} && cp {shlex.quote(folder)}/*.json {target}/"
+    return f"tuned kernels: sparkrun mounts those of {target} on each node: {copy}"
+
+
+def spark_vllm_docker_tunings(folder: str) -> str:
+    """How spark-vllm-docker mounts a folder of tuned kernels: its recipes have no mounts.
+
+    Raises InputError for a path that the shell would split, as its scripts do not quote it.
+    """
+    if not re.fullmatch(r"[\w./@%+-]+", folder):
+        what = f"spark-vllm-docker cannot mount {folder}"
+        fix = "give the folder a name of letters, digits, '_', '.' and '-'"
+        raise fail(InputError, "recipe-tunings", what, fix=fix)
+    # unlike -v, which makes an empty folder on a node that has none
+    mount = f"--mount type=bind,source={folder},target={TUNINGS},readonly"
+    options = f'VLLM_SPARK_EXTRA_DOCKER_ARGS="{mount} -e {TUNED}={TUNINGS}"'
+    return f"tuned kernels: {options} ./run-recipe.sh FILE, with that folder on each node"
 
 
 def _templated(setup: Setup) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from imagefactory.recipes import foreign
 from imagefactory.recipes.foreign import Foreign, UnknownError
 from imagefactory.system import files
 
-#: The largest file that is read, in bytes.
-LARGEST = 300_000
+#: The largest file that is read, in bytes, and its most values once aliases are written out.
+LARGEST, MOST_VALUES = 300_000, 50_000
 #: What a file that says nothing of releases is for.
 ANY_RELEASE = ">=0.16"
 #: Characters of a text that is taken from elsewhere.
@@ -43,30 +43,51 @@ def read(path: Path, *, variant: str | None, vllm: str | None, name: str | None)
     data = _data(path)
     try:
         found = foreign.read(data, path.stem, variant)
-    except (UnknownError, AttributeError, TypeError, ValueError) as error:
+        head = (f"Imported from {path.name} ({found.kind}).",)
+        text = documents.dump(_file(found, path.name, vllm), remarks=head)
+    except (UnknownError, AttributeError, TypeError, ValueError, RecursionError) as error:
         what = f"{path} is no recipe that can be read: {error}"
         fix = "give a file of vllm-project/recipes, sparkrun or spark-vllm-docker"
         raise fail(InputError, "recipe-foreign", what, fix=fix) from None
-    file = _file(found, path.name, vllm)
-    head = (f"Imported from {path.name} ({found.kind}).",)
-    return Imported(
-        name=_name(name or found.name),
-        kind=found.kind,
-        text=documents.dump(file, remarks=head),
-        dropped=found.dropped,
-    )
+    own = _name(name or found.name)
+    if not own:
+        what = f"{name or found.name!r} cannot be the name of a recipe"
+        raise fail(InputError, "recipe-name", what, fix="choose another with --name")
+    return Imported(name=own, kind=found.kind, text=text, dropped=found.dropped)
 
 
 def _data(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(files.read_text(path, LARGEST))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        what = f"{path} cannot be read: {' '.join(str(error).split())}"
+        data = _parsed(files.read_text(path, LARGEST))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        what = f"{path} cannot be read: {' '.join(why.split())}"
         raise fail(InputError, "recipe-foreign", what, fix="name a YAML file") from None
     if not isinstance(data, dict):
         what = f"{path} is no mapping"
         raise fail(InputError, "recipe-foreign", what, fix="name a recipe")
     return data
+
+
+def _parsed(text: str) -> Any:
+    """What YAML makes of ``text``. Raises ValueError for more values than a recipe can have."""
+    loader = yaml.SafeLoader(text)
+    node = loader.get_single_node()
+    if _values(node, {}) > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_VALUES} values, those of aliases included")
+    return loader.construct_document(node) if node else None
+
+
+def _values(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """The values in ``node``; those that an alias repeats count again."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        parts = [
+            part for item in node.value for part in (item if isinstance(item, tuple) else [item])
+        ]
+        known[id(node)] = 1 + sum(_values(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _file(found: Foreign, source: str, vllm: str | None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from imagefactory.errors import InputError, Problem
 from imagefactory.launching.launching import TUNED, TUNINGS, Launch, Mount, Port, cache_of
@@ -39,6 +39,7 @@ class Wishes:
         cache: a named volume, or an absolute path of the host.
         model: a folder of the host with the model; empty leaves it to be downloaded.
         tunings: a folder of the host with tuned kernels for a GPU; empty is none.
+        tuned: its files, for a form that brings them along.
         restart: whether the engine starts it again.
         user: whom it runs as, by number; empty is whom the recipe says, else root.
         memory_bytes: the most memory that it may use; None is no limit.
@@ -50,6 +51,7 @@ class Wishes:
     cache: str = VOLUME
     model: str = ""
     tunings: str = ""
+    tuned: Mapping[str, str] = field(default_factory=dict)
     restart: bool = False
     user: str = ""
     memory_bytes: int | None = None
@@ -74,8 +76,9 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
     mounts = [Mount(source=wishes.cache, target=cache_of(user))]
     if wishes.model:
         mounts.append(Mount(source=wishes.model, target=MODEL, read_only=True))
-    if wishes.tunings and hardware != "cpu" and TUNED not in environment:
-        mounts.append(Mount(source=wishes.tunings, target=TUNINGS, read_only=True))
+    if wishes.tunings and takes_tunings(setup, hardware):
+        tuned = Mount(source=wishes.tunings, target=TUNINGS, read_only=True, files=wishes.tuned)
+        mounts.append(tuned)
         environment[TUNED] = TUNINGS
     inside = Port(host=wishes.port, address=wishes.address)
     model = MODEL if wishes.model else recipe.model
@@ -95,6 +98,11 @@ def launch(setup: Setup, image: str, hardware: str, wishes: Wishes = Wishes()) -
     )
 
 
+def takes_tunings(setup: Setup, hardware: str) -> bool:
+    """Whether tuned kernels of the project are of use: a GPU, and a recipe without its own."""
+    return hardware != "cpu" and TUNED not in setup.env
+
+
 def _problems(wishes: Wishes) -> Iterator[Problem]:
     if wishes.name and not _NAME.fullmatch(wishes.name):
         what = f"{wishes.name!r} cannot be the name of a container"
@@ -106,7 +114,7 @@ def _problems(wishes: Wishes) -> Iterator[Problem]:
         what = f"{wishes.address!r} is no IP address"
         fix = "write 127.0.0.1, 0.0.0.0 for the network, or another of this machine"
         yield Problem(code="launch-address", what=what, fix=fix)
-    for source in filter(None, (wishes.cache, wishes.model, wishes.tunings)):
+    for source in (wishes.cache, *filter(None, (wishes.model, wishes.tunings))):
         if ":" in source:
             what, fix = (
                 f"{source} has a colon: it cannot be mounted",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tarfile
-import tempfile
 from pathlib import Path, PurePosixPath
+
+from imagefactory.system import temporary
 
 #: 1980-01-01, the date of every file in the archives that we write.
 EPOCH = 315532800
@@ -56,6 +57,7 @@ def pack(folder: Path, target: Path) -> None:
 
 def sha_of_folder(folder: Path) -> str:
     """SHA-256 of the archive that ``pack`` makes from ``folder``, in hex."""
-    with tempfile.NamedTemporaryFile() as file:
-        pack(folder, Path(file.name))
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with temporary.folder(prefix="imagefactory-archive-") as parent:
+        pack(folder, parent / "tar")
+        with (parent / "tar").open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,10 +6,11 @@ import errno
 import os
 import shutil
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from imagefactory.system import temporary
 
 
 def read(path: Path, limit: int) -> bytes:
@@ -38,27 +39,31 @@ def write_text(path: Path, text: str) -> None:
 
     A device such as ``/dev/stdout`` is written to. With root's rights it would be replaced else.
     """
-    with _part_of(path) as part:
+    with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
-        part.replace(path)
 
 
 @contextmanager
-def _part_of(path: Path) -> Iterator[Path]:
-    """The file that is to become ``path``, which is removed if an OSError ends the writing.
+def replacing(path: Path) -> Iterator[Path]:
+    """The file that becomes ``path`` when the block ends, or is removed if an error ends it.
 
-    The error names ``path``: that of a full disk names nothing.
+    Others may do the same meanwhile: ``path`` is always what one of them wrote. An OSError names
+    ``path``: that of a full disk names nothing.
     """
     in_place = path.exists() and not path.is_file()
-    part = path if in_place else path.with_name(f".{path.name}.part")
+    part = path if in_place else temporary.part_of(path)
     try:
         yield part
+        if not in_place:
+            part.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            if not in_place:
-                part.unlink()
-        error.filename = error.filename or str(path)
+        if error.filename in (None, str(part)):
+            error.filename, error.filename2 = str(path), None
         raise
+    finally:
+        if not in_place:
+            with suppress(OSError):
+                part.unlink()
 
 
 def shown(path: Path) -> str:
@@ -79,24 +84,18 @@ def keep(path: Path, content: str | bytes) -> None:
 
     Other processes and threads may write the same file meanwhile.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        part.replace(path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink()
+        with replacing(path) as part:
+            part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_durably(path: Path, content: bytes) -> None:
     """As ``write_text``, and on the disk when it returns: a machine that loses power keeps it."""
-    with _part_of(path) as part:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

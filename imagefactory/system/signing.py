@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory import redaction
 from imagefactory.errors import FactoryError, InputError, Problem, fail
-from imagefactory.system import files, strict_json
+from imagefactory.system import files, strict_json, temporary
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -253,7 +253,7 @@ def new_signer(path: Path, comment: str) -> Signer:
     )
     made = _signer(text, str(path), comment)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = temporary.part_of(path)
     try:
         number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(number, "wb") as file:

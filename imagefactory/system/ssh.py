@@ -81,6 +81,13 @@ def unreachable(host: str, why: str) -> FactoryError:
     return fail(SetupError, "node-unreachable", f"{host}: {why}", fix=fix)
 
 
+def url(host: str) -> str:
+    """``host`` for Docker's client, which takes all after the last colon for a port."""
+    user, at, name = host.rpartition("@")
+    bare = not host.startswith("ssh://") and name.count(":") > 1
+    return f"ssh://{user}{at}[{name}]" if bare else f"ssh://{host.removeprefix('ssh://')}"
+
+
 def _name(host: str) -> str:
     found = _WITH_PORT.fullmatch(host)
     return found[1] if found else host

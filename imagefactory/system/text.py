@@ -29,6 +29,11 @@ def safe(text: str) -> str:
     )
 
 
+def encodable(text: str) -> str:
+    """``text`` for a file: names of files that are no UTF-8 are in messages as lone surrogates."""
+    return text.encode(errors="replace").decode()
+
+
 def styled(text: str, style: str) -> Text:
     """``text``, which is data, in a rich style such as ``green`` or ``bold``."""
     return Text(safe(text), style)

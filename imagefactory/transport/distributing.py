@@ -117,10 +117,14 @@ def _to_host(
         rows.append(_row(engine, image, state, problems, server.sent))
         if is_lost:
             break  # the others would fail as well
-    what = f"not tried, because {rows[-1].reference} failed"
-    untried = (Problem(code="distribute-not-tried", what=what, fix="distribute again"),)
-    left = images[len(rows) :]
+    untried, left = not_tried(rows[-1].reference), images[len(rows) :]
     return [*rows, *(_row(engine, one, State.FAILED, untried, {}) for one in left)]
+
+
+def not_tried(failed: str) -> tuple[Problem, ...]:
+    """Why nothing became of an image that came after ``failed``."""
+    what = f"not tried, because {failed} failed"
+    return (Problem(code="distribute-not-tried", what=what, fix="distribute again"),)
 
 
 def _row(

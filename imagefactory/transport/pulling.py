@@ -17,9 +17,9 @@ from imagefactory.errors import CheckFailedError, FactoryError, Problem, fail
 from imagefactory.publishing import vouching
 from imagefactory.publishing.vouching import Image
 from imagefactory.system import ui
-from imagefactory.system.engine import RemoteEngine, RemoteError
+from imagefactory.system.engine import LOST, RemoteEngine, RemoteError
 from imagefactory.system.registry import Registries
-from imagefactory.transport.distributing import PAUSE, TRIES, Delivered, State, on_all
+from imagefactory.transport.distributing import PAUSE, TRIES, Delivered, State, not_tried, on_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,13 @@ def distribute(
 def _on_host(
     engine: RemoteEngine, *, images: Sequence[Stored], stopped: threading.Event
 ) -> list[Delivered]:
-    return [_delivered(engine, image, stopped) for image in images]
+    rows: list[Delivered] = []
+    for image in images:
+        rows.append(_delivered(engine, image, stopped))
+        if any(problem.code == LOST for problem in rows[-1].problems):
+            break  # the others would wait for it as long
+    untried, left = not_tried(rows[-1].reference), images[len(rows) :]
+    return [*rows, *(_row(engine, one, State.FAILED, (0, 0), untried) for one in left)]
 
 
 def _delivered(engine: RemoteEngine, image: Stored, stopped: threading.Event) -> Delivered:
@@ -111,6 +117,16 @@ def _delivered(engine: RemoteEngine, image: Stored, stopped: threading.Event) ->
             engine.tag(found.digest, image.name)
     except FactoryError as error:
         state, problems = State.FAILED, error.problems
+    return _row(engine, image, state, lacked, problems)
+
+
+def _row(
+    engine: RemoteEngine,
+    image: Stored,
+    state: State,
+    lacked: tuple[int, int],
+    problems: tuple[Problem, ...],
+) -> Delivered:
     return Delivered(
         host=engine.host,
         reference=image.name,

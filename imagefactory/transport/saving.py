@@ -127,15 +127,10 @@ def _copy(image: Content, digest: str, folder: Path) -> None:
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
     """A file that has its name when the block ends, and leaves nothing on a full disk."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with files.replacing(path) as part, part.open("wb") as out:
+        yield out
+        out.flush()
+        os.fsync(out.fileno())
 
 
 class _Hashing(io.RawIOBase):
@@ -187,6 +182,9 @@ def _remove_others(target: Path, left: Sequence[Content]) -> None:
 
 def _save_archive(images: Sequence[Content], papers: Mapping[str, Papers], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and not _begins_as_archive(target):
+        what = f"{target} exists, and imagefactory save has not written it"
+        raise fail(InputError, "layout-foreign", what, fix="remove it, or name another file")
     small = {
         MARK: VERSION,
         INDEX: _index([*map(_row, images)]),
@@ -202,6 +200,16 @@ def _save_archive(images: Sequence[Content], papers: Mapping[str, Papers], targe
                 reader = _Hashing(source, digest, one.name)
                 archive.addfile(header, reader)
                 reader.check()
+
+
+def _begins_as_archive(target: Path) -> bool:
+    """Whether a file is an archive that was written here, of which the rest may have been lost."""
+    try:
+        with tarfile.open(target, "r:") as archive:
+            first = archive.next()
+    except (OSError, tarfile.TarError):
+        return False
+    return first is not None and first.name == MARK
 
 
 def _header(name: str, size: int) -> tarfile.TarInfo:

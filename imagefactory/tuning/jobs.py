@@ -74,6 +74,12 @@ def job(
         model = ("--model", MODEL if wanted.folder else wanted.model)
         return Job(words=(*model, *words), model=wanted.folder, batch_sizes=batch_sizes)
     experts, size, hidden, top_k = numbers("--shape", shape, 4)
+    if top_k > experts:
+        what, fix = (
+            f"--shape is {shape!r}: no token has {top_k} of {experts} experts",
+            "write E,N,H,K",
+        )
+        raise fail(InputError, "tune-numbers", what, fix=fix)
     sides = numbers("--block", block, 2, least=0) if block else ()
     config = tuning.config_of(
         experts, size * (tp or 1), hidden, top_k, (sides[0], sides[1]) if sides else None

@@ -16,12 +16,11 @@ from imagefactory.matrix import cell_rules
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.planning.image_config import LABEL
 from imagefactory.settings import Settings
-from imagefactory.system import web
+from imagefactory.system import temporary, web
 from imagefactory.system.engine import ContainerMemory, Engine
 from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import spark
 from imagefactory.upkeep.finding import Finding, Health, of
-from imagefactory.verifying import leftovers
 
 GIB = 1024**3
 #: A CUDA cell is about 10 GB unpacked, and a build stores it in up to three forms.
@@ -98,13 +97,13 @@ def _disk(engine: Engine | None, settings: Settings) -> list[Finding]:
 
 
 def _leftovers(engine: Engine | None, settings: Settings) -> list[Finding]:
-    """What verifications that were killed left behind; nothing if there is none."""
+    """What killed runs left behind; nothing if there is none."""
     try:
         containers = engine.orphans() if engine else []
     except SetupError as error:
         seen = f"unknown: {error.problems[0].what}"
         return [Finding(name="leftovers", health=Health.NOTE, seen=seen)]
-    folders = leftovers.folders(settings.cache)
+    folders = temporary.orphans(settings.cache)
     if not containers and not folders:
         return []
     seen = f"{len(containers)} containers and {len(folders)} folders of runs that were killed"

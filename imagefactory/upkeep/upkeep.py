@@ -14,11 +14,12 @@ from imagefactory.planning import planning
 from imagefactory.planning.cell_plan import CellPlan
 from imagefactory.planning.planning import Inputs
 from imagefactory.settings import Settings
+from imagefactory.system import temporary
 from imagefactory.system.engine import Engine
 from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import prune
 from imagefactory.upkeep.prune import Item, Kind, Pruning
-from imagefactory.verifying import leftovers, receipt_store
+from imagefactory.verifying import receipt_store
 
 #: Folders below the cache folder whose content is recreated when needed.
 RECREATABLE = (
@@ -85,10 +86,10 @@ def _images(
 
 
 def _orphans(engine: Engine, settings: Settings) -> list[Item]:
-    """What verifications that were killed left behind."""
-    why = "its verification has ended without removing it"
+    """What killed runs left behind."""
+    why = "its run has ended without removing it"
     found = [(Kind.CONTAINER, name, 0) for name in engine.orphans()]
-    found += [(Kind.FOLDER, str(path), _size(path)) for path in leftovers.folders(settings.cache)]
+    found += [(Kind.FOLDER, str(path), _size(path)) for path in temporary.orphans(settings.cache)]
     return [Item(kind=kind, name=name, size=size, why=why) for kind, name, size in found]
 
 

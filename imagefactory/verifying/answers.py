@@ -189,7 +189,7 @@ def parse(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnansweredError(f"no JSON ({type(error).__name__}): {text[-200:]!r}") from None
+        raise UnansweredError(f"not JSON ({type(error).__name__}): {text[-200:]!r}") from None
 
 
 def _stream(text: str) -> Said:
@@ -252,7 +252,7 @@ def _call(call: Mapping[str, Any]) -> str:
     try:
         arguments = json.dumps(json.loads(arguments))
     except (ValueError, RecursionError):
-        arguments = f"(no JSON) {arguments}"
+        arguments = f"(not JSON) {arguments}"
     return f"{function['name']} {arguments}" + ("" if call.get("id") else " (a call without an id)")
 
 

@@ -261,7 +261,8 @@ def _result(entry: Registered, subject: Subject) -> CheckResult:
     except Exception as error:  # noqa: BLE001 - a report of another shape
         verdict = failed(f"what was observed cannot be judged: {type(error).__name__}: {error}")
     may_skip = entry.excusable or entry.may_lack_machine
-    detail = verdict.detail
+    # a surrogate by itself can be in JSON of the image, and in no receipt
+    detail = verdict.detail.encode(errors="replace").decode()
     if len(detail) > MOST_DETAIL:
         detail = f"{detail[:MOST_DETAIL]} ({len(detail) - MOST_DETAIL} more characters)"
     return CheckResult(

@@ -56,8 +56,8 @@ def choose(image: ImageInfo, level: Level, names: Sequence[str] | None) -> Choic
     """What ``image`` serves when it is verified up to ``level``; ``names`` as of ``parse``.
 
     Without names that is what the level needs: one model for SERVE, for GPU every one that the
-    image takes. Raises InputError if the image does not take one of
-    ``names`` or serves only on a GPU, and if GPU is asked of an image for the CPU.
+    image takes. Raises InputError if the image does not take one of ``names`` or serves only on a
+    GPU, and if GPU is asked of an image for the CPU.
     """
     on_gpu = image.labels.get(f"{LABEL}.channel") != "cpu"
     if level is Level.GPU and not on_gpu:
@@ -70,7 +70,9 @@ def choose(image: ImageInfo, level: Level, names: Sequence[str] | None) -> Choic
         return Choice()
     if not level.includes(Level.SERVE):
         return Choice()
-    impossible = {one.name: why for one in models.family() if (why := _why_not(one, image))}
+    # the default one is served whatever the image says of itself: without it, nothing would be
+    others = (one for one in models.family() if one is not MODEL)
+    impossible = {one.name: why for one in others if (why := _why_not(one, image))}
     possible = [one for one in models.family() if one.name not in impossible]
     needed = possible if level is Level.GPU else [MODEL]
     _refuse(image, names or (), impossible, possible)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
+from imagefactory.system.text import shorten
 from imagefactory.verifying.answers import (
     FIRST,
     Answer,
@@ -124,7 +125,7 @@ class Client:
             kind=kind,
             question=question,
             status=status,
-            text=said.text[:SHOWN],
+            text=shorten(said.text, SHOWN),  # what is left out shows: it is no right answer
             seconds=time.monotonic() - began,
             when=when,
             finish=said.finish[:SHOWN],
@@ -140,7 +141,7 @@ class Client:
                 "POST", "/v1/completions", {**body, "temperature": 0, "ignore_eos": True}
             )
             return int(parse(text)["usage"]["completion_tokens"])
-        except (UnansweredError, LookupError, TypeError, ValueError):
+        except (UnansweredError, LookupError, TypeError, ValueError, OverflowError):
             return 0
 
     def counters(self, names: Collection[str]) -> dict[str, float]:

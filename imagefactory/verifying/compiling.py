@@ -8,19 +8,19 @@ nothing of the image.
 from __future__ import annotations
 
 import io
+import os
 import re
 import resource
 import shutil
 import socket
 import tarfile
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from imagefactory.settings import Settings
-from imagefactory.system import platforms, processes, shell, ui, zstd
+from imagefactory.system import platforms, processes, shell, temporary, ui, zstd
 from imagefactory.verifying import compile_server
 
 #: Where containers find the folder with the socket, and the socket.
@@ -46,8 +46,8 @@ def offered(base: str, python: str, settings: Settings) -> Iterator[Path | None]
     if system is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="imagefactory-compiler-") as name:
-        root, folder = Path(name) / "root", Path(name) / "run"
+    with temporary.folder(prefix="imagefactory-compiler-") as parent:
+        root, folder = parent / "root", parent / "run"
         argv = command(system, root, python)
         if argv is None:
             ui.warn(f"the image compiles what it imports: {system} has no Python that runs here")
@@ -56,8 +56,8 @@ def offered(base: str, python: str, settings: Settings) -> Iterator[Path | None]
         folder.mkdir()
         ended = threading.Event()
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(folder / "socket"))
-            for path, mode in ((Path(name), 0o755), (folder, 0o755), (folder / "socket", 0o666)):
+            _bind(listener, folder)
+            for path, mode in ((parent, 0o755), (folder, 0o755), (folder / "socket", 0o666)):
                 path.chmod(mode)  # an image may have another user
             listener.listen(1)
             thread = threading.Thread(target=_serve, args=(listener, argv, ended), daemon=True)
@@ -69,6 +69,15 @@ def offered(base: str, python: str, settings: Settings) -> Iterator[Path | None]
                 with suppress(OSError):
                     listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection
                 thread.join()
+
+
+def _bind(listener: socket.socket, folder: Path) -> None:
+    """By a short path: that of a socket has at most 107 bytes, and ``TMPDIR`` may have more."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{handle}/socket")
+    finally:
+        os.close(handle)
 
 
 def find_system(base: str, settings: Settings) -> Path | None:

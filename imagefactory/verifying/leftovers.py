@@ -1,36 +1,21 @@
-"""What killed verifications leave behind: containers and the models that they serve."""
+"""What killed runs leave behind: containers, and temporary folders such as a model's."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from imagefactory.system import ui
-from imagefactory.system.engine import Engine, owner
-
-#: How the names of temporary folders start; their owner and something random follow.
-MODEL = "smoke-model-"
-
-
-def folders(cache: Path) -> list[Path]:
-    """Temporary folders in ``cache`` of processes that have ended."""
-    found = sorted(cache.glob(f"{MODEL}*"))
-    return [path for path in found if path.is_dir() and _is_orphan(path)]
+from imagefactory.system import temporary, ui
+from imagefactory.system.engine import Engine
 
 
 def sweep(engine: Engine, cache: Path) -> None:
     """Remove what processes that have ended left behind; nothing of a process that runs."""
-    containers, models = engine.orphans(), folders(cache)
+    containers, folders = engine.orphans(), temporary.orphans(cache)
     for container in containers:
         engine.remove_container(container)
-    for folder in models:
-        shutil.rmtree(folder, ignore_errors=True)
-    if containers or models:
+    temporary.remove(folders)
+    if containers or folders:
         ui.say(
             f"removed what an earlier run left behind: {len(containers)} containers, "
-            f"{len(models)} temporary folders"
+            f"{len(folders)} temporary folders"
         )
-
-
-def _is_orphan(folder: Path) -> bool:
-    return owner.gone(folder.name.removeprefix(MODEL).rpartition("-")[0])

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from imagefactory.errors import SetupError
@@ -138,11 +138,17 @@ def ray_cluster(engine: Engine, image: ImageInfo, *, timeout: float) -> Ran:
 
 
 def _ray_nodes(head: RunningContainer) -> int:
-    """How many nodes are active, as ``ray status`` says; none before the head is up."""
-    said = b""
-    with head.attach(["ray", "status"]) as connection:
-        connection.settimeout(MODE_SECONDS)
-        while len(said) < MOST_BYTES and (more := connection.recv(65536)):
+    """How many nodes are active, as ``ray status`` says; none before the head is up.
+
+    What it said by the end of its time counts.
+    """
+    said, until = b"", time.monotonic() + MODE_SECONDS
+    with head.attach(["ray", "status"]) as connection, suppress(OSError):  # TimeoutError is one
+        while len(said) < MOST_BYTES:
+            connection.settimeout(max(0.01, until - time.monotonic()))
+            more = connection.recv(65536)
+            if not more or time.monotonic() > until:
+                break
             said += more
     active = said.decode(errors="replace").partition("Active:")[2].partition("Pending:")[0]
     return len(re.findall(r"^ *1 node_\w+", active, re.MULTILINE))

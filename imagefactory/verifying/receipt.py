@@ -186,7 +186,7 @@ def read(data: Any) -> Receipt:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}") from None
+        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
     if data.get("passed") is not found.passed:
         raise ValueError("it contradicts its checks")
     return found

@@ -37,6 +37,8 @@ FAST: Mapping[str, tuple[str, ...]] = {
     # JSON in quotes on purpose: it has to get through the entrypoint
     "--compilation-config": ("'{\"mode\": 0}'",),
 }
+#: Short forms of these options, which the image may set, too.
+SHORT = {"-cc": "--compilation-config"}
 #: On a GPU, what is free need not be measured.
 ON_GPU: Mapping[str, tuple[str, ...]] = {
     "--gpu-memory-utilization": ("0.05",),
@@ -189,7 +191,8 @@ def _fast(image: ImageInfo, options: Mapping[str, tuple[str, ...]]) -> str:
     """Those of ``options`` that the image does not set: its own stay in effect."""
     try:
         words = json.loads(image.env.get("IMAGEFACTORY_SERVE_ARGS") or "[]")
-        own = {option_name(str(word)).replace("--no-", "--", 1) for word in words}
+        names = [option_name(str(word)) for word in words]
+        own = {SHORT.get(name, name).replace("--no-", "--", 1) for name in names}
     except (ValueError, TypeError, RecursionError):
         own = set()  # the image's entrypoint refuses it, and that is seen
     return " ".join(

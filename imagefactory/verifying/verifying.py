@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +19,13 @@ from imagefactory.locking.lock import Lock, Resolution
 from imagefactory.locking.store import digest as lock_digest
 from imagefactory.planning.cell_plan import LABEL, CellPlan
 from imagefactory.settings import Settings
-from imagefactory.system import platforms, ui
+from imagefactory.system import platforms, temporary, ui
 from imagefactory.system.background import in_background
-from imagefactory.system.engine import Engine, ImageInfo, owner
+from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import (
     choice,
     circumstances,
     compiling,
-    leftovers,
     modes,
     probe,
     reports,
@@ -371,9 +369,8 @@ def _serve(
     model: TinyModel = server.MODEL,
 ) -> server.ServerRun:
     settings.cache.mkdir(parents=True, exist_ok=True)
-    prefix = f"{leftovers.MODEL}{owner.mine()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=settings.cache) as folder:
-        path = Path(folder) / "model"
+    with temporary.folder(prefix="imagefactory-model-", parent=settings.cache) as folder:
+        path = folder / "model"
         return server.observe(
             engine,
             image,

@@ -15,6 +15,7 @@ from imagefactory.locking.lock import Lock, Wheel
 from imagefactory.matrix import matrix as matrices
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.settings import Settings
+from imagefactory.system import files
 from imagefactory.system.background import in_background
 from imagefactory.watching import assessing, edit, others, rows
 from imagefactory.watching import candidates as proposals
@@ -131,16 +132,12 @@ def update(declared: Matrix, chosen: Sequence[Candidate]) -> None:
     """
     path = declared.path
     text = edit.apply(path.read_text(encoding="utf-8"), chosen)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    try:
-        matrices.load(part)
-    except InputError as error:
-        raise CheckFailedError(_of_the_result(error.problems, part, path)) from None
-    else:
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with files.replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+        try:
+            matrices.load(part)
+        except InputError as error:
+            raise CheckFailedError(_of_the_result(error.problems, part, path)) from None
 
 
 def _of_the_result(problems: Iterable[Problem], part: Path, path: Path) -> list[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from imagefactory.locking.lock import WHEELHOUSE, BuiltWheel, Lock, Wheel
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
-from imagefactory.system import archive, ui
+from imagefactory.system import archive, temporary, ui
 from imagefactory.system.files import link
 from imagefactory.wheels import required
 
@@ -91,7 +90,7 @@ def compile_units(plan: WheelPlan, env: BuildEnv) -> Tried:
 
     Raises CheckFailedError if a patch fails, or CMake cannot configure vLLM.
     """
-    with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
+    with temporary.folder(prefix="imagefactory-wheel-") as name:
         folder = Path(name)
         _bake(plan, env, folder, "tried", again=False)
         units, patches = (
@@ -119,7 +118,7 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
     locked wheel.
     """
     locked = None if again else lock.built_for(plan.key)
-    with tempfile.TemporaryDirectory(prefix="imagefactory-wheel-") as name:
+    with temporary.folder(prefix="imagefactory-wheel-") as name:
         _bake(plan, env, Path(name), "wheel", again=again)
         (file,) = Path(name).glob("*.whl")
         official = wheelhouse.from_index(plan.official, env.settings) if plan.official else None

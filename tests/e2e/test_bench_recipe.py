@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from support.e2e import derive, factory
 
-from imagefactory.system.engine import Engine, owner
+from imagefactory.system import owner
+from imagefactory.system.engine import Engine
 
 pytestmark = pytest.mark.e2e
 TAG = "imagefactory/test:bench-recipe"

@@ -26,6 +26,7 @@ from support.verify_fakes import CPU, Good
 
 from imagefactory.errors import CheckFailedError
 from imagefactory.settings import Settings, from_environment
+from imagefactory.system import temporary
 from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.verifying import leftovers, server
 from imagefactory.verifying.receipt import Outcome
@@ -180,7 +181,7 @@ def test_the_next_run_removes_the_container_and_the_model_of_one_that_was_killed
             time.sleep(0.1)
         running.send_signal(signal.SIGKILL)
     assert liar.digest in engine.used_images()
-    assert leftovers.folders(settings.cache)
+    assert temporary.orphans(settings.cache)
     leftovers.sweep(engine, settings.cache)
     assert liar.digest not in engine.used_images()
-    assert leftovers.folders(settings.cache) == []
+    assert temporary.orphans(settings.cache) == []

@@ -9,13 +9,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import requests
 from support.e2e import factory
 
+from imagefactory.launching import compose as as_compose
+from imagefactory.recipes import recipes, starting
+from imagefactory.recipes.starting import Wishes
 from imagefactory.system.engine import Engine
 from imagefactory.verifying.models import dense
 
@@ -55,12 +58,19 @@ class Exported:
     port: int
 
     def compose(self, engine: Engine, *words: str) -> None:
-        argv = [str(COMPOSE), "--file", str(self.folder / "compose.yaml"), *words]
-        environment = {**os.environ, **engine.environment, "HF_TOKEN": "hf_planted"}
-        done = subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=READY, check=False
-        )
+        done = compose(engine, self.folder / "compose.yaml", *words)
         assert done.returncode == 0, done.stderr[-2000:]
+
+
+def compose(engine: Engine, file: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(COMPOSE), "--file", str(file), *words],
+        env={**os.environ, **engine.environment, "HF_TOKEN": "hf_planted"},
+        capture_output=True,
+        text=True,
+        timeout=READY,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -127,6 +137,33 @@ def test_compose_starts_a_server_and_podman_would_start_the_same(
     assert host["SecurityOpt"] == ["no-new-privileges:true"]
     assert options["--shm-size"] == [str(host["ShmSize"])]
     assert options["--publish"] == [f"127.0.0.1:{served.port}:8000"]
+
+
+def test_compose_mounts_tuned_kernels_and_fails_where_there_are_none(
+    cpu_image: str, engine: Engine, tmp_path: Path
+) -> None:
+    name = "E=8,N=256,device_name=NVIDIA_GB10,dtype=fp8_w8a8,block_shape=[128,128].json"
+    tunings, recipe = tmp_path / "tunings", tmp_path / "tiny.yaml"
+    tunings.mkdir()
+    (tunings / name).write_text("tuned")
+    recipe.write_text(RECIPE)
+    wishes = Wishes(cache=str(tmp_path), tunings=str(tunings), name=f"tuned-{os.getpid()}")
+    on_gpu = starting.launch(recipes.read(recipe).on("0.33.0", 1), cpu_image, "gb10", wishes)
+    file = tmp_path / "compose.yaml"
+    file.write_text(as_compose.text(replace(on_gpu, gpus=False)))
+    try:
+        shown = ("run", "--rm", "--entrypoint", "sh", on_gpu.name, "-c")
+        read = f'cat "$VLLM_TUNED_CONFIG_FOLDER/{name}"; touch /tunings/mine'
+        done = compose(engine, file, *shown, read)
+        assert done.stdout == "tuned", done.stderr
+        assert "Read-only file system" in done.stderr
+        tunings.rename(tmp_path / "elsewhere")
+        done = compose(engine, file, *shown, read)
+        assert done.returncode != 0
+        assert f"bind source path does not exist: {tunings}" in done.stderr
+        assert not tunings.exists()
+    finally:
+        compose(engine, file, "down", "--timeout", "1")
 
 
 def podman(exported: Exported) -> tuple[dict[str, list[str]], str, list[str]]:

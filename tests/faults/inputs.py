@@ -101,7 +101,7 @@ def called(bad: Bad, project: Path, home: Path) -> Ended:
         "UV_HTTP_RETRIES": "0",
         **bad.environ,
     }
-    before = Path.cwd(), dict(os.environ), sys.argv
+    before = Path.cwd(), dict(os.environ), sys.argv, shell.LOG
     signal.signal(signal.SIGALRM, _give_up)
     began = time.process_time()
     try:
@@ -120,6 +120,7 @@ def called(bad: Bad, project: Path, home: Path) -> Ended:
         os.environ.clear()
         os.environ.update(before[1])
         sys.argv = before[2]
+        shell.LOG = before[3]  # ours would be written again, after its folder was removed
     return Ended(
         code=code, out=out.getvalue(), err=err.getvalue(), seconds=time.process_time() - began
     )

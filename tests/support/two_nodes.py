@@ -41,7 +41,7 @@ class Node(Engine):
         self.found: dict[str, Service] = {}
         self.done: list[str] = []
         self.later: Callable[[Service], Service | None] = lambda one: replace(one, health="healthy")
-        self.off = False
+        self.off = self.writes_no_log = False
         self.writes = "echo last $1"
 
     def find_images(self, refs: Iterable[str]) -> dict[str, ImageInfo]:
@@ -83,16 +83,20 @@ class Node(Engine):
         self.done.append(f"remove {container}")
         del self.found[container]
 
-    def service_log(self, container: str, *, last: int) -> str:
+    def service_log(self, container: str, *, last: int | None, since: str = "") -> str:
         self._answer()
+        if self.writes_no_log:
+            raise fail(SetupError, "engine-failed", "docker: No route to host")
         lines = [f"line 1 of {container}", "ValueError: planted"] if container in self.found else []
-        return "\n".join(lines[-last:])
+        if since:
+            lines.append(f"since {since}")
+        return "\n".join(lines[-last:] if last else lines)
 
     def follow_service_log(
-        self, container: str, *, last: int
+        self, container: str, *, last: int | None, since: str = ""
     ) -> AbstractContextManager[Popen[str]]:
         assert container in self.found
-        return shell.stream(["sh", "-c", self.writes, "sh", str(last)], quiet=True)
+        return shell.stream(["sh", "-c", self.writes, "sh", f"{last}{since}"], quiet=True)
 
     def _answer(self) -> None:
         if self.off:

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,17 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def retries_do_not_wait() -> Iterator[None]:
     with stamina.set_testing(True, attempts=3, cap=True):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def what_killed_programs_leave_goes_with_files_of_tests(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    folder = str(tmp_path_factory.mktemp("temporary"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
         yield
 
 

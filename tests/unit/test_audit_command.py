@@ -71,7 +71,9 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 @pytest.mark.programs
-def test_a_lock_is_written_and_says_which_cells_cannot_work(project: Path, run: Run) -> None:
+def test_a_lock_is_written_and_says_which_cells_cannot_work(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = run("lock", "--json")
     found = json.loads(done.out)
     assert (done.code, found["written"]) == (1, True)
@@ -102,6 +104,11 @@ def test_a_lock_is_written_and_says_which_cells_cannot_work(project: Path, run: 
     done = run("plan", "--check")
     assert (done.code, done.out) == (1, "")
     assert "error: matrix.yaml:27: _C of vllm 0.22.1 does not load" in done.err
+    monkeypatch.setattr(opening, "connect", lambda *_: None)
+    dry = ("build", "--matrix", "--dry-run")
+    assert [run(*dry).code, run(*dry, "--no-audit").code] == [1, 0]
+    (row,) = json.loads(run(*dry, "--no-audit", "--json").out)
+    assert (row["action"], row["audit"]["state"]) == ("build", "not audited")
     assert [*(project / "cache").rglob("*")] == recalled
     inputs = opening.read(workspace.find(project / "matrix.yaml", os.environ))
     shutil.rmtree(project / "cache")

@@ -277,8 +277,8 @@ def test_init_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, run: Run) -
     steps = ["imagefactory lock", "imagefactory plan", "imagefactory build --matrix"]
     assert [line.strip() for line in done.err.splitlines()[-3:]] == steps
     again = run("init", cwd=tmp_path)
-    assert again.code == 2
-    assert "matrix.yaml exists already" in again.err
+    assert (again.code, "matrix.yaml exists already" in again.err) == (2, True)
+    assert "\n  cd 'my images'\n" in run("init", "my images", cwd=tmp_path).err
 
 
 @pytest.mark.programs

@@ -12,10 +12,11 @@ from imagefactory.system.engine.containers import (
 )
 from imagefactory.system.engine.engine import Engine, client
 from imagefactory.system.engine.images import ImageInfo
-from imagefactory.system.engine.remote import RemoteEngine, RemoteError, check_host
+from imagefactory.system.engine.remote import LOST, RemoteEngine, RemoteError, check_host
 from imagefactory.system.engine.services import Service
 
 __all__ = [
+    "LOST",
     "Builder",
     "CacheRecord",
     "ContainerMemory",

@@ -10,7 +10,6 @@ import re
 import secrets
 import socket
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imagefactory.errors import CheckFailedError, SetupError, fail
-from imagefactory.system import platforms, processes, shell
-from imagefactory.system.engine import owner
+from imagefactory.system import owner, platforms, processes, shell, temporary
 from imagefactory.system.engine.docker import (
     Docker,
     GoneError,
@@ -299,8 +297,8 @@ class Containers(Part):
         Nothing of the image is run. Raises CheckFailedError ``image-missing``, SetupError if the
         engine fails.
         """
-        with self.created(image) as made, tempfile.TemporaryDirectory() as folder:
-            target = Path(folder) / "file"
+        with self.created(image) as made, temporary.folder(prefix="imagefactory-file-") as folder:
+            target = folder / "file"
             done = self._docker.call("cp", f"{made}:{path}", str(target))
             if not done.ok and not re.search(r"(?i)could not find the file|no such file", done.err):
                 raise failure(f"reading {path} of {image}", done.err)

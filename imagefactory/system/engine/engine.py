@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.errors import SetupError, fail
-from imagefactory.system import platforms
+from imagefactory.system import platforms, ssh
 from imagefactory.system.engine.builds import Builds
 from imagefactory.system.engine.containers import Containers
 from imagefactory.system.engine.docker import Docker
@@ -90,7 +90,7 @@ class Engine(Images, Containers, Scratch, Services, Builds):
 
         ``host`` is ``[user@]host[:port]``. No engine has to run on this machine.
         """
-        return cls(binary=client(environ, state), host=f"ssh://{host}", timeout=REMOTE_SECONDS)
+        return cls(binary=client(environ, state), host=ssh.url(host), timeout=REMOTE_SECONDS)
 
     def alive(self) -> bool:
         """Whether a daemon answers and Buildx is installed."""

@@ -14,7 +14,9 @@ from imagefactory.system import shell, ssh
 from imagefactory.system.engine.docker import Docker
 
 #: An ssh destination: nothing that ssh takes for an option, and nothing for a shell.
-_HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_.-]+@)?(?:::)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+#: The code of the error for a machine that cannot be reached, or no longer.
+LOST = "remote-connection"
 #: Seconds that the engine has to answer a question.
 ANSWER = 60
 #: Seconds for a pull from a registry, of tens of gigabytes.
@@ -137,7 +139,7 @@ class RemoteEngine:
 
         Docker's client here talks to it over ssh.
         """
-        client = Docker(binary=self._binary, host=f"ssh://{self.host.removeprefix('ssh://')}")
+        client = Docker(binary=self._binary, host=ssh.url(self.host))
         words = ("pull", "--quiet", "--platform", platform, reference)
         done = client.call(*words, timeout=PULL, quiet=False)
         if not done.ok:
@@ -180,7 +182,7 @@ class RemoteEngine:
         elif login and _NO_ACCESS.search(done.err):
             code, fix = "remote-access", f"docker login {login}, on this machine"
         elif ssh.broke(done) or "error during connect" in done.err.lower():
-            code, fix = "remote-connection", ssh.by_hand(self.host, "true")
+            code, fix = LOST, ssh.by_hand(self.host, "true")
             cut = not _REFUSED.search(done.err)
         else:
             code, fix = "remote-engine", ssh.by_hand(self.host, "docker info")

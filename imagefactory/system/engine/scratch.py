@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
-from imagefactory.system.engine import owner
+from imagefactory.system import owner
 from imagefactory.system.engine.docker import Part
 
 

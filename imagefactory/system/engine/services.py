@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 from imagefactory.errors import CheckFailedError, FactoryError, fail
-from imagefactory.system import shell
-from imagefactory.system.engine import gpus, owner
+from imagefactory.system import owner, shell, temporary
+from imagefactory.system.engine import gpus
 from imagefactory.system.engine.containers import RunningContainer, new_name
 from imagefactory.system.engine.docker import Part, failure
 
@@ -68,33 +69,38 @@ class Services(Part):
         """
         words = tuple(arguments)
         name = words[words.index("--name") + 1] if "--name" in words else ""
-
-        def call(words: Sequence[str]) -> shell.Completed:
-            return self._docker.call("run", "--pull", "never", *words)
-
-        try:
-            if (at := gpus.place(words)) is None:
-                done = call(words)
-            else:
-                before, after = words[:at], words[at + len(gpus.BY_HOOK) :]
-                done = gpus.run(
-                    lambda options: call([*before, *options, *after]),
-                    lambda: self._remove_unstarted(name),
-                )
-        except FactoryError:
-            self._remove_unstarted(name)
-            raise
-        if not done.ok:
-            self._remove_unstarted(name)
-            raise _not_started(done, name, self._docker.show("run", *words))
+        with temporary.folder(prefix="imagefactory-start-") as folder:
+            made = folder / "id"  # Docker writes it before it starts the container
+            try:
+                done = self._started(words, name, made)
+            except BaseException:  # Ctrl-C, too: it would be started, or have its name
+                self._remove_unstarted(name, made)
+                raise
+            if not done.ok:
+                self._remove_unstarted(name, made)
+                raise _not_started(done, name, self._docker.show("run", *words))
         return done.out.strip()
 
-    def _remove_unstarted(self, name: str) -> None:
-        """Remove what Docker keeps of a container that it made but could not start."""
+    def _started(self, words: tuple[str, ...], name: str, made: Path) -> shell.Completed:
+        def call(words: Sequence[str]) -> shell.Completed:
+            return self._docker.call("run", "--pull", "never", "--cidfile", str(made), *words)
+
+        def again() -> None:
+            self._remove_unstarted(name, made)
+            made.unlink(missing_ok=True)  # Docker writes no such file if there is one
+
+        if (at := gpus.place(words)) is None:
+            return call(words)
+        before, after = words[:at], words[at + len(gpus.BY_HOOK) :]
+        return gpus.run(lambda options: call([*before, *options, *after]), again)
+
+    def _remove_unstarted(self, name: str, made: Path) -> None:
+        """Remove a container that was made and is not to run; another's of its name stays."""
         with suppress(FactoryError):
-            found = self.service(name) if name else None
-            if found and found.state == "created":
-                self.remove_service(found.id)
+            if made.is_file() and (found := made.read_text(encoding="utf-8").strip()):
+                self.remove_service(found)
+            elif name and (other := self.service(name)) and other.state == "created":
+                self.remove_service(other.id)
 
     @contextmanager
     def lent(
@@ -131,9 +137,12 @@ class Services(Part):
             raise failure("docker container inspect", done.err)
         return [_service(row) for row in json.loads(done.out or "[]")]
 
-    def service_log(self, container: str, *, last: int) -> str:
-        """The last lines that a container has written, also after its end; empty without one."""
-        done = self._docker.call("logs", "--tail", str(last), container, join=True)
+    def service_log(self, container: str, *, last: int | None, since: str = "") -> str:
+        """The last lines that a container has written, also after its end; empty without one.
+
+        ``since`` is a time, in Docker's syntax; None is all lines.
+        """
+        done = self._docker.call("logs", *_lines(last, since), container, join=True)
         if done.ok:
             return done.out
         if "no such container" in done.out.lower():
@@ -141,13 +150,13 @@ class Services(Part):
         raise failure("docker logs", done.out)
 
     def follow_service_log(
-        self, container: str, *, last: int
+        self, container: str, *, last: int | None, since: str = ""
     ) -> AbstractContextManager[Popen[str]]:
         """Docker's client, which writes those lines and all that follow, until the container ends.
 
         It is run as by ``shell.stream``.
         """
-        words = ("logs", "--follow", "--tail", str(last), container)
+        words = ("logs", "--follow", *_lines(last, since), container)
         return self._docker.stream(*words, env={}, quiet=True)
 
     def stop_service(self, container: str) -> None:
@@ -160,6 +169,12 @@ class Services(Part):
         gone = re.search(r"(?i)no such container|removal of container .* in progress", done.err)
         if not done.ok and not gone:
             raise failure("docker rm", done.err)
+
+
+def _lines(last: int | None, since: str) -> list[str]:
+    """Which lines of a log are wanted."""
+    tail = ["--tail", str(last)] if last is not None else []
+    return [*tail, *(["--since", since] if since else [])]
 
 
 def _not_started(done: shell.Completed, name: str, by_hand: str) -> FactoryError:

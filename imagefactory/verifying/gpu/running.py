@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from imagefactory.errors import SetupError
 from imagefactory.system.engine import Engine, ImageInfo, Limits
+from imagefactory.system.shell import Completed
 from imagefactory.verifying.client import PYTHON
 
 #: Where the container finds this folder.
@@ -30,40 +32,53 @@ class GpuRun:
 
 
 def check(engine: Engine, image: ImageInfo) -> None:
-    """Raise SetupError ``gpu-missing`` if the engine has no GPU for a container of ``image``."""
-    engine.run(
-        image.digest,
-        ("-c", ""),
-        platform=image.platform,
-        entrypoint=PYTHON,
-        network="none",
-        timeout=TIMEOUT,
-        gpus=True,
-    )
+    """Raise SetupError ``gpu-missing`` if the engine has no GPU for a container of ``image``.
+
+    What is wrong with its Python is for the probes to show.
+    """
+    _run(engine, image, "-c", "")
 
 
 def observe(engine: Engine, image: ImageInfo) -> GpuRun:
     """Run all probes in ``image``. Raises SetupError ``gpu-missing`` as ``check`` does."""
     began = time.monotonic()
-    done = engine.run(
-        image.digest,
-        ("-I", "-B", f"{FOLDER}/probe_runner.py", "--json"),
-        platform=image.platform,
-        entrypoint=PYTHON,
+    done = _run(
+        engine,
+        image,
+        *("-I", "-B", f"{FOLDER}/probe_runner.py", "--json"),
         env={"HOME": "/tmp", "TRITON_CACHE_DIR": "/tmp/triton"},  # noqa: S108 - in the container
         mounts=[(Path(__file__).parent, FOLDER)],
-        network="none",
-        timeout=TIMEOUT,
         limits=Limits(memory=MEMORY),
         most=MOST,
-        gpus=True,
     )
     seconds = time.monotonic() - began
+    if done is None:
+        late = f"the probes are still running after {TIMEOUT:.0f} s"
+        return GpuRun(report=None, error=late, seconds=seconds)
     try:
         return GpuRun(report=read(done.out), seconds=seconds)
     except ValueError as error:
         said = (done.err.strip().splitlines() or ["no output"])[-1]
         return GpuRun(report=None, error=f"{error}; exit {done.code}: {said}", seconds=seconds)
+
+
+def _run(engine: Engine, image: ImageInfo, *argv: str, **options: Any) -> Completed | None:
+    """How the image's Python ends; None if it does not in time. Raises SetupError otherwise."""
+    try:
+        return engine.run(
+            image.digest,
+            argv,
+            platform=image.platform,
+            entrypoint=PYTHON,
+            network="none",
+            timeout=TIMEOUT,
+            gpus=True,
+            **options,
+        )
+    except SetupError as error:
+        if error.problems[0].code != "command-timeout":
+            raise
+        return None
 
 
 def read(text: str) -> dict[str, Any]:

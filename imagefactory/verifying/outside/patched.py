@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from imagefactory.inbuild import overlay
 from imagefactory.locking.lock import Wheel
 from imagefactory.matrix.cell import SourceBuild
 from imagefactory.patching.patch import Step
+from imagefactory.system import temporary
 from imagefactory.verifying.outside.inventory import Inventory, Wheels, sha256
 
 #: The project whose wheel may be built with its patches in it.
@@ -53,8 +53,8 @@ def apply(
         and not (build is not None and step.patch.project == _BUILT)
     ]
     names = {name for _, diff in diffs for name in overlay.touched(diff)}
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "site-packages"
+    with temporary.folder(prefix="imagefactory-patched-") as folder:
+        tree = folder / "site-packages"
         tree.mkdir()
         faults = list(_unpack(tree, names, wheels, inventories, source))
         done: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}

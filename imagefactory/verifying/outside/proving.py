@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import IO
 from imagefactory.inbuild import overlay, proofkit
 from imagefactory.patching.patch import Proof, Stage, Step
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.system import temporary
 from imagefactory.system.engine import Engine
 from imagefactory.verifying.outside import system
 from imagefactory.verifying.outside.judged import Proven
@@ -34,8 +34,8 @@ def prove(
     """The results of the proofs that were run here, and the patches whose proofs were not."""
     steps = [step for step in plan.series if _has_proof(step, plan)]
     here = [step for step in steps if _can_run(step.patch.proof)]
-    with tempfile.TemporaryDirectory(prefix="imagefactory-proofs-") as name:
-        tree = Path(name) / "site-packages"
+    with temporary.folder(prefix="imagefactory-proofs-") as folder:
+        tree = folder / "site-packages"
         tree.mkdir()
         for top in _folders(here):
             with engine.folder(digest, f"/{system.install_site(plan)}/{top}") as stream:
@@ -80,5 +80,5 @@ def _run(step: Step, tree: Path) -> Proven:
     proof = step.patch.proof
     if proof is None:
         raise ValueError(f"{step.patch.name} has no proof")
-    code, said = overlay.prove(proof.script, tree)
+    code, said = overlay.prove(proof.script, tree, {"TMPDIR": str(tree.parent)})
     return Proven(patch=step.patch.name, code=code, output=said)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from support.bench_server import Behaviour, events, part, serving
@@ -19,6 +20,7 @@ from imagefactory.benchmarking.metrics import Spread
 from imagefactory.commands import bench
 from imagefactory.errors import CheckFailedError, FactoryError, InputError, SetupError
 from imagefactory.system import ui
+from imagefactory.system.engine import ImageInfo
 from imagefactory.workspace import Workspace
 
 SMALL = ("--repeats", "3", "--prompt-tokens", "40", "--output-tokens", "4")
@@ -27,6 +29,11 @@ Run = Callable[..., Any]
 
 
 class FakeEngine:
+    images: ClassVar[dict[str, ImageInfo]] = {}
+
+    def find_images(self, refs: list[str]) -> dict[str, ImageInfo]:
+        return {ref: self.images[ref] for ref in refs if ref in self.images}
+
     def publishing(self, _: int) -> tuple[str, str]:
         return "vllm:one", DIGEST
 
@@ -111,6 +118,16 @@ def test_a_server_that_refuses_is_quoted(run: Run) -> None:
     assert "HTTP 400: maximum context length is 256" in str(raised.value)
 
 
+@pytest.mark.usefixtures("run")
+def test_figures_that_cannot_be_kept_are_shown(tmp_path: Path) -> None:
+    """Measuring may have taken an hour."""
+    settings(tmp_path).state.write_text("no folder")
+    with serving(Behaviour()) as url:
+        done = CliRunner().invoke(bench.app, [url, "--concurrency", "1", *SMALL])
+    assert isinstance(done.exception, OSError)
+    assert "TTFT (ms)" in done.output
+
+
 def test_a_server_that_is_down_a_model_that_is_not_served_and_bad_options_are_errors(
     run: Run,
 ) -> None:
@@ -189,14 +206,44 @@ def test_results_are_compared_by_file_digest_and_tag_and_only_with_their_like(
         for level in (1, 2)
     )
     assert (ttft["verdict"], other["verdict"], other["percent"]) == ("slower", "same", 0)
-    assert "slower" in run("diff", "vllm:one", str(slow))
+    different = run("diff", "vllm:one", str(slow))
+    assert "slower" in different
+    assert "the same result" not in different
+    assert "A and B are the same result" in run("diff", "vllm:one", DIGEST)
 
     slow.write_text(json.dumps({**slower, "model_id": "else", "prompt_tokens": 9}))
     with pytest.raises(InputError) as raised:
         run("diff", "vllm:one", str(slow))
     assert [problem.code for problem in raised.value.problems] == ["bench-unlike"] * 2
-    with pytest.raises(InputError, match="no result of vllm:two"):
+    with pytest.raises(InputError, match="no result of 'vllm:two'"):
         run("diff", "vllm:two", str(slow))
+
+
+def test_a_tag_is_that_of_a_server_that_was_started_by_digest(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `recipe run` does it, so that the container's image has no tag."""
+    monkeypatch.setattr(FakeEngine, "publishing", lambda *_: (f"vllm@{DIGEST}", DIGEST))
+    with serving(Behaviour()) as url:
+        run(url, "--concurrency", "1", *SMALL)
+    with pytest.raises(InputError, match="no result of 'vllm:one'"):
+        run("diff", "vllm:one", DIGEST)
+    info = ImageInfo(ref="", digest=DIGEST, layers=(), platform="", labels={}, env={}, size=1)
+    monkeypatch.setattr(FakeEngine, "images", {"vllm:one": info})
+    assert f"A: vllm@{DIGEST}" in run("diff", "vllm:one", DIGEST)
+    for name in ("", "sha256:", "a b", "ab"):
+        with pytest.raises(InputError, match=f"no result of '{name}'"):
+            run("diff", name, DIGEST)
+
+
+def test_a_damaged_result_among_the_others_is_passed_over(run: Run, tmp_path: Path) -> None:
+    with serving(Behaviour()) as url:
+        kept = Path(run(url, "--concurrency", "1", *SMALL, "--json")["file"])
+    damaged = kept.with_name("99999999-000000.json")
+    damaged.write_text(kept.read_text()[:-20])
+    shown = run("diff", "vllm:one", str(kept))
+    assert "same" in shown
+    assert f"{damaged}: it is not a result of imagefactory bench" in " ".join(shown.split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -206,12 +253,23 @@ def test_results_are_compared_by_file_digest_and_tag_and_only_with_their_like(
         {"levels": []},
         {"levels": [{"max_concurrency": 1, "failed": 0}]},
         {"url": ...},
+        {"digest": 5},
+        {"image": ["vllm"]},
+        {"median_ttft_ms": math.nan, "p10_ttft_ms": math.nan, "p90_ttft_ms": math.nan},
+        {"p90_ttft_ms": math.inf},
+        {"median_ttft_ms": 10**400},
+        {"p10_ttft_ms": 9e9, "p90_ttft_ms": 1},
+        {"p10_ttft_ms": -1},
+        {"max_concurrency": "1"},
     ],
+    ids=lambda change: str(change)[:40],
 )
 def test_a_file_that_is_no_result_is_named(run: Run, tmp_path: Path, change: Any) -> None:
     with serving(Behaviour()) as url:
         kept = run(url, "--concurrency", "1", *SMALL, "--json")
-    data = {**kept, **change}
+    (level,) = kept["levels"]
+    kept["levels"] = [{**level, **{key: change[key] for key in change.keys() & level.keys()}}]
+    data = {**kept, **{key: change[key] for key in change.keys() - level.keys()}}
     data = {key: value for key, value in data.items() if value is not ...}
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(data))

@@ -216,6 +216,12 @@ def test_tuned_kernels_beside_the_file_are_mounted_and_vllm_is_told(
     assert f"docker run --rm -i -v {volume}:/tunings" in done.err
     unit = run("cluster", "show", "--to", "quadlet", cwd=tmp_path)
     assert f"podman volume import {volume} -" in unit.err
+    elsewhere = tmp_path / "other folder"
+    elsewhere.mkdir()
+    data = run("cluster", "show", "--json", "--file", "../cluster.yaml", cwd=elsewhere)
+    assert "otherwise: tar -C ../tunings -c . | ssh HOST docker run" in data.err
+    named = run("cluster", "show", "--file", f"{elsewhere}/../cluster.yaml", cwd=tmp_path)
+    assert f"tar -C '{elsewhere}/../tunings' -c ." in named.err
 
 
 def test_a_file_of_tuned_kernels_that_is_no_text_is_named(tmp_path: Path, run: Run) -> None:

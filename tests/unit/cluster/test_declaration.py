@@ -75,6 +75,8 @@ WRONG = [
     (("model:", "args: --port 1\nmodel:"), 2, "cluster-derived-option"),
     (("model:", "args: -tp 3\nmodel:"), 2, "cluster-parallel-size"),
     (("model:", "args: --tensor_parallel_size=1 -pp 2\nmodel:"), 0, ""),
+    (("model:", "args: -tp 0\nmodel:"), 2, "cluster-parallel-size"),
+    (("model:", f"args: -tp {'9' * 5000}\nmodel:"), 2, "cluster-parallel-size"),
     (("model:", "args: '\"'\nmodel:"), 2, "cluster-args"),
     (("model:", "port: 70000\nmodel:"), 2, "cluster-port"),
     (("model:", "name: A B\nmodel:"), 2, "cluster-name"),

@@ -29,6 +29,8 @@ def test_followed_logs_go_on_until_all_containers_have_ended(two: Two, call: Run
     assert "spark2: spark-1 does not run" in done.err
     one = call("logs", "--follow", "--node", "spark2")
     assert one.out == "spark2 | last 50\n"
+    since = call("logs", "--follow", "--node", "spark2", "--since", "5m")
+    assert since.out == "spark2 | last None5m\n"
 
 
 @pytest.mark.programs

@@ -149,6 +149,26 @@ def test_a_node_may_be_away_for_a_moment_but_not_for_long(two: Two) -> None:
         two.up()
 
 
+def test_a_head_may_be_away_for_a_moment_although_it_is_asked_for_its_log(
+    two: Two, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter(range(100))
+
+    def away(one: Service) -> Service:
+        if (look := next(looks)) < 3:
+            two.head.writes_no_log = True
+            raise fail(SetupError, "engine-failed", "docker: No route to host")
+        two.head.writes_no_log = look < 5
+        return one if look < 7 else replace(one, health="healthy")
+
+    two.head.later = away
+    assert two.up()[0].good
+    said = capsys.readouterr().err
+    assert "spark1: docker: No route to host" in said
+    assert "its log cannot be read: docker: No route to host" in said
+    assert "spark1: ValueError: planted" in said
+
+
 @pytest.mark.parametrize(
     ("image", "said"),
     [
@@ -248,6 +268,31 @@ def test_logs_are_those_of_all_nodes_or_of_one(two: Two, call: Run) -> None:
     two.head.off = True
     off = call("logs")
     assert (off.code, "spark2 | line 1" in off.out) == (3, True)
+
+
+TIMES = "10m", "1h30m", "0.5s", "1764000000.5", "2026-01-31", "2026-01-31T10:00:00.123456789+01:00"
+NO_TIMES = "1d", "3 hours", "-5s", "2026-13-01", "10:00", "1_0", "2026-W05", "2026-01-31 10:00"
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_logs_since_a_time_are_all_lines_unless_a_number_is_said(
+    two: Two, call: Run, time: str
+) -> None:
+    two.up()
+    lines = ["spark2 | line 1 of spark-1", "spark2 | ValueError: planted", f"spark2 | since {time}"]
+    since = ("logs", "--node", "spark2", "--since", time)
+    assert call(*since).out.splitlines() == lines
+    assert call(*since, "-n", "1").out.splitlines() == lines[-1:]
+
+
+@pytest.mark.parametrize("time", NO_TIMES)
+def test_a_time_that_docker_would_refuse_is_refused_before_nodes_are_asked(
+    two: Two, call: Run, time: str
+) -> None:
+    two.head.off = two.worker.off = True
+    done = call("logs", f"--since={time}")
+    assert (done.code, f"error: {time!r} is no time [cluster-since]" in done.err) == (2, True)
+    assert "24h" in done.err
 
 
 def test_down_removes_what_it_reaches_after_it_had_time_to_end(two: Two, call: Run) -> None:

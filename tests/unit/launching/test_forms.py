@@ -38,7 +38,18 @@ FULL = Launch(
     labels={"io.imagefactory.cluster": "two words"},
 )
 ON_HOST_NETWORK = replace(FULL, ports=(), host_network=True, user="1000:100")
-LAUNCHES = LEAST, FULL, ON_HOST_NETWORK
+FILES = {
+    "E=512,N=512,device_name=NVIDIA_GB10,dtype=fp8_w8a8,block_shape=[128,128].json": '{"1": {}}\n',
+    "E=8,N=256,device_name=NVIDIA_GB10.json": "{}",
+}
+TUNED = replace(
+    FULL,
+    mounts=(
+        *FULL.mounts,
+        Mount(source="/mine/tunings", target="/tunings", read_only=True, files=FILES),
+    ),
+)
+LAUNCHES = LEAST, FULL, ON_HOST_NETWORK, TUNED
 
 
 def schema(name: str) -> jsonschema.Draft7Validator:
@@ -55,7 +66,8 @@ def container(launch: Launch) -> Any:
 
 
 def pod(launch: Launch) -> Any:
-    deployment = next(yaml.safe_load_all(kubernetes.text(launch)))
+    found = yaml.safe_load_all(kubernetes.text(launch))
+    (deployment,) = [one for one in found if one["kind"] == "Deployment"]
     return deployment["spec"]["template"]["spec"]
 
 
@@ -83,9 +95,9 @@ def test_compose_files_and_kubernetes_objects_are_what_the_published_schemas_all
     wrong = yaml.safe_load(compose.text(FULL).replace("shm_size", "shmsize"))
     with pytest.raises(jsonschema.ValidationError):
         of_compose.validate(wrong)
-    wrong = next(yaml.safe_load_all(kubernetes.text(FULL).replace("hostPath", "hostpath")))
-    with pytest.raises(jsonschema.ValidationError):
-        of_kubernetes.validate(wrong)
+    for right, typo in (("hostPath", "hostpath"), ("configMap:", "configmap:"), ("data:", "file:")):
+        found = yaml.safe_load_all(kubernetes.text(TUNED).replace(right, typo))
+        assert not all(map(of_kubernetes.is_valid, found))
 
 
 def test_every_form_passes_the_command_and_the_environment_through_unchanged() -> None:
@@ -200,6 +212,55 @@ def test_folders_and_named_volumes_are_mounted_in_every_form() -> None:
     assert claimed["persistentVolumeClaim"]["claimName"] == "vllm-cache"
     paths = [(m["mountPath"], m.get("readOnly")) for m in container(FULL)["volumeMounts"]]
     assert paths == [("/dev/shm", None), ("/models", True), ("/root/.cache", None)]
+
+
+def test_a_folder_that_is_only_read_has_to_exist_where_it_is_mounted() -> None:
+    bind, volume = service(FULL)["volumes"]
+    assert bind["bind"] == {"create_host_path": False}
+    assert "bind" not in volume
+    assert pod(FULL)["volumes"][1]["hostPath"] == {"path": "/srv/models", "type": "Directory"}
+    written = replace(FULL, mounts=(Mount(source="/srv/cache", target=CACHE),))
+    assert "bind" not in service(written)["volumes"][0]
+    assert pod(written)["volumes"][1]["hostPath"] == {"path": "/srv/cache"}
+    kept = replace(FULL, mounts=(Mount(source="tuned", target="/tunings", read_only=True),))
+    assert "bind" not in service(kept)["volumes"][0]
+
+
+def test_kubernetes_brings_files_along_under_keys_that_it_allows() -> None:
+    config_map, deployment = list(yaml.safe_load_all(kubernetes.text(TUNED)))[:2]
+    data = config_map["data"]
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in data)
+    found = pod(TUNED)["volumes"][3]["configMap"]
+    assert {item["path"]: data[item["key"]] for item in found["items"]} == FILES
+    assert found["name"] == config_map["metadata"]["name"]
+    assert found["name"].startswith("vllm-head-tunings-")
+    assert container(TUNED)["volumeMounts"][3] == {
+        "name": "mount-2",
+        "mountPath": "/tunings",
+        "readOnly": True,
+    }
+    assert deployment["kind"] == "Deployment"
+
+
+def holding(files: dict[str, str]) -> Launch:
+    return replace(FULL, mounts=(Mount(source="/t", target="/t", read_only=True, files=files),))
+
+
+def test_kubernetes_starts_a_pod_again_when_its_files_change() -> None:
+    names = {
+        pod(holding(files))["volumes"][1]["configMap"]["name"]
+        for files in ({"a": "1"}, {"a": "2"}, {"b": "1"}, {"a": "1"})
+    }
+    assert len(names) == 3
+
+
+def test_files_that_no_config_map_can_hold_are_refused() -> None:
+    apply = "kubectl apply --server-side"
+    assert apply not in kubernetes.text(holding({"a": "x" * 200_000}))
+    assert apply in kubernetes.text(holding({"a": "x" * 200_000, "b": "x" * 200_000}))
+    kubernetes.text(holding({"a": "é" * (1 << 19)}))
+    with pytest.raises(InputError, match="have 1048578 bytes"):
+        kubernetes.text(holding({"a": "é" * (1 << 19), "b": "é"}))
 
 
 def test_ports_are_published_and_a_launch_on_the_hosts_network_has_none() -> None:

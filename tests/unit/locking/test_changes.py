@@ -8,6 +8,7 @@ from support.project import project_lock
 
 from imagefactory.locking import changes
 from imagefactory.locking.lock import Lock, Wheel
+from imagefactory.locking.locked_sources import LockedRef, LockedSource
 from imagefactory.planning.layers import PATCHED
 
 LOCK = project_lock()
@@ -70,6 +71,31 @@ def test_a_summary_as_json_counts_without_names() -> None:
     (found,) = changes.summarize(changes.between(LOCK, new), new, ())
     counts = {"added": 0, "changed": 1, "removed": 0}
     assert found.as_dict() == {"resolution": FIRST.name, **counts}
+
+
+def test_a_ref_that_moved_is_named_with_the_release_below_it() -> None:
+    one = LockedRef(
+        repository="https://host.example/vllm",
+        ref="main",
+        base="0.33.0",
+        commit="a" * 40,
+        version="0.33.1.dev1",
+        base_commit="b" * 40,
+        source=LockedSource(
+            name="git+https://host.example/vllm@main",
+            version="a" * 40,
+            filename="vllm.tar.gz",
+            sha256="c" * 64,
+            size=1,
+            url="https://host.example/vllm",
+        ),
+    )
+    other = replace(one, base="0.32.0", version="0.32.1.dev1")
+    old = replace(LOCK, refs=(one, other))
+    new = replace(LOCK, refs=(one, replace(other, version="9")))
+    what = "https://host.example/vllm@main on 0.32.0"
+    assert lines(old, new) == [f"refs: changed 1 ({what} 0.32.1.dev1 -> 9)"]
+    assert lines(LOCK, old)[0].startswith("refs: added 2 ")
 
 
 def test_equal_locks_have_no_summary() -> None:

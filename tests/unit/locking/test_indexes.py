@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,20 @@ def test_a_wheel_that_no_index_has_is_gone(tmp_path: Path) -> None:
     (problem,) = caught.value.problems
     assert problem.code == "wheel-gone"
     assert problem.where == NAME
+
+
+def test_an_index_without_any_package_is_at_fault_unless_a_local_wheel_is_one(
+    tmp_path: Path,
+) -> None:
+    local = tmp_path / "wheels"
+    local.mkdir()
+    (local / "README").touch()
+    with serve({}) as (_, url):
+        using = replace(settings(tmp_path, url), find_links=(local,))
+        (problem,) = indexes.faults(["demo"], using)
+        assert url in problem.what
+        (local / NAME).touch()
+        assert indexes.faults(["demo"], using) == []
 
 
 @pytest.mark.parametrize(

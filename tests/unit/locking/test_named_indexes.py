@@ -57,6 +57,9 @@ def channel(tmp_path: Path) -> Path:
     """What the index with torch's CUDA builds serves, and another leaf that nobody wants."""
     torch(tmp_path / "channel", "2.11.0+cu130", "cu130", "13.0")
     torch(tmp_path / "channel", "2.12.0+cu130", "cu130", "13.0")
+    elsewhere = torch(tmp_path / "channel", "2.11.0+cu130", "cu130", "13.0")
+    elsewhere.rename(elsewhere.with_name("torch-2.11.0+cu130-cp313-cp313-win_amd64.whl"))
+    torch(tmp_path / "channel", "2.11.0+cu130", "cu130", "13.0")
     wheel(tmp_path / "channel", "leaf", "9.0")
     return tmp_path / "channel"
 

@@ -102,6 +102,14 @@ def test_a_wheel_by_url_is_downloaded_once_and_stored_by_its_hash(settings: Sett
     assert wheelhouse.file_of(found, settings) == path
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_download_is_a_step_unless_its_caller_shows_it(
+    settings: Settings, capsys: pytest.CaptureFixture[str], shown: bool
+) -> None:
+    wheelhouse.fetch(address(settings), sha256(settings), NAME, settings, shown=shown)
+    assert (f"fetching {NAME} ..." in capsys.readouterr().err) is shown
+
+
 def test_a_replaced_file_is_reported_and_not_stored(settings: Settings) -> None:
     _, found = locked(settings, sha256(settings))
     served(settings).write_bytes(b"another")

@@ -46,6 +46,13 @@ def test_mistakes_in_the_schema_in_names_and_in_cells_are_reported_in_one_run(
     }
 
 
+def test_an_exclude_that_matches_nothing_is_reported_with_its_own_line(tmp_path: Path) -> None:
+    excludes = "exclude:\n  - {when: {vllm: y}, reason: r}\n  - {when: {vllm: z}, reason: r}"
+    path = changed(tmp_path, ("exclude: []", excludes))
+    dead = [line_of(path, "vllm: y"), line_of(path, "vllm: z")]
+    assert lines_of(path, "matrix-dead-exclude") == dead
+
+
 def test_a_misspelt_section_is_one_mistake_and_not_one_for_every_cell(tmp_path: Path) -> None:
     path = changed(tmp_path, ("defaults:\n", "default:\n"))
     assert [(p.code, p.fix) for p in problems(path)] == [("matrix-unknown-key", "write 'defaults'")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.matrices import problems, write
 
-from imagefactory.matrix import explain, inherit
+from imagefactory.matrix import expand, explain, inherit
 from imagefactory.matrix.cell import VllmRef
 from imagefactory.matrix.schema import RefEntry
 from imagefactory.system.yamlfile import Location
@@ -79,6 +79,13 @@ def test_each_item_of_a_list_has_the_position_of_what_was_inherited_or_replaced_
     assert section._joined(above, ("x",), own, ("y",)) == ["b", "d", "a==2", "c"]
     assert moved == [(("y", 1), ("y", 3)), (("y", 0), ("y", 2))]
     assert inherited == [(("x", 1), ("y", 0)), (("x", 2), ("y", 1))]
+
+
+def test_a_repository_is_the_same_one_with_a_slash_at_its_end() -> None:
+    written = RefEntry(repository="https://h.example/vllm/", base="0.33.0", ref="main")
+    found = expand._value(written, Location(file="matrix.yaml", line=7)).ref
+    assert found is not None
+    assert found.repository == "https://h.example/vllm"
 
 
 @pytest.mark.parametrize(("commit", "shown"), [("ab" * 20, "ab" * 20), ("", "not locked")])

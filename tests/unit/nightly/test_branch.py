@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.nights import Killed, World
+from support.nights import JOB, Killed, World
 
 from imagefactory.errors import InputError, SetupError
-from imagefactory.nightly import branch
+from imagefactory.nightly import branch, nightly
 from imagefactory.nightly.nightly import UNCOMMITTED, folder_of
 from imagefactory.nightly.values import State
 from imagefactory.system import shell
@@ -112,6 +114,19 @@ def test_a_branch_that_is_checked_out_is_refused(world: World) -> None:
     assert refused(world) == ["nightly-branch"]
 
 
+@pytest.mark.parametrize("branch", ["nights/of/me", "nights", "@{-1}"])
+def test_a_branch_that_git_could_not_make_is_refused_before_hours_are_spent(
+    branch: str, world: World
+) -> None:
+    world.git("branch", "nights/of")
+    world.git("checkout", "-q", "-b", "other")
+    with pytest.raises(InputError) as caught:
+        world.night(replace(JOB, branch=branch))
+    assert [problem.code for problem in caught.value.problems] == ["nightly-branch"]
+    assert world.calls == []
+    assert world.night(replace(JOB, branch="nights/on")).state is State.GREEN
+
+
 @pytest.mark.parametrize(
     ("option", "fix"), [("--cached", "git add"), ("--force", "imagefactory lock, then git add")]
 )
@@ -145,6 +160,29 @@ def test_changes_that_are_in_no_commit_are_named_in_the_report(world: World) -> 
     (world.project / "matrix.yaml").write_text("0.31.0\n")
     assert world.night().notes == (UNCOMMITTED,)
     assert world.git("show", "nightly:matrix.yaml") == "0.33.0\n0.34.0"
+
+
+def test_a_killed_night_whose_work_tree_a_new_clone_does_not_know_begins_again(
+    world: World,
+) -> None:
+    world.kill_at = 12
+    with pytest.raises(Killed):
+        world.night()
+    shutil.rmtree(world.project / ".git" / "worktrees")
+    assert world.night().state is State.GREEN
+    assert world.git("diff", "--name-only", "main", "nightly").splitlines() == CHANGED
+
+
+def test_a_killed_night_of_another_matrix_is_not_continued(world: World) -> None:
+    (world.project / "other.yaml").write_text("0.32.0\n")
+    world.commit("two matrices")
+    world.kill_at = 12
+    with pytest.raises(Killed):
+        world.night()
+    own = world.workspace
+    other = replace(own, matrix=own.project / "other.yaml")
+    night = nightly.run(other, JOB, world.stations, lambda _: None)
+    assert [row.cell for row in night.cells] == ["gb10-0.32.0", "gb10-0.34.0"]
 
 
 def test_a_night_killed_around_a_change_by_git_ends_with_the_same_branch(

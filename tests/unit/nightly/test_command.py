@@ -51,6 +51,8 @@ def test_json_has_the_state_the_cells_and_what_broke(world: World, run: Run) -> 
 def test_a_dry_run_shows_what_is_new_and_changes_nothing(world: World, run: Run) -> None:
     assert run("--dry-run").out == "vllm 0.33.0 -> 0.34.0\n"
     assert json.loads(run("--dry-run", "--json").out)["news"] == ["vllm 0.33.0 -> 0.34.0"]
+    assert run("--dry-run", "--report", "out/report.md").code == 0
+    assert not (world.project / "out").exists()
     assert {*world.calls} == {"detect"}
     assert not (world.folder / "state/imagefactory/nightly").exists()
 

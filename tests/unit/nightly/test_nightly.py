@@ -159,6 +159,15 @@ def test_no_secret_is_in_the_report_or_the_journal(world: World) -> None:
         assert "hunter2-token" not in one
 
 
+def test_a_name_that_is_no_utf8_keeps_no_night_from_its_end(world: World) -> None:
+    name = os.fsdecode(b"patches/vllm/\xff/patch.yaml")
+    world.fails["build", "gb10-0.33.0"] = failure("build-failed", "gb10-0.33.0", name, name)
+    night = world.night()
+    assert [one.where for one in night.broken] == ["gb10-0.33.0"]
+    assert "patches/vllm/?/patch.yaml" in markdown(night)
+    markdown(night).encode()
+
+
 @pytest.mark.parametrize(
     "damage",
     [

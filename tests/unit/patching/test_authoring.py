@@ -240,6 +240,7 @@ def test_an_unproven_patch_needs_nothing_more(tmp_path: Path) -> None:
         ("a/x.py", "b/x.py", "installed"),
         ("a/x.pyi", "/dev/null", "installed"),
         ("a/x.cu", "b/x.cu", "source"),
+        ("a/x.cu", "/dev/null", "source"),
         ("a/x.py", "b/x.cu", "source"),
         ("/dev/null", "b/cmake/x.txt", "source"),
         ("a/flashinfer/data/x.cu", "b/flashinfer/data/x.cu", "installed"),

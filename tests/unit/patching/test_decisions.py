@@ -192,6 +192,28 @@ def test_the_page_says_how_a_patch_is_proven(tmp_path: Path, text: str, proof: s
     assert "**vllm/one**: s. f" in page.splitlines()
 
 
+def test_a_worker_that_is_done_takes_over_from_the_end_of_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    others, done = threading.Event(), list[str]()
+
+    def each(tree: SourceTree, _: object) -> list[Measured]:
+        if tree.version == "1":
+            assert others.wait(5), "the other worker stopped after its own part"
+        else:
+            done.append(tree.version)
+        if len(done) == 5:
+            others.set()
+        return [measured(version=tree.version)]
+
+    bench: Any = SimpleNamespace(each=each)
+    trees = [tree_of(tmp_path, version) for version in "123456"]
+    rows = status.measure([], trees, bench)
+    assert [row.version for row in rows] == [*"123456"]
+    assert done == [*"456", *"32"]
+
+
 def test_why_all_sources_are_missing_is_an_error_and_of_some_it_is_kept(tmp_path: Path) -> None:
     def source(_: str, version: str) -> SourceTree:
         if version != "2":

@@ -276,7 +276,8 @@ def test_a_proof_gets_the_toolchain_and_runs_only_with_the_tools_that_it_needs(
     ((script, env),) = ran
     assert script == (Path(tracing.__file__) if traced else patch.proof.script)
     own = {tracing.PROOF: str(patch.proof.script), tracing.TRACE: str(traces / "0.trace")}
-    assert env == {proofkit.CUDA: str(home), **(own if traced else {})}
+    temporary = {"TMPDIR": env["TMPDIR"]}
+    assert env == {proofkit.CUDA: str(home), **temporary, **(own if traced else {})}
 
 
 def test_of_several_faulty_merges_the_fault_of_the_first_is_reported(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.machine import settings
@@ -166,13 +167,52 @@ def test_a_program_that_is_no_compiler_may_read_anything(
     words = [argv] if isinstance(argv, str) else list(argv)  # type: ignore[call-overload]
     given = [type(w)(str(w).format(root)) if not isinstance(w, bytes) else w for w in words]
     at = folder.format(root) if folder else None
-    recorder.hear("subprocess.Popen", ("exe", given[0] if isinstance(argv, str) else given, at, {}))
+    env = {tracing.GCC_REPORT: "/report"}
+    words_or_text = given[0] if isinstance(argv, str) else given
+    recorder.hear("subprocess.Popen", ("exe", words_or_text, at, env))
     assert recorder.known is is_known
     if folder is None:  # as Python 3.13 reports the same program once more
-        recorder.hear("os.posix_spawn", ("exe", given, {}))
+        recorder.hear("os.posix_spawn", ("exe", given, env))
     assert recorder.known is is_known
     assert recorder.paths == ({"x.cu"} if words[0] in ("/usr/bin/g++", "nvcc") else set())
     assert recorder.include == ({f"{root}/inc"} if words[0] == "/usr/bin/g++" else set())
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "is_known"),
+    [
+        (["python", "-c", "import vllm"], {"PYTHONPATH": "/x"}, True),
+        (["python", "-c", "import vllm"], {"PYTHONPATH": "/x:{0}"}, False),
+        (["python", "-c", "import vllm"], {b"PYTHONPATH": "{0}"}, False),
+        (["g++", "x.cu"], {"CPATH": "/x"}, False),  # nothing reports its headers
+    ],
+)
+def test_the_environment_of_a_program_may_name_the_tree(
+    root: Path, recorder: Recorder, argv: list[str], env: dict[Any, str], is_known: bool
+) -> None:
+    named = {name: value.format(root) for name, value in env.items()}
+    given = {
+        name: os.fsencode(value) if isinstance(name, bytes) else value
+        for name, value in named.items()
+    }
+    recorder.hear("subprocess.Popen", ("exe", argv, None, given))
+    assert recorder.known is is_known
+
+
+def test_a_program_inherits_the_environment_and_the_folder_of_a_proof(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_known() -> bool:
+        recorder = Recorder(root)
+        recorder.hear("subprocess.Popen", ("exe", ["git", "grep", "x"], None, None))
+        return recorder.known
+
+    assert is_known()
+    with monkeypatch.context() as changed:
+        changed.chdir(root)
+        assert not is_known()
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    assert not is_known()
 
 
 @pytest.mark.parametrize("event", ["os.system", "os.exec"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import tarfile
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
@@ -234,6 +237,34 @@ def test_sources_that_do_not_have_the_hash_on_the_index_are_rejected(
         sources.fetch("vllm", "0.22.1", settings(tmp_path, index))
     assert caught.value.problems[0].code == "sources-corrupt"
     assert not (tmp_path / "cache/sources/vllm/0.22.1").exists()
+
+
+def damaged(what: str) -> bytes:
+    """An sdist of several files, with a fault."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for number in range(3):
+            member = tarfile.TarInfo(f"vllm-1/vllm/{number}.py")
+            member.size = 512
+            archive.addfile(member, io.BytesIO(b"#" * 512))
+    text = bytearray(content.getvalue())
+    if what == "another file":
+        text[1024:1034] = b"garbage..."  # tarfile takes that for the end
+    packed = gzip.compress(bytes(text))
+    if what == "another file":
+        return packed[:-8] + gzip.compress(content.getvalue())[-8:]
+    return {"a page": b"<html>", "empty": b"", "half": packed[: len(packed) // 2]}[what]
+
+
+@pytest.mark.parametrize("what", ["a page", "empty", "half", "another file"])
+@pytest.mark.parametrize("name", ["vllm-1.tar.gz", "vllm-1-py3-none-any.whl"])
+def test_sources_without_a_hash_that_are_damaged_are_rejected(
+    tmp_path: Path, what: str, name: str
+) -> None:
+    with pytest.raises(SetupError) as caught:
+        sources._write_texts(io.BytesIO(damaged(what)), name, tmp_path / "tree", sources.TEXT, "00")
+    assert caught.value.problems[0].code == "sources-corrupt"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_source_tree_leaves_its_release_unknown(tmp_path: Path, patch: Patch) -> None:

@@ -31,6 +31,8 @@ class EngineArgs:
     optimization_level: OptimizationLevel = 2
     def add_cli_args(parser):
         group.add_argument("--tensor-parallel-size", "-tp", **kwargs["tensor_parallel_size"])
+        group.add_argument("--nnodes", "-n", **kwargs["nnodes"])
+        group.add_argument("--compilation-config", "-cc", **kwargs["compilation_config"])
         group.add_argument("--quantization", "-q", **kwargs["quantization"])
 """,
     "model_executor/models/registry.py": """
@@ -116,6 +118,9 @@ def found(known: VllmSettings, *arguments: str, release: str = "0.33.0") -> list
         '--compilation-config {"mode":3,"pass_config":{"fuse":true,"inherited":2}}',
         '--compilation-config {"graphs":"eager","more":{"anything":"x"}}',
         "--compilation-config.mode=3",
+        "-cc.mode=3",
+        "-cc.pass_config.fuse true",
+        "-n2",
         "--compilation-config.pass_config.fuse true",
         '--compilation-config.pass_config {"fuse":true}',
         "--compilation-config.more.anything x",
@@ -144,6 +149,9 @@ def test_what_the_release_takes_is_no_problem(known: VllmSettings, arguments: st
         ("--reasoning-parser qwen4", "'qwen4' for --reasoning-parser", "write qwen3"),
         ("--reasoning-parser nano_v3", "'nano_v3' for", "write nemotron_v3, which this release"),
         ("--tool-call-parser pythonic", "'pythonic' for --tool-call-parser", "hermes, qwen3_xml"),
+        ("-cc.level=3", "no --compilation-config.level", "write mode, which"),
+        ("-nope 2", "does not know -nope", "remove it"),
+        ("-tp2", "does not know -tp2", "vLLM 0.33.0 has -tp"),
         ("--compilation-config.level=3", "no --compilation-config.level", "write mode, which"),
         ('--compilation-config {"level":3}', "no --compilation-config.level", "write mode, which"),
         ('--compilation-config {"grafs":"eager"}', "no --compilation-config.grafs", "graphs"),

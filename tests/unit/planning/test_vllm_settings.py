@@ -277,6 +277,20 @@ def test_values_are_known_only_where_the_type_lists_all_of_them(
     assert vllm_choices.read(tmp_path) == expected
 
 
+def test_values_that_vllm_looks_up_are_known_unless_the_command_line_extends_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "vllm/engine").mkdir(parents=True)
+    (tmp_path / "vllm/config").mkdir()
+    (tmp_path / "vllm/config/cache.py").write_text("CacheDType = Literal['auto', 'fp8']\n")
+    engine = tmp_path / "vllm/engine/arg_utils.py"
+    engine.write_text("class EngineArgs:\n    kv_cache_dtype: str = 'auto'\n")
+    assert vllm_choices.read(tmp_path) == {"--kv-cache-dtype": ("auto", "fp8")}
+    more = "cache_kwargs['kv_cache_dtype']['choices'].append('more')\n"
+    engine.write_text(engine.read_text() + more)
+    assert vllm_choices.read(tmp_path) == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "pairs"),
     [

@@ -227,8 +227,9 @@ def test_nothing_runs_where_its_report_or_its_receipt_could_not_be_written(
     workspace.settings.receipts.parent.mkdir(parents=True, exist_ok=True)
     workspace.settings.receipts.touch()
     engine: Any = None
-    with pytest.raises(OSError, match="receipts"):
-        pipeline._verify_all(workspace, engine, [name], {}, Watcher())
+    for models in (None, ()):  # with --models all, too
+        with pytest.raises(OSError, match="receipts"):
+            pipeline._verify_all(workspace, engine, [name], {}, Watcher(), models=models)
 
 
 def test_why_a_receipt_here_does_not_count_is_said_where_no_registry_answers(

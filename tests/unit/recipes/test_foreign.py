@@ -148,6 +148,28 @@ def test_a_variant_is_read_with_what_a_spark_needs(tmp_path: Path) -> None:
     assert imported(tmp_path, VLLM_PROJECT, variant="default")[0]["model"] == "org/Big-80B"
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+SPREAD = "{{a: '{}', b: '{}', c: '{}'}}".format("{b}" * 999, "{c}" * 999, "x" * 999)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (f"x: {'[' * 9999}", "cannot be read: nested too deeply"),
+        ("x: 2024-13-45\n", "cannot be read: month must be in 1..12"),
+        (f"x: {'9' * 5000}\n", "cannot be read: Exceeds the limit"),
+        (f"{BOMB}defaults: {{x: *a39}}\n", "more than 50000 values"),
+        (f"model: a/b\ndefaults: {SPREAD}\ncommand: vllm serve a/b --x {{a}}\n", "1000000 char"),
+        (f"model: a/b\ndefaults: {{tensor_parallel: '{'9' * 5000}'}}\n", "5000 characters"),
+        (f"model: a/b\ncommand: vllm serve a/b --x {'[' * 9999}\n", "nested too deeply"),
+    ],
+    ids=range(7),
+)
+def test_no_file_is_too_strange_to_be_refused(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        imported(tmp_path, text)
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

@@ -64,6 +64,21 @@ def test_a_recipe_is_shown_with_what_it_gives_to_a_release(run: Run, mine: Path)
     assert run("recipe", "show", "nonsense").code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--vllm", "0.21.0"), "is for vLLM >=0.22, not 0.21.0"),
+        (("--nodes", "2"), "is for 1 nodes, not 2"),
+    ],
+)
+def test_settings_that_a_recipe_does_not_have_are_not_shown(
+    run: Run, mine: Path, words: tuple[str, str], says: str
+) -> None:
+    done = run("recipe", "show", str(mine), *words)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
 def test_a_good_recipe_passes_on_the_cells_and_releases_that_it_is_for(
     run: Run, mine: Path
 ) -> None:

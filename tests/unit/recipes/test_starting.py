@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from support.program import Run, run
+from support import ROOT
+from support.program import Ended, Run, run
 
 from imagefactory import opening
-from imagefactory.errors import InputError
+from imagefactory.errors import InputError, Problem, SetupError
 from imagefactory.launching import compose, docker, quadlet
 from imagefactory.planning import vllm_settings
 from imagefactory.planning.vllm_settings import VllmSettings
@@ -144,6 +146,24 @@ def test_an_image_that_the_engine_has_is_started(run: Run, mine: Path, engine: F
     missing = run("recipe", "run", str(mine), "--cell", "gb10*22*")
     assert (missing.code, len(engine.started)) == (2, 1)
     assert "the engine has no image" in missing.err
+    assert "fix: imagefactory build --matrix --select gb10-vllm0-22-1" in missing.err
+
+
+def test_without_an_engine_nobody_is_told_to_build(
+    run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.images.clear()
+    gone = SetupError(Problem(code="no-engine", what="no container engine answers"))
+
+    def connect(_: object) -> FakeEngine:
+        raise gone
+
+    monkeypatch.setattr(opening, "connect", connect)
+    monkeypatch.setattr(opening, "connect_if_any", lambda _: None)
+    for words in (("recipe", "run"), ("bench",)):
+        done = run(*words, str(mine), "--cell", "gb10*33*")
+        assert (done.code, "no container engine answers" in done.err) == (3, True), done.err
+    assert run("recipe", "run", str(mine), "--cell", "gb10*33*", "--print").code == 0
 
 
 def test_a_user_other_than_root_has_a_cache_that_can_be_written(
@@ -158,6 +178,10 @@ def test_a_user_other_than_root_has_a_cache_that_can_be_written(
     assert "--user 1000:100 " in run(*argv, "--user", "1000:100", "--print").out
     assert run(*argv, "--user", "me").code == 2
     assert "volume imagefactory-cache belongs to root" in run(*argv[:-2]).err
+    absent = run(*argv[:-1], str(tmp_path / "new one"))
+    assert f"error: there is no folder {tmp_path}/new one: Docker would" in absent.err
+    assert f"mkdir -p '{tmp_path}/new one'" in absent.err
+    assert engine.started == []
     export = ("recipe", "export", str(mine), "--cell", "gb10*33*", "--to")
     assert run(*export, "compose").code == 2
     assert run(*export, "kubernetes").code == 0
@@ -232,6 +256,124 @@ def test_what_is_exported_names_the_image_by_digest(
     assert ("looks for this one at docker.io" in done.err) is (form in ("quadlet", "kubernetes"))
 
 
+TUNED = "E=8,N=256,device_name=NVIDIA_GB10,dtype=fp8_w8a8.json"
+
+
+@dataclass
+class Project:
+    """A folder with a matrix, a recipe for a GPU and tuned kernels, and what is exported there."""
+
+    run: Run
+    folder: Path
+
+    def export(self, form: str, *more: str) -> Ended:
+        matrix = ("-f", str(self.folder / "matrix.yaml"), "--cell", "gb10*33*")
+        return self.run(
+            "recipe", "export", str(self.folder / "mine.yaml"), *matrix, *more, "--to", form
+        )
+
+
+@pytest.fixture
+def project(run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> Project:
+    engine.images[GB10] = INFO
+    folder = mine.parent / "project"
+    (folder / "tunings").mkdir(parents=True)
+    (folder / "tunings" / TUNED).write_text('{"1": {"BLOCK_SIZE_M": 16}}')
+    mine.rename(folder / "mine.yaml")
+    for name in ("matrix.yaml", "wheels.lock"):
+        shutil.copy(ROOT / name, folder)
+    monkeypatch.chdir(folder)
+    return Project(run, folder)
+
+
+def test_tuned_kernels_of_the_project_are_in_what_is_exported(project: Project) -> None:
+    folder = project.folder / "tunings"
+    service = yaml.safe_load(project.export("compose").out)["services"]["mine"]
+    assert service["volumes"][1] == {
+        "type": "bind",
+        "source": str(folder),
+        "target": "/tunings",
+        "read_only": True,
+        "bind": {"create_host_path": False},
+    }
+    assert service["environment"]["VLLM_TUNED_CONFIG_FOLDER"] == "/tunings"
+    unit = project.export("quadlet").out.splitlines()
+    assert f"Volume={folder}:/tunings:ro" in unit
+    assert "Environment=VLLM_TUNED_CONFIG_FOLDER=/tunings" in unit
+    config_map, deployment = list(yaml.safe_load_all(project.export("kubernetes").out))[:2]
+    assert list(config_map["data"].values()) == ['{"1": {"BLOCK_SIZE_M": 16}}']
+    pod = deployment["spec"]["template"]["spec"]
+    items = pod["volumes"][2]["configMap"]["items"]
+    assert [one["path"] for one in items] == [TUNED]
+    assert pod["containers"][0]["volumeMounts"][2]["mountPath"] == "/tunings"
+    assert {"name": "VLLM_TUNED_CONFIG_FOLDER", "value": "/tunings"} in pod["containers"][0]["env"]
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ("sparkrun", "cp {folder}/*.json ~/.cache/sparkrun/tuning/vllm/"),
+        (
+            "spark-vllm-docker",
+            'ARGS="--mount type=bind,source={folder},target=/tunings,readonly -e VLLM_TUNED_CON',
+        ),
+    ],
+)
+def test_where_a_file_has_no_mounts_it_says_how_to_use_tuned_kernels(
+    project: Project, form: str, says: str
+) -> None:
+    folder = project.folder / "tunings"
+    done = project.export(form)
+    remark = done.out.splitlines()[0]
+    assert remark.startswith("# tuned kernels: ")
+    assert says.format(folder=folder) in remark
+    assert remark.removeprefix("# ") in done.err
+    assert yaml.safe_load(done.out)["env"] == {"A": "b c"}
+    (folder / TUNED).unlink()
+    done = project.export(form)
+    assert "tuned kernels" not in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    "form", ["sparkrun", "spark-vllm-docker", "compose", "quadlet", "kubernetes"]
+)
+def test_a_recipe_with_tuned_kernels_of_its_own_is_exported_with_these(
+    project: Project, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = replace(KNOWN, variables=frozenset({"VLLM_TUNED_CONFIG_FOLDER"}))
+    monkeypatch.setattr(vllm_settings, "of_cell", lambda *_: known)
+    recipe = project.folder / "mine.yaml"
+    recipe.write_text(RECIPE.replace("{A: b c}", "{VLLM_TUNED_CONFIG_FOLDER: /own}"))
+    done = project.export(form)
+    assert done.code == 0, done.err
+    assert "/own" in done.out
+    assert "/tunings" not in done.out + done.err
+
+
+def test_tuned_kernels_that_cannot_be_exported_are_refused(project: Project) -> None:
+    path = project.folder / "tunings" / TUNED
+    path.write_bytes(b"\xff")
+    done = project.export("kubernetes")
+    assert done.code == 2
+    assert f"{path} cannot be read" in done.err
+    path.write_text("1" * (1 << 20))
+    (path.parent / "two.json").write_text("22")
+    assert "a ConfigMap 1048576" in project.export("kubernetes").err
+    moved = project.folder.rename(project.folder.with_name("my project"))
+    done = Project(project.run, moved).export("spark-vllm-docker")
+    assert (done.code, "spark-vllm-docker cannot mount" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["BAD NAME", "ghcr.io/me/vllm:tag", "ghcr.io/Me/vllm", ""])
+def test_what_is_no_repository_is_in_no_file(
+    run: Run, mine: Path, engine: FakeEngine, name: str
+) -> None:
+    done = run("recipe", "export", str(mine), "--to", "compose", "--repository", name)
+    assert (done.code, done.out) == (2, "")
+    assert "--repository" in done.err
+    assert engine.started == []
+
+
 def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
     theirs = tmp_path / "Their Model.yaml"
     theirs.write_text("model: org/m\ndefaults: {max_model_len: 8}\nmods: [x]\n")
@@ -244,12 +386,17 @@ def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
     assert run("recipe", "import", str(theirs), "-f", matrix).code == 2
     kept = target.read_text()
     theirs.write_text("model: no model\ndefaults: {}\n")
-    assert run("recipe", "import", str(theirs), "-f", matrix, "--replace").code == 2
+    refused = run("recipe", "import", str(theirs), "-f", matrix, "--replace")
+    assert (refused.code, f"error: {theirs}: 'model'" in refused.err) == (2, True)
     assert target.read_text() == kept
+    target.write_bytes(b"\xff")
     theirs.write_text("model: org/n\ndefaults: {}\n")
     done = run("recipe", "import", str(theirs), "-f", matrix, "--replace", "--json")
     assert json.loads(done.out)["kind"] == "spark-vllm-docker"
     assert recipes.read(target).model == "org/n"
+    nameless = run("recipe", "import", str(theirs), "-f", matrix, "--name", "é")
+    assert (nameless.code, "'é' cannot be the name" in nameless.err) == (2, True)
+    assert [one.name for one in target.parent.iterdir()] == [target.name]
 
 
 @pytest.mark.parametrize(
@@ -258,6 +405,7 @@ def test_a_recipe_is_imported_once(run: Run, tmp_path: Path) -> None:
         ({"name": "bad name!"}, "'bad name!' cannot be the name of a container"),
         ({"address": "spark1"}, "'spark1' is no IP address"),
         ({"cache": "a b"}, "'a b' cannot be the name of a volume"),
+        ({"cache": ""}, "'' cannot be the name of a volume"),
         ({"model": "/models/a:b"}, "/models/a:b has a colon"),
         ({"tunings": "/a:b/tunings"}, "/a:b/tunings has a colon"),
     ],

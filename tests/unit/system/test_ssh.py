@@ -44,6 +44,22 @@ def test_a_script_is_the_input_of_a_shell_and_nobody_is_asked_for_a_password(
     assert (options["stdin"], options["timeout"]) == ("echo yes; exit 1", 5)
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("spark1", "ssh://spark1"),
+        ("me@spark1:2222", "ssh://me@spark1:2222"),
+        ("ssh://spark1:2222", "ssh://spark1:2222"),
+        ("fd00::5", "ssh://[fd00::5]"),
+        ("me@::1", "ssh://me@[::1]"),
+    ],
+)
+def test_dockers_client_would_take_the_end_of_an_ipv6_address_for_a_port(
+    host: str, url: str
+) -> None:
+    assert ssh.url(host) == url
+
+
 def test_a_machine_that_ssh_cannot_reach_is_named_with_sshs_own_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

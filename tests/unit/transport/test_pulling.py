@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,33 @@ def test_a_pull_that_broke_is_tried_again_at_once(
     monkeypatch.setattr(threading.Event, "wait", wait)
     assert pulling.distribute([stored], ["cut"], lambda _: Other("cut", TRIES))[0].state == "sent"
     assert waited == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("code", "tried"), [("remote-connection", 1), ("remote-engine", 3)])
+def test_after_a_lost_connection_no_other_image_is_tried_there(
+    stored: Stored, code: str, tried: int
+) -> None:
+    asked = list[object]()
+
+    class Lost(Other):
+        def find(self, digests: Sequence[str]) -> RemoteImage | None:
+            asked.append(digests)
+            raise RemoteError(Problem(code=code, what="one: No route to host"))
+
+    images = [replace(stored, name=f"vllm:{number}") for number in range(3)]
+    rows = pulling.distribute(images, ["one"], Lost)
+    assert (len(asked), [str(row.state) for row in rows]) == (tried, ["failed"] * 3)
+    assert [row.reference for row in rows] == ["vllm:0", "vllm:1", "vllm:2"]
+    untried = [row.problems[0].what for row in rows[tried:]]
+    assert untried == ["not tried, because vllm:0 failed"] * (3 - tried)
+
+
+@pytest.mark.programs
+def test_a_machine_may_be_named_by_its_ipv6_address(tmp_path: Path) -> None:
+    docker = FakeDocker(tmp_path)
+    docker.answer("--host ssh://me@[fd00::5] pull")
+    other = RemoteEngine("me@fd00::5", binary=str(docker.program))
+    other.pull_from_registry("ghcr.io/me/vllm@sha256:0", "linux/arm64")
 
 
 def test_an_engine_that_has_something_else_then_is_an_error(stored: Stored) -> None:

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import socket
+import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,6 +137,25 @@ def test_what_is_damaged_on_the_way_is_never_complete(tmp_path: Path) -> None:
     assert code_of(lambda: saving.read(tmp_path / "cut.tar")) == "layout-missing"
 
 
+def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
+    made, letter = image(tmp_path / "engine", b"layer"), tmp_path / "letter"
+    other = tmp_path / "other.tar"
+    with tarfile.open(other, "w") as archive:
+        archive.add(path_of(tmp_path / "engine", b"layer"), "blobs/x")
+    for file in (letter, other):
+        before = file.read_bytes() if file.exists() else b"Dear"
+        file.write_bytes(before)
+        assert code_of(lambda at=file: saving.save([made], {}, at)) == "layout-foreign"  # type: ignore[misc]
+        assert file.read_bytes() == before
+    own = tmp_path / "own.tar"
+    saving.save([made], {}, own)
+    whole = own.read_bytes()
+    for left in (whole, whole[:1500]):
+        own.write_bytes(left)
+        saving.save([made], {}, own)
+        assert own.read_bytes() == whole
+
+
 def test_a_damaged_or_missing_blob_is_named_with_all_others(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     parts = [image(tmp_path / "engine", own, name=f"me/x:{own.decode()}") for own in (b"a", b"b")]
@@ -172,9 +192,29 @@ def test_nothing_large_is_left_on_a_disk_that_is_full(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         assert code_of(lambda: saving.save([made], {}, tmp_path / target)) == "layout-unwritable"
-    assert list(tmp_path.rglob("*.part")) == []
+    assert [path for path in tmp_path.rglob(".*") if path.name != ".lock"] == []
     saving.save([made], {}, tmp_path / target)
     assert saving.read(tmp_path / target).images
+
+
+def test_two_that_save_to_one_archive_at_once_leave_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "saved.tar"
+    small, large = image(tmp_path / "engine", b"a"), image(tmp_path / "other", b"b" * 100_000)
+    begun, opened = list[str](), Folder.open
+
+    def meanwhile(store: Folder, digest: str) -> IO[bytes]:
+        if digest == f"sha256:{hashlib.sha256(b'a').hexdigest()}" and not begun:
+            begun.append(digest)
+            saving.save([large], {}, target)
+        return opened(store, digest)
+
+    monkeypatch.setattr(Folder, "open", meanwhile)
+    saving.save([small], {}, target)
+    assert begun
+    assert [one.digest for one in saving.read(target).images] == [small.digest]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["saved.tar"]
 
 
 def ask(server: Serving, path: str, **headers: str) -> tuple[int, bytes]:
@@ -287,7 +327,7 @@ def test_an_engine_that_has_something_else_then_is_an_error(tmp_path: Path) -> N
 def test_what_is_no_host_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="host-name"):
         check_host(text)
-    for host in ("spark1", "me@10.0.0.1", "ssh://me@spark-1.lan:2222"):
+    for host in ("spark1", "me@10.0.0.1", "ssh://me@spark-1.lan:2222", "fd00::5", "me@::1"):
         assert check_host(host) == host
 
 

@@ -13,10 +13,11 @@ from support import ROOT
 from support.docker import FakeDocker
 from support.machine import settings
 from support.plans import all_planned, base_image, deb
+from support.processes import dead_owner
 
 from imagefactory.locking.lock import Lock
 from imagefactory.planning.cell_plan import LABEL, CellPlan
-from imagefactory.system.engine import CacheRecord, Engine, ImageInfo, owner
+from imagefactory.system.engine import CacheRecord, Engine, ImageInfo
 from imagefactory.system.engine.cache_records import parse
 from imagefactory.system.platforms import Platform
 from imagefactory.upkeep import doctor, prune, upkeep
@@ -201,13 +202,12 @@ def test_an_image_in_use_or_of_another_repository_keeps_nothing_else_from_being_
 @pytest.mark.programs
 def test_what_killed_verifications_left_is_listed_and_removed(tmp_path: Path) -> None:
     docker = FakeDocker(tmp_path)
-    machine, pid, started, since = owner.mine().rsplit("-", 3)
-    dead = f"{machine}-{pid}-{int(started) - 1}-{since}"
+    dead = dead_owner()
     docker.answer("ps --all", out=f"c0ffee\timagefactory-0123456789ab\t{dead}\n")
     docker.answer("info")
     docker.answer("container rm --force --volumes c0ffee")
     engine = Engine(binary=str(docker.program))
-    folder = settings(tmp_path).cache / f"smoke-model-{dead}-x"
+    folder = settings(tmp_path).cache / f"imagefactory-model-{dead}-x"
     folder.mkdir(parents=True)
     items = upkeep._orphans(engine, settings(tmp_path))
     assert [(item.kind, item.name) for item in items] == [

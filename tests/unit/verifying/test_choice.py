@@ -40,6 +40,12 @@ def test_what_is_served_by_default_depends_on_level_and_image() -> None:
     assert served("cu130", Level.GPU, vllm="0.16.0") == ALL - {"hybrid", "moe"}
 
 
+@pytest.mark.parametrize("vllm", ["0.15.1", "a-branch"])
+def test_the_default_model_is_served_whatever_release_an_image_says_it_has(vllm: str) -> None:
+    assert served("cpu", Level.SERVE, vllm=vllm) == {"dialog"}
+    assert served("cu130", Level.GPU, vllm=vllm) == {"dialog"}
+
+
 def test_all_is_what_the_image_takes_and_the_others_have_a_reason() -> None:
     assert served("cpu", Level.SERVE, "all") == ON_CPU
     assert served("cu130", Level.GPU, "all") == ALL

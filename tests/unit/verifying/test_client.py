@@ -88,7 +88,7 @@ def test_a_misuse_is_part_of_a_request_that_is_right_otherwise_and_ends_the_conn
         ('{"data": [{}]}', (), "KeyError: 'id'"),
         ("{}", (), "KeyError: 'data'"),
         ("[]", (), "TypeError: "),
-        ("no", (), "UnansweredError: no JSON"),
+        ("no", (), "UnansweredError: not JSON"),
     ],
 )
 def test_the_list_of_models_is_read_or_the_reason_is_said(
@@ -99,6 +99,24 @@ def test_the_list_of_models_is_read_or_the_reason_is_said(
     assert asked.sent == [("GET", "/v1/models", None)]
     assert (found, said[: len(error)], bool(said)) == (names, error, bool(error))
     assert len(Noting(text=json.dumps({"data": {"y" * 999: 1}})).models()[1]) <= SHOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ('{"usage": {"completion_tokens": 128}}', 128),
+        ('{"usage": {"completion_tokens": Infinity}}', 0),
+        ('{"usage": {"completion_tokens": NaN}}', 0),
+        ('{"usage": {"completion_tokens": null}}', 0),
+        ('{"usage": []}', 0),
+        ("[]", 0),
+        ("no", 0),
+    ],
+)
+def test_tokens_are_counted_or_there_are_none(text: str, tokens: int) -> None:
+    asked = Noting(text=text)
+    assert asked.count_tokens("the", 128) == tokens
+    assert asked.sent[0][2]["ignore_eos"]
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (201, False), (503, False)])
@@ -115,8 +133,8 @@ def test_only_200_is_healthy(status: int, *, healthy: bool) -> None:
         (200, '{"choices": []}', "JSON of another shape than expected: IndexError: ", ""),
         (200, '{"choices": [5]}', "JSON of another shape than expected: TypeError: ", ""),
         (200, "[]", "JSON of another shape than expected: TypeError: ", ""),
-        (200, "no", "no JSON (JSONDecodeError): 'no'", ""),
-        (500, "z" * 999, "z" * SHOWN, ""),
+        (200, "no", "not JSON (JSONDecodeError): 'no'", ""),
+        (500, "z" * 999, "z" * (SHOWN // 2) + "…", ""),
     ],
 )
 def test_an_answer_is_what_was_said_or_why_it_was_not_read(
@@ -129,6 +147,17 @@ def test_an_answer_is_what_was_said_or_why_it_was_not_read(
     # what could not be read has no status: nothing was answered
     assert (found.status, found.finish) == (status, finish)
     assert 0 <= found.seconds < 60
+
+
+def test_garbage_behind_a_right_answer_is_no_right_answer_however_far_behind_it_is() -> None:
+    def right(text: str) -> bool:
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        choice = {"text": text, "finish_reason": "stop"}
+        body = json.dumps({"choices": [choice], "usage": usage})
+        return Noting(text=body).ask("completion", QUESTION).right
+
+    assert right(" Paris ")
+    assert not right(" Paris" + " " * 2 * SHOWN + "!!!!")
 
 
 class Peer:

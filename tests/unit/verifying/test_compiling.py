@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -188,11 +189,15 @@ def test_a_compiler_is_offered_to_one_container_and_is_gone_afterwards(
     argv = [sys.executable, "-I", "-S", "-B", compile_server.__file__]
     monkeypatch.setattr(compiling, "find_system", lambda *_: tmp_path)
     monkeypatch.setattr(compiling, "command", lambda *_: argv)
+    temporary = tmp_path / ("long" * 30)  # a socket's path has at most 107 bytes
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with compiling.offered("trixie", "3.13", settings) as folder:
         assert folder is not None
         assert (folder / "socket").stat().st_mode & 0o777 == 0o666
+        (tmp_path / "mounted").symlink_to(folder)
         with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(str(folder / "socket"))
+            peer.connect(str(tmp_path / "mounted" / "socket"))
             assert peer.recv(4) == MAGIC
     assert not folder.exists()
     assert not os.path.lexists(folder.parent)

@@ -16,6 +16,7 @@ import pytest
 from gpu.records import load_all
 from support.verify_fakes import image_info
 
+from imagefactory.errors import SetupError, fail
 from imagefactory.system.engine import Limits
 from imagefactory.system.shell import Completed
 from imagefactory.verifying.gpu import judging, probe_runner, running
@@ -182,6 +183,21 @@ def test_a_report_that_is_none_is_an_error_with_what_was_said_last() -> None:
         found = running.observe(Engine(code=3, out="x", err=err), image_info())  # type: ignore[arg-type]
         assert found.report is None
         assert found.error.endswith(f"; exit 3: {last}")
+
+
+def test_probes_that_do_not_end_are_an_error_of_the_image_and_no_gpu_is_the_machines() -> None:
+    class Raising(Engine):
+        def run(self, *_: Any, **__: Any) -> Completed:
+            raise fail(SetupError, self.done.err, "no end")
+
+    late: Any = Raising(err="command-timeout")
+    running.check(late, image_info())
+    found = running.observe(late, image_info())
+    assert (found.report, found.error) == (None, "the probes are still running after 600 s")
+    without: Any = Raising(err="gpu-missing")
+    for ask in (running.check, running.observe):
+        with pytest.raises(SetupError):
+            ask(without, image_info())
 
 
 def judged(name: str, **changes: Any) -> str:

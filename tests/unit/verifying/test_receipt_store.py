@@ -90,6 +90,7 @@ def test_a_receipt_replaces_one_that_does_not_show_more(
     ("content", "why"),
     [
         (b'{"schema": 2, "passed": true}', "digest: Field required"),
+        (b'{"schema": 2, "tag": "\\ud800"}', "Invalid JSON: "),
         (b"\xff\x00garbage", "'utf-8' codec can't decode"),
         ('{"schema": 2}'.encode("utf-16"), "'utf-8' codec can't decode"),
     ],

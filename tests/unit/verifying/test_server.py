@@ -128,8 +128,8 @@ def test_an_answer_that_never_ends_is_cut_off(engine: FakeEngine, tmp_path: Path
     ("body", "says"),
     [
         (b" " * (client.MOST_BYTES + 1), "an answer of more than 1048576 bytes"),
-        (b"[" * 100_000, "no JSON (RecursionError)"),
-        (b"\xff\xfe", "no JSON"),
+        (b"[" * 100_000, "not JSON (RecursionError)"),
+        (b"\xff\xfe", "not JSON"),
         (b"[1,2]", "JSON of another shape"),
         (b"{}", "JSON of another shape"),
         (b'{"choices": [{"text": NaN, "message": 3}]}', "'nan' and not"),
@@ -176,6 +176,7 @@ def test_a_server_that_floods_its_log_fails_and_shows_little_of_it(
         (None, "--dtype float32 --enforce-eager --compilation-config '{\"mode\": 0}'"),
         ('["--dtype", "nonsense"]', "--enforce-eager --compilation-config '{\"mode\": 0}'"),
         ('["--compilation_config.mode=3", "--no-enforce-eager"]', "--dtype float32"),
+        ('["-cc.mode=3", "--no-enforce-eager"]', "--dtype float32"),
         ("no JSON", "--dtype float32 --enforce-eager --compilation-config '{\"mode\": 0}'"),
     ],
 )
@@ -229,7 +230,7 @@ STREAMED = {f"server-{name}" for name in ("stream", "reasoning", "calls")}
         ({"streamed": "Tokyo"}, STREAMED, "stream 'which city is the capital of Japan ?', asked"),
         ({"reasoning": "reasoning_content"}, {"server-reasoning"}, "'<reasoning_content>  let me"),
         ({"reasoning": "thoughts"}, {"server-reasoning"}, "'Tokyo .' and not '<think> let me"),
-        ({"arguments": "}"}, {"server-calls"}, '\'neighbour (no JSON) {"country": "Japan"}}\''),
+        ({"arguments": "}"}, {"server-calls"}, '\'neighbour (not JSON) {"country": "Japan"}}\''),
         ({"finish": "length"}, TEXT, "finish_reason 'length' and not 'stop'"),
         ({"more": ("",)}, STREAMED, "the stream goes on after finish_reason 'stop'"),
         ({"usage": None}, TEXT, "no usage, which says how many tokens there are: None"),

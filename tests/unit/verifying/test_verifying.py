@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from imagefactory.system import platforms
 from imagefactory.verifying import probe, verifying
 from imagefactory.verifying.outside.judged import Finding, Judged
 from imagefactory.verifying.receipt import CheckResult, Level, Outcome
+from imagefactory.verifying.receipt_store import ReceiptStore
 
 pytestmark = pytest.mark.programs
 
@@ -203,6 +205,16 @@ def test_details_from_an_image_have_a_length_that_can_be_kept(
     details = {check.name: check.detail for check in verify(cuda, settings).checks}
     assert len(details["files-complete"]) < 21_000
     assert details["files-complete"].endswith(" more characters)")
+
+
+def test_a_receipt_can_be_read_whatever_an_image_says(
+    cuda: StationEngine, settings: Settings, tmp_path: Path
+) -> None:
+    cuda.good.facts["contents"]["missing"] = ["a lone surrogate: \ud800"]
+    made, store = verify(cuda, settings), ReceiptStore(folder=tmp_path)
+    assert outcomes(made, Outcome.FAIL) == {"files-complete"}
+    store.save(made)
+    assert store.load(made.digest) == made
 
 
 @pytest.mark.parametrize(

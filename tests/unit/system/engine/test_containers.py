@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from support.docker import FakeDocker
+from support.processes import dead_owner
 
 from imagefactory.errors import CheckFailedError, SetupError
-from imagefactory.system import platforms
-from imagefactory.system.engine import Engine, Limits, RunningContainer, owner
+from imagefactory.system import owner, platforms
+from imagefactory.system.engine import Engine, Limits, RunningContainer
 from imagefactory.system.engine.docker import Docker
 
 pytestmark = pytest.mark.programs
@@ -143,8 +144,7 @@ def test_containers_on_a_network_find_each_other_by_their_names(
 def test_a_network_or_volume_is_removed_as_are_those_that_are_left(
     engine: Engine, docker: FakeDocker, kind: str, how: str
 ) -> None:
-    machine, pid, started, since = owner.mine().rsplit("-", 3)
-    dead = "-".join((machine, pid, str(int(started) - 1), since))
+    dead = dead_owner()
     docker.answer(f"{kind} ls", out=listed(("left", dead), ("used", owner.mine()), ("odd", "x")))
     docker.answer(kind)
     with getattr(engine, kind)() as name:
@@ -239,8 +239,8 @@ def listed(*rows: tuple[str, ...]) -> str:
 def test_only_our_containers_whose_owner_has_ended_are_orphans(
     engine: Engine, docker: FakeDocker
 ) -> None:
-    machine, pid, started, since = owner.mine().rsplit("-", 3)
-    dead = "-".join((machine, pid, str(int(started) - 1), since))  # the PID is used again
+    dead = dead_owner()
+    _, pid, started, since = dead.rsplit("-", 3)
     name = "imagefactory-0123456789ab"
     docker.answer(
         "ps --all",
@@ -359,7 +359,7 @@ def test_a_lent_container_has_an_owner_and_is_removed(engine: Engine, docker: Fa
         lambda name, labels: ["--name", name, *(f"--label={k}={v}" for k, v in labels.items())]
     ) as lent:
         (started,) = docker.calls
-    assert f"run --pull never --name {lent.id} --label={owner.LABEL}={owner.mine()}" in started
+    assert f" --name {lent.id} --label={owner.LABEL}={owner.mine()}" in started
     assert docker.calls[-1].split()[-1] == lent.id
 
 

@@ -68,12 +68,10 @@ def test_an_engine_without_the_hook_gives_gpus_by_cdi(engine: Engine, docker: Fa
 
 def test_a_server_too_gets_gpus_by_cdi(engine: Engine, docker: FakeDocker) -> None:
     words = ["--detach", "--name", "qwen", "--gpus", "all", "--env", "A=1", "made:1", "serve"]
-    docker.answer(
-        "run --pull never --detach --name qwen --gpus", err=f"{DAEMON}{NO_HOOK}\n", code=125
-    )
+    docker.answer("run --pull never --cidfile", err=f"{DAEMON}{NO_HOOK}\n", code=125, times=1)
     docker.answer("container inspect qwen", out=json.dumps([CREATED]))
     docker.answer("rm --force --volumes c0ffee")
-    docker.answer("run --pull never --detach --name qwen --device", out="c0ffee2\n")
+    docker.answer("run --pull never --cidfile", out="c0ffee2\n")
     assert engine.start_service(words) == "c0ffee2"
     assert docker.calls[-1].endswith("--device nvidia.com/gpu=all --env A=1 made:1 serve")
 

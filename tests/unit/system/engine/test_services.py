@@ -9,7 +9,9 @@ import pytest
 from support.docker import FakeDocker
 
 from imagefactory.errors import CheckFailedError, SetupError
+from imagefactory.system import shell
 from imagefactory.system.engine import Engine
+from imagefactory.system.engine.docker import Docker
 
 pytestmark = pytest.mark.programs
 
@@ -76,10 +78,16 @@ def test_a_log_that_is_followed_has_its_last_lines_first(
         assert process.stdout is not None
         assert process.stdout.read() == "one\ntwo\n"
         assert process.wait() == 0
+    docker.answer("logs --follow --since 5m vllm-1", out="new\n")
+    with engine.follow_service_log("vllm-1", last=None, since="5m") as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "new\n"
+    docker.answer("logs --tail 5 --since 5m vllm-1", out="new\n")
+    assert engine.service_log("vllm-1", last=5, since="5m") == "new\n"
 
 
 def test_a_container_that_cannot_be_started_says_why(docker: FakeDocker, engine: Engine) -> None:
-    docker.answer("run --pull never --name x", err="docker: bad device\nSee --help\n", code=125)
+    docker.answer("run --pull never --cidfile ", err="docker: bad device\nSee --help\n", code=125)
     with pytest.raises(CheckFailedError, match="docker: bad device") as caught:
         engine.start_service(["--name", "x", "image"])
     assert "docker run --name x image" in caught.value.problems[0].fix
@@ -129,6 +137,29 @@ def test_nothing_is_left_of_a_container_that_did_not_start(
     with pytest.raises(CheckFailedError):
         engine.start_service(["--name", "x", "image"])
     assert ("rm --force --volumes c0ffee" in docker.calls) is not stays
+
+
+@pytest.mark.parametrize("written", ["c0ffee", ""])
+def test_ctrl_c_while_a_container_is_started_leaves_none(
+    docker: FakeDocker, engine: Engine, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    called = Docker.call
+
+    def call(self: Docker, *words: str) -> shell.Completed:
+        if words[0] == "run":
+            Path(words[words.index("--cidfile") + 1]).write_text(written)
+            raise KeyboardInterrupt
+        return called(self, *words)
+
+    monkeypatch.setattr(Docker, "call", call)
+    row = {"Id": "before", "Name": "/x", "Image": "sha256:a", "Config": {}}
+    row["State"] = {"Status": "running", "StartedAt": "", "FinishedAt": ""}
+    docker.answer("container inspect x", out=json.dumps([row]))
+    docker.answer("rm --force --volumes c0ffee")
+    with pytest.raises(KeyboardInterrupt):
+        engine.start_service(["--name", "x", "image"])
+    removed = [one.split()[-1] for one in docker.calls if one.startswith("rm ")]
+    assert removed == [written] * bool(written)  # what had the name before is somebody else's
 
 
 def test_ssh_asks_nobody_for_a_password(docker: FakeDocker, tmp_path: Path) -> None:

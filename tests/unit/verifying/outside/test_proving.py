@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_proofs_of_an_emulated_image_run_here_on_its_own_files_without_its_libra
     assert [(one.patch, one.code) for one in found.proofs] == [("vllm/one", code)]
     assert found.proofs[0].output == "zwei"
     assert found.to_prove == ()
+
+
+def test_what_a_proof_leaves_in_the_folder_for_temporary_files_is_removed(
+    emulated: WholeImage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    proof_of(emulated, monkeypatch).write_text("import tempfile; tempfile.mkdtemp()")
+    assert [one.code for one in observed(emulated, Saving(emulated)).proofs] == [0]
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(("code", "needs"), [(3, ()), (2, ()), (0, ("nvcc",))])
