@@ -224,6 +224,8 @@ def diff_command(
         ]
         for row in rows
     ]
+    if first == second:
+        ui.warn("A and B are the same result")
     ui.line(f"A: {first.name}")
     ui.line(f"B: {second.name}")
     ui.table("", columns, shown)
