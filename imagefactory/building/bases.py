@@ -6,6 +6,7 @@ import json
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -49,20 +50,26 @@ def _assemble(image: BaseImage, stage: Stage, folder: Path, settings: Settings) 
     locked, platform = image.locked, image.platform
     debs = files.fetch(_debs(image, stage), locked.created, settings)
     below = None if locked.suite else registry_bases.skeleton(locked, Registries(), settings)
-    with ui.step(f"assembling {folder.name} from {len(debs)} Debian packages"):
+    with (
+        ui.step(f"assembling {folder.name} from {len(debs)} Debian packages"),
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name,
+    ):
+        part, suite = Path(name) / "layout", locked.suite or ""
         if below:
-            overlay.assemble(debs, below, platform=platform, epoch=EPOCH, folder=folder)
-            return
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
-            part, suite = Path(name) / "layout", locked.suite or ""
+            made = overlay.assemble(debs, below, platform=platform, epoch=EPOCH, folder=part)
+        else:
             made = debian.assemble(debs, platform=platform, suite=suite, epoch=EPOCH, folder=part)
-            _check(part / "blobs" / Path(*made.layer.split(":")), locked)
-            shutil.rmtree(folder, ignore_errors=True)
-            part.rename(folder)
+        before = packages.installed((below and below.status) or "")
+        _check(part / "blobs" / Path(*made.layer.split(":")), locked, packages.lacking(before, ()))
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
 
 
-def _check(layer: Path, locked: LockedBase) -> None:
-    """Raise InputError if the system in ``layer`` has not all that its packages depend on."""
+def _check(layer: Path, locked: LockedBase, before: Collection[str]) -> None:
+    """Raise InputError if the system in ``layer`` has not all that its packages depend on.
+
+    What the image below it lacked ``before`` is its own affair.
+    """
     with zstd.reader(layer) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
         status = next(file for one in tar if one.name == STATUS and (file := tar.extractfile(one)))
         text = status.read().decode(errors="surrogateescape")
@@ -74,6 +81,7 @@ def _check(layer: Path, locked: LockedBase) -> None:
             fix="restore the row of that package, or lock anew: imagefactory lock --upgrade-base",
         )
         for what in packages.lacking(packages.installed(text), locked.packages)
+        if what not in before
     ]
     if problems:
         raise InputError(problems)

@@ -156,7 +156,7 @@ def _launch(
     """The container that serves a recipe, and its image, which the engine has."""
     recipe = recipes.find(name, workspace.recipes, STOCK)
     target = target_of(workspace, recipe, 1, image, cell)
-    must_be_here(target)
+    must_be_here(workspace, target)
     wishes = Wishes(cache=source_of(cache), model=folder_of(folder), tunings=tunings_of(workspace))
     launch = starting.launch(target.setup, target.image, target.hardware, wishes)
     check_cache(launch)
@@ -224,6 +224,8 @@ def diff_command(
         ]
         for row in rows
     ]
+    if first == second:
+        ui.warn("A and B are the same result")
     ui.line(f"A: {first.name}")
     ui.line(f"B: {second.name}")
     ui.table("", columns, shown)

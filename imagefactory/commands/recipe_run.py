@@ -112,7 +112,7 @@ def run_command(
     check_cache(launch)
     started = None
     if not only_print:
-        must_be_here(target)
+        must_be_here(workspace, target)
         check_folder(launch)
         started = opening.connect(workspace).start_service(docker.arguments(launch))
     if json:

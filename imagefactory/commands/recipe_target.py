@@ -230,10 +230,12 @@ def check_folder(launch: Launch) -> None:
             raise fail(InputError, "launch-cache", what, fix=fix)
 
 
-def must_be_here(target: Chosen) -> None:
-    """Raise InputError if the engine does not have the image."""
+def must_be_here(workspace: Workspace, target: Chosen) -> None:
+    """Raise InputError if the engine does not have the image, SetupError if there is none."""
     if not target.is_here:
-        what, fix = f"the engine has no image {target.image}", "imagefactory build, or --print"
+        opening.connect(workspace)
+        what = f"the engine has no image {target.image}"
+        fix = f"imagefactory build --matrix --select {target.cell.name if target.cell else '...'}"
         raise fail(InputError, "recipe-image", what, fix=fix)
 
 

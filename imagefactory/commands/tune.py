@@ -116,9 +116,12 @@ def tune_command(
         launch = tuning.launch(
             job, known, target.image, cache=source_of(cache), name="imagefactory-tune"
         )
-        ui.line(docker.text(launch).rstrip("\n"))
+        if json:
+            ui.emit_json({"command": docker.words(launch)})
+        else:
+            ui.line(docker.text(launch).rstrip("\n"))
         return
-    must_be_here(target)
+    must_be_here(workspace, target)
     written.check_target(workspace.project / TUNINGS / "any.json")
     engine = opening.connect(workspace)
     leftovers.sweep(engine, workspace.settings.cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagefactory.errors import InputError, Problem, fail
+from imagefactory.errors import FactoryError, InputError, Problem, fail
 from imagefactory.system import strict_json
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -36,6 +37,8 @@ class Found:
 def find(text: str, environ: Mapping[str, str]) -> Found:
     """The model that ``text`` names. Raises InputError if there is none."""
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - leaves an unknown user as it is
+    if not text:  # as a path, the folder that one is in
+        raise _unknown(text)
     if path.is_dir():
         name, file = path.resolve().name, path / "config.json"
     elif path.exists() or text.endswith(".json"):
@@ -55,9 +58,7 @@ def _cached(name: str, environ: Mapping[str, str]) -> Path:
     home = Path(environ.get("HF_HOME") or Path(environ.get("HOME") or "~") / ".cache/huggingface")
     hub = Path(os.path.expanduser(environ.get("HF_HUB_CACHE") or home / "hub"))  # noqa: PTH111
     if not _NAME.fullmatch(name):
-        what = f"{name!r} is no config.json, no folder with one, no recipe and no name of a model"
-        fix = "write a path, a recipe, or ORGANIZATION/NAME of a model in the Hugging Face cache"
-        raise fail(InputError, "model-unknown", what, fix=fix)
+        raise _unknown(name)
     folder = hub / f"models--{name.replace('/', '--')}"
     revision = folder / "refs/main"
     snapshots = sorted(folder.glob("snapshots/*/config.json"), key=lambda one: one.stat().st_mtime)
@@ -71,6 +72,12 @@ def _cached(name: str, environ: Mapping[str, str]) -> Path:
     return snapshots[-1]
 
 
+def _unknown(text: str) -> FactoryError:
+    what = f"{text!r} is no config.json, no folder with one, no recipe and no name of a model"
+    fix = "write a path, a recipe, or ORGANIZATION/NAME of a model in the Hugging Face cache"
+    return fail(InputError, "model-unknown", what, fix=fix)
+
+
 def _read(file: Path) -> Any:
     try:
         with file.open("rb") as opened:
@@ -78,6 +85,8 @@ def _read(file: Path) -> Any:
             return strict_json.loads(opened.read(LIMIT + 1), LIMIT, infinite=True)
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+            what = f"it is not JSON: {error}" if file.stat().st_size else "it is empty"
         problem = Problem(
             code="model-config", what=what, where=str(file), fix="name another config.json"
         )

@@ -28,7 +28,7 @@ from imagefactory.system.manifests import Document
 from imagefactory.system.registry import Registries
 from imagefactory.system.registry_writes import Attachment
 from imagefactory.verifying import receipt, receipt_store, revision
-from imagefactory.verifying.receipt import Level, Requirement
+from imagefactory.verifying.receipt import Level, Receipt, Requirement
 from imagefactory.verifying.receipt_store import Found, ReceiptStore, Refused
 
 #: Tags of a repository that are read to know which blobs it has, and how many of them at once.
@@ -190,7 +190,8 @@ def _unvouched(
 ) -> Problem | None:
     """Why none of the receipts lets an image move; None if one does."""
     what, fix = f"{plan.cell.tag} ({image.digest[:19]})", f"imagefactory verify {plan.cell.tag}"
-    found = receipt_store.weightiest(candidates)
+    wrong = partial(_differences, plan, image, required)
+    found = receipt_store.weightiest(candidates, wrong)
     if found is None:
         refused = dict.fromkeys(one.why for one in candidates if isinstance(one, Refused))
         if refused:
@@ -199,18 +200,13 @@ def _unvouched(
             what, code = f"{what} has never been verified here", "push-unverified"
         return Problem(code=code, where=plan.cell.name, what=what, fix=fix)
     record = found.receipt
-    differences = receipt.differences(
-        record,
-        digest=image.digest,
-        cell=plan.cell.name,
-        build_key=plan.build_key,
-        required=required,
-    )
-    if not differences and record.passed and record.revision != revision.of_checks():
-        differences = ["its checks are of another revision"]
+    differences = wrong(record)
     if differences:
         by = f" of imagefactory {record.version}" if record.version else ""
         what = f"the receipt{by} is not one for {what} by this version: {'; '.join(differences)}"
+        for other in candidates:
+            if isinstance(other, Found) and other != found and (why := wrong(other.receipt)):
+                what += f"; nor is another one ({other}): {'; '.join(why)}"
         gpu = "--gpu " if record.level is Level.GPU else ""
         fix = f"imagefactory verify --rerun {gpu}{plan.cell.tag}"
         return Problem(code="push-receipt", where=plan.cell.name, what=what, fix=fix)
@@ -218,7 +214,26 @@ def _unvouched(
         what = f"{what} did not pass its last verification: {', '.join(record.failed_checks)}"
         fix = f"{fix} shows why"
         return Problem(code="push-failed-verify", where=plan.cell.name, what=what, fix=fix)
+    later = receipt_store.weightiest(candidates)
+    if later is not None and later is not found:
+        ui.say(f"{what}: a later receipt was left out ({later}): {'; '.join(wrong(later.receipt))}")
     return None
+
+
+def _differences(
+    plan: CellPlan, image: ImageInfo, required: Sequence[Requirement], record: Receipt
+) -> list[str]:
+    """How a receipt differs from one of this version that says that the image passed."""
+    found = receipt.differences(
+        record,
+        digest=image.digest,
+        cell=plan.cell.name,
+        build_key=plan.build_key,
+        required=required,
+    )
+    if not found and record.passed and record.revision != revision.of_checks():
+        return ["its checks are of another revision"]
+    return found
 
 
 def push(

@@ -134,11 +134,11 @@ def plan(
                 size=None if manifest.manifests else sum(new.values()),
             )
         )
-    for digest, tag in attached.items():
-        if digest in gone:
-            parts = tuple(p.digest for p in found[tag].manifests if p.digest not in used)
+    for digest, own in _lost(found, attached, gone).items():
+        if digest not in by_digest:
+            parts = tuple(p.digest for p in found[own[0]].manifests if p.digest not in used)
             why = "attached to an image that is gone"
-            items.append(Item(digest=found[tag].digest, tags=(tag,), why=why, parts=parts))
+            items.append(Item(digest=digest, tags=tuple(own), why=why, parts=parts))
     kept = [
         Item(digest=digest, tags=tuple(sorted(by_digest[digest])), why=why)
         for digest, why in reasons.items()
@@ -150,6 +150,22 @@ def _attachments(names: Iterable[str]) -> dict[str, str]:
     """Digest -> the tag that lists what is attached to it."""
     found = ((_ATTACHED.fullmatch(tag), tag) for tag in names)
     return {f"sha256:{match['hex']}": tag for match, tag in found if match}
+
+
+def _lost(
+    found: Mapping[str, Manifest], attached: Mapping[str, str], gone: Collection[str]
+) -> dict[str, list[str]]:
+    """The lists of what is attached to images that are ``gone`` only, each with its tags.
+
+    Lists that are equal, for instance empty, are one manifest, and go with all of their tags.
+    """
+    lost: dict[str, list[str]] = {}
+    for tag in sorted(attached[one] for one in gone if one in attached):
+        lost.setdefault(found[tag].digest, []).append(tag)
+    for image, tag in attached.items():
+        if image not in gone:
+            lost.pop(found[tag].digest, None)
+    return lost
 
 
 def _blobs(one: Manifest) -> dict[str, int]:

@@ -124,7 +124,7 @@ def judge(
         what = f"{_where(image)} is no image that imagefactory made: its labels are incomplete"
         fix = "push it with imagefactory push"
         raise fail(CheckFailedError, f"{action}-foreign", what, fix=fix)
-    best = receipt_store.weightiest(found)
+    best = receipt_store.weightiest(found, lambda one: _differences(one, image, needed))
     fix = f"imagefactory verify {image.repository}@{image.digest}"
     if best is None:
         refused = dict.fromkeys(one.why for one in found if isinstance(one, Refused))

@@ -7,7 +7,7 @@ plain JSON. Where anybody is trusted (see ``signing.Trust``), an unsigned one do
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,11 +191,18 @@ class ReceiptStore:
         ]
 
 
-def weightiest(found: Iterable[Found | Refused | None]) -> Found | None:
-    """The one that counts of several of one image: the latest, unless an earlier one shows more."""
+def weightiest(
+    found: Iterable[Found | Refused | None],
+    wrong: Callable[[Receipt], Collection[str]] = lambda _: (),
+) -> Found | None:
+    """The one that counts of several of one image: the latest, unless an earlier one shows more.
+
+    One that passed, but with which something is ``wrong``, counts only if there is no other.
+    """
     counted = [one for one in found if isinstance(one, Found)]
+    right = [one for one in counted if not (one.receipt.passed and wrong(one.receipt))]
     best: Found | None = None
-    for one in sorted(counted, key=lambda one: one.receipt.verified_at):
+    for one in sorted(right or counted, key=lambda one: one.receipt.verified_at):
         if best is None or receipt.supersedes(one.receipt, best.receipt):
             best = one
     return best

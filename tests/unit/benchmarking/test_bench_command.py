@@ -206,7 +206,10 @@ def test_results_are_compared_by_file_digest_and_tag_and_only_with_their_like(
         for level in (1, 2)
     )
     assert (ttft["verdict"], other["verdict"], other["percent"]) == ("slower", "same", 0)
-    assert "slower" in run("diff", "vllm:one", str(slow))
+    different = run("diff", "vllm:one", str(slow))
+    assert "slower" in different
+    assert "the same result" not in different
+    assert "A and B are the same result" in run("diff", "vllm:one", DIGEST)
 
     slow.write_text(json.dumps({**slower, "model_id": "else", "prompt_tokens": 9}))
     with pytest.raises(InputError) as raised:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -87,11 +88,12 @@ def test_what_is_added_to_an_image_of_a_registry_is_assembled_over_what_it_has(
 ) -> None:
     made: list[list[str]] = []
 
-    def add(packages: Sequence[Path], image: Skeleton, *, folder: Path, **_: object) -> None:
+    def add(packages: Sequence[Path], image: Skeleton, *, folder: Path, **_: object) -> Assembled:
         assert image is has
         made.append([path.name for path in packages])
         folder.mkdir(parents=True)
         (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:9"}]}))
+        return Assembled(folder=folder, digest="", layer="sha256:1", size=0)
 
     has = Skeleton(nodes={})
     monkeypatch.setattr(registry_bases, "skeleton", lambda *_: has)
@@ -133,6 +135,30 @@ def test_the_digest_covers_the_packages_the_platform_and_the_assembler(
     assert replace(image(deb("apt")), locked=day).digest == digests[-1]
 
 
+def status_of(rows: Mapping[str, str]) -> str:
+    """dpkg's status of a system with these packages."""
+    return "\n".join(
+        f"Package: {name}\nStatus: install ok installed\nArchitecture: arm64\n{row}"
+        for name, row in rows.items()
+    )
+
+
+def assembling(status: str) -> Callable[..., Assembled]:
+    """Assembles a system with this status."""
+
+    def assemble(*_: object, folder: Path, **__: object) -> Assembled:
+        (folder / "blobs/sha256").mkdir(parents=True)
+        tree = Tree()
+        entry = Entry(kind=Kind.FILE, mode=0o644, content=status.encode())
+        tree.put("var/lib/dpkg/status", entry)
+        archive = b"".join(tarball.blocks(tree, 0))
+        (folder / "blobs/sha256/1").write_bytes(zstandard.compress(archive))
+        (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:2"}]}))
+        return Assembled(folder=folder, digest="", layer="sha256:1", size=0)
+
+    return assemble
+
+
 @pytest.mark.parametrize(
     ("left_out", "what"),
     [
@@ -151,24 +177,9 @@ def test_a_system_that_lacks_what_its_packages_depend_on_is_refused(
         "mawk": "Version: 1\nProvides: awk\n",
         "python3": "Version: 3.1\nDepends: libc6 (>= 2.36), gone | mawk:any\nRecommends: x\n",
     }
-    status = "\n".join(
-        f"Package: {name}\nStatus: install ok installed\nArchitecture: arm64\n{row}"
-        for name, row in rows.items()
-        if name != left_out
-    )
-
-    def assemble(_: object, *, folder: Path, **__: object) -> Assembled:
-        (folder / "blobs/sha256").mkdir(parents=True)
-        tree = Tree()
-        entry = Entry(kind=Kind.FILE, mode=0o644, content=status.encode())
-        tree.put("var/lib/dpkg/status", entry)
-        archive = b"".join(tarball.blocks(tree, 0))
-        (folder / "blobs/sha256/1").write_bytes(zstandard.compress(archive))
-        (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:2"}]}))
-        return Assembled(folder=folder, digest="", layer="sha256:1", size=0)
-
+    status = status_of({name: row for name, row in rows.items() if name != left_out})
     monkeypatch.setattr(files, "fetch", lambda *_: [])
-    monkeypatch.setattr(debian, "assemble", assemble)
+    monkeypatch.setattr(debian, "assemble", assembling(status))
     wanted = image(*(deb(name) for name in rows))
     wanted = replace(wanted, locked=replace(wanted.locked, packages=("python3",)))
     if not left_out:
@@ -181,3 +192,43 @@ def test_a_system_that_lacks_what_its_packages_depend_on_is_refused(
         assert found.code == "lock-incomplete"
         assert found.what == f"{what}, which is not among its packages"
     assert [path.suffix for path in (tmp_path / "cache/bases").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "what"),
+    [
+        ("", ""),
+        ("g++-14", "g++ 4 depends on g++-14"),
+        ("libc-bin", "libc6 2.42 depends on libc-bin (= 2.42)"),  # upgraded with what needs it
+        ("g++", "the matrix names g++"),
+    ],
+)
+def test_what_is_added_to_an_image_of_a_registry_has_what_it_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: str, what: str
+) -> None:
+    before = {
+        "libc-bin": "Version: 2.41\n",
+        "libc6": "Version: 2.41\nDepends: libc-bin (= 2.41)\n",
+        "slim": "Version: 1\nDepends: left-out-by-the-image\n",
+    }
+    new = {
+        "g++": "Version: 4\nDepends: g++-14, libc6 (>= 2.42)\n",
+        "g++-14": "Version: 14\n",
+        "libc-bin": "Version: 2.42\n",
+        "libc6": "Version: 2.42\nDepends: libc-bin (= 2.42)\n",
+    }
+    after = before | {name: row for name, row in new.items() if name != left_out}
+    has = SimpleNamespace(status=status_of(before))
+    monkeypatch.setattr(files, "fetch", lambda *_: [])
+    monkeypatch.setattr(registry_bases, "skeleton", lambda *_: has)
+    monkeypatch.setattr(overlay, "assemble", assembling(status_of(after)))
+    wanted = base_image(planned().cell.flavor.base, Platform.ARM64, *map(deb, new))
+    wanted = replace(wanted, locked=replace(wanted.locked, packages=("g++",)))
+    if not left_out:
+        assert bases.contexts(wanted, "base", settings(tmp_path))
+        return
+    with pytest.raises(InputError) as caught:
+        bases.contexts(wanted, "base", settings(tmp_path))
+    assert [one.what for one in caught.value.problems] == [
+        f"{what}, which is not among its packages"
+    ]

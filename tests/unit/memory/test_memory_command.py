@@ -124,7 +124,8 @@ def test_quantization_in_a_file_of_its_own_is_read(run: Run, tmp_path: Path) -> 
 #: Files of a model, by name -> what the error says.
 BROKEN: tuple[tuple[dict[str, str], str], ...] = (
     ({}, "No such file or directory"),
-    ({"config.json": "{"}, "Expecting property name"),
+    ({"config.json": "{"}, "it is not JSON: Expecting property name"),
+    ({"config.json": ""}, "it is empty"),
     ({"config.json": "[]"}, "it is not a JSON object"),
     ({"config.json": '{"a": 1, "a": 2}'}, "an object has a key twice"),
     ({"config.json": "{}"}, "hidden_size is missing"),
@@ -149,8 +150,9 @@ def test_broken_files_are_wrong_input(
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("name", ["no-such-model", "~nobody-here"])
-def test_what_names_no_model_is_wrong_input(run: Run, name: str) -> None:
+@pytest.mark.parametrize("name", ["no-such-model", "~nobody-here", ""])
+def test_what_names_no_model_is_wrong_input(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(raw("Qwen3-0.6B")))  # of the current folder
     done = run(name)
     assert done.code == 2
     assert f"{name!r} is no config.json, no folder with one, no recipe" in done.err

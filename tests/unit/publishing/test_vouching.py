@@ -78,6 +78,54 @@ def test_another_machines_receipt_counts_unless_the_image_failed_here(
         assert problem.fix.endswith("shows why") == (code == "push-failed-verify")
 
 
+OLDER: dict[str, Any] = {
+    "tools": {"checks": "0123456789abcdef"},
+    "version": "0.0.9",
+    "verified_at": "then",
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "elsewhere", "code"),
+    [
+        # of checks that are not this version's
+        ([found(**OLDER)], [found()], None),
+        ([], [found(**OLDER), found()], None),
+        ([found(cell="another", verified_at="then")], [found()], None),
+        ([found(**OLDER)], [found(**OLDER)], "push-receipt"),
+        # which found something nevertheless
+        ([], [found(Outcome.FAIL, **OLDER), found()], "push-failed-verify"),
+        ([], [found(Outcome.FAIL, verified_at="then"), found()], "push-failed-verify"),
+    ],
+)
+def test_a_later_receipt_that_is_not_right_hides_none_that_is(
+    own: list[Found],
+    elsewhere: list[Found],
+    code: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = planned()
+    needed = (Requirement(name="files", required=True, excusable=False),)
+
+    def candidates(image: ImageInfo, *, elsewhere: bool) -> list[Found | Refused]:
+        return [*own, *theirs] if elsewhere else [*own]
+
+    theirs = elsewhere
+    problem = publishing._refusal(plan, image(plan), candidates, needed)
+    assert (problem.code if problem else None) == code
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("a later receipt was left out (then, level import, imagefactory" in said) == (not code)
+
+
+def test_of_several_receipts_that_are_not_right_each_is_said_to_be_wrong() -> None:
+    plan = planned()
+    both = [found(**OLDER), found(cell="another")]
+    problem = publishing._refusal(plan, image(plan), lambda *_, **__: both, NEEDED)
+    assert problem
+    assert "its checks are of another revision" in problem.what
+    assert "its cell is 'another'" in problem.what
+
+
 @pytest.mark.parametrize(
     ("labels", "code"), [({f"{LABEL}.build-key": "old"}, "push-stale"), (None, "push-no-image")]
 )
@@ -173,6 +221,7 @@ def test_a_receipt_counts_for_the_image_that_it_is_about_only() -> None:
     assert judged(own, of(own, outcome=Outcome.FAIL)) == "verify-failed-verify"
     assert judged(own, REFUSED) == "verify-receipt"
     assert judged(own, REFUSED, of(own)) == ""
+    assert judged(own, of(own), of(own, build_key="other", verified_at="2027")) == ""
     assert judged(own) == "verify-unverified"
     assert judged(registered(labels=without), of(own)) == "verify-foreign"
 

@@ -16,7 +16,7 @@ from support import ROOT
 from support.program import Ended, Run, run
 
 from imagefactory import opening
-from imagefactory.errors import InputError
+from imagefactory.errors import InputError, Problem, SetupError
 from imagefactory.launching import compose, docker, quadlet
 from imagefactory.planning import vllm_settings
 from imagefactory.planning.vllm_settings import VllmSettings
@@ -146,6 +146,24 @@ def test_an_image_that_the_engine_has_is_started(run: Run, mine: Path, engine: F
     missing = run("recipe", "run", str(mine), "--cell", "gb10*22*")
     assert (missing.code, len(engine.started)) == (2, 1)
     assert "the engine has no image" in missing.err
+    assert "fix: imagefactory build --matrix --select gb10-vllm0-22-1" in missing.err
+
+
+def test_without_an_engine_nobody_is_told_to_build(
+    run: Run, mine: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.images.clear()
+    gone = SetupError(Problem(code="no-engine", what="no container engine answers"))
+
+    def connect(_: object) -> FakeEngine:
+        raise gone
+
+    monkeypatch.setattr(opening, "connect", connect)
+    monkeypatch.setattr(opening, "connect_if_any", lambda _: None)
+    for words in (("recipe", "run"), ("bench",)):
+        done = run(*words, str(mine), "--cell", "gb10*33*")
+        assert (done.code, "no container engine answers" in done.err) == (3, True), done.err
+    assert run("recipe", "run", str(mine), "--cell", "gb10*33*", "--print").code == 0
 
 
 def test_a_user_other_than_root_has_a_cache_that_can_be_written(
