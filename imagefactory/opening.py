@@ -22,6 +22,7 @@ from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch
 from imagefactory.planning import planning
 from imagefactory.planning.planning import Inputs
+from imagefactory.planning.wheel_plan import WheelPlan
 from imagefactory.system.engine import Engine
 from imagefactory.verifying import receipt_store
 from imagefactory.verifying.receipt_store import ReceiptStore
@@ -93,7 +94,7 @@ def contexts(workspace: Workspace, inputs: Inputs, folder: Path | None = None) -
 
 
 def wheel_env(workspace: Workspace, inputs: Inputs, site: Site) -> EnvFor:
-    """A function that prepares the build environment of a cell's wheel, when it is needed."""
+    """A function that prepares the build environment of a wheel of a cell, when it is needed."""
     return partial(_wheel_env, workspace, inputs, site)
 
 
@@ -106,9 +107,11 @@ def bench(workspace: Workspace, patches: Sequence[Patch], *, fresh: bool = False
     return patching.bench(patches, toolchains, lock, workspace.settings, fresh=fresh)
 
 
-def _wheel_env(workspace: Workspace, inputs: Inputs, site: Site, cell: Cell) -> BuildEnv:
-    site = site.for_wheel(cell)
-    platform = site.platform_for(cell)
+def _wheel_env(
+    workspace: Workspace, inputs: Inputs, site: Site, cell: Cell, wanted: WheelPlan
+) -> BuildEnv:
+    site = site.for_wheel(cell, compiles=wanted.compiles)
+    platform = site.platform_for(cell, wanted.where, compiles=wanted.compiles)
     found = planning.bases([cell], [platform], inputs.lock)
     base = planning.base_of(found, cell.flavor.base, platform)
     return BuildEnv(contexts=contexts(workspace, inputs), site=site, base=base)

@@ -150,7 +150,7 @@ def _subject(cell: Cell, inputs: Inputs) -> Subject:
         resolution = planning.installed(cell, inputs)
     except InputError:
         locked = inputs.lock.find(request_of(cell))
-        if locked is None or (cell.build and cell.build.compiles):
+        if locked is None or cell.compiles:
             raise
         resolution = locked  # its compiled parts are those of the wheel that is built
     return Subject(

@@ -13,7 +13,7 @@ from imagefactory.auditing.elf import Library
 from imagefactory.auditing.reading import Member
 from imagefactory.locking.lock import LockedBase, Resolution, Wheel
 
-#: Wheels whose extensions are judged, and what they are built for.
+#: Wheels whose extensions are judged, beside those that were built here.
 JUDGED = re.compile(r"vllm(-cpu)?|flashinfer-.*")
 TORCH = "torch"
 #: Wheels that are of no use without compiled extensions, and the package that has these.
@@ -44,7 +44,9 @@ class Subject:
     @property
     def judged(self) -> tuple[Wheel, ...]:
         """The wheels whose extensions are judged."""
-        return tuple(one for one in self.resolution.wheels if JUDGED.fullmatch(one.name))
+        return tuple(
+            one for one in self.resolution.wheels if one.is_built or JUDGED.fullmatch(one.name)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

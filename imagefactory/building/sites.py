@@ -11,6 +11,7 @@ from imagefactory.system import ui
 from imagefactory.system.background import in_background
 from imagefactory.system.engine import Builder, Engine
 from imagefactory.system.platforms import Platform
+from imagefactory.system.yamlfile import Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,9 @@ class Site:
         """A site for each of the builders."""
         return tuple(replace(self, builders=(one,)) for one in self.builders) or (self,)
 
-    def for_wheel(self, cell: Cell) -> Site:
-        """The site that builds the wheel of ``cell``: the first that can."""
-        build = cell.flavor.build
-        if build is None or not build.compiles:
+    def for_wheel(self, cell: Cell, *, compiles: bool) -> Site:
+        """The site that builds a wheel of ``cell``: the first that can."""
+        if not compiles:
             return self.each()[0]
         return next((site for site in self.each() if cell.platform in site.natives), self)
 
@@ -56,13 +56,13 @@ class Site:
         """What the nodes of the builder run natively."""
         return self.builder.platforms if self.builder else (self.engine.platform,)
 
-    def platform_for(self, cell: Cell) -> Platform:
-        """The build platform for the wheel of ``cell``: the cell's own if anything is compiled.
+    def platform_for(self, cell: Cell, where: Location, *, compiles: bool) -> Platform:
+        """The build platform for a wheel of ``cell``: the cell's own if anything is compiled.
 
-        Raises SetupError if no node of the builder has it, for nothing is cross-compiled.
+        Raises SetupError, with ``where`` the wheel is declared, if no node of the builder has it,
+        for nothing is cross-compiled.
         """
-        build = cell.build
-        if build is None or not build.compiles:
+        if not compiles:
             return self.platform
         if cell.platform in self.natives:
             return cell.platform
@@ -74,7 +74,7 @@ class Site:
             "name one that has it: --builder NAME (docs/builders.md), "
             f"or run this on a {cell.platform} machine"
         )
-        raise fail(SetupError, "builder-platform", what, where=str(build.location), fix=fix)
+        raise fail(SetupError, "builder-platform", what, where=str(where), fix=fix)
 
     @property
     def loads(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from imagefactory.cluster import rules
 from imagefactory.cluster.declaration import Cluster, Node
+from imagefactory.cluster.rules import MASTER_PORT, RAY_PORT
 from imagefactory.launching.launching import (
     RDMA_DEVICES,
     TUNED,
@@ -20,8 +21,6 @@ from imagefactory.launching.launching import (
 
 #: The labels of containers: the cluster's name, and the number of the node.
 LABEL, RANK_LABEL = "io.imagefactory.cluster", "io.imagefactory.cluster.rank"
-#: Where vLLM's processes, and Ray's, find the head.
-MASTER_PORT, RAY_PORT = 29501, 6379
 #: Ray's head goes on in the background; the server takes the place of the shell. A worker fails if
 #: there is no head yet.
 _RAY_HEAD = (

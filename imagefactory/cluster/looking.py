@@ -106,7 +106,10 @@ def look(member: Member, engine_of: EngineOf) -> Facts:
     engine = engine_of(host)
     version = engine.answers()
     image = engine.find_images([member.launch.image]).get(member.launch.image)
-    return parse(text, engine=version, image=image, asked=(before, after))
+    try:
+        return parse(text, engine=version, image=image, asked=(before, after))
+    except ValueError as error:
+        raise ssh.unreachable(host, f"what it says of itself cannot be read: {error}") from None
 
 
 def parse(text: str, *, engine: str, image: ImageInfo | None, asked: tuple[float, float]) -> Facts:
@@ -121,7 +124,8 @@ def parse(text: str, *, engine: str, image: ImageInfo | None, asked: tuple[float
         addresses.setdefault(name, []).append(address)
     rows = [line.split() for line in sections.get("interfaces", "").splitlines()]
     devices = [line.split() for line in sections.get("rdma", "").splitlines()]
-    clock = float(sections.get("clock", "").strip() or asked[1])
+    clock = re.match(r"\d{1,12}(\.\d+)?", sections.get("clock", ""))  # not all know %N
+    now = float(clock[0]) if clock else asked[1]
     swappiness = sections.get("swappiness", "").strip()
     return Facts(
         engine=engine,
@@ -140,5 +144,5 @@ def parse(text: str, *, engine: str, image: ImageInfo | None, asked: tuple[float
         },
         rdma={row[0]: row[-1].lower() if len(row) > 1 else "unknown" for row in devices if row},
         verbs="uverbs" in sections.get("verbs", ""),
-        clock=(clock - asked[1], clock - asked[0]),
+        clock=(now - asked[1], now - asked[0]),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import posixpath
 import re
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -10,7 +11,7 @@ from math import prod
 
 from imagefactory.cluster.schema import FileKeys, NodeKeys
 from imagefactory.errors import InputError, Problem
-from imagefactory.launching.launching import CACHE, USER
+from imagefactory.launching.launching import TUNED, TUNINGS, USER, cache_of
 from imagefactory.system import reference
 from imagefactory.system.yamlfile import Loc, Positions
 
@@ -26,6 +27,8 @@ _SIZE = re.compile(r"0*[1-9][0-9]{0,4}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOUNT = re.compile(r"(/[^:]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:]*)(:ro)?")
 IPV6 = 6
+#: Where vLLM's processes, and Ray's, find the head.
+MASTER_PORT, RAY_PORT = 29501, 6379
 #: Options of vLLM that follow from the nodes.
 DERIVED = (
     *("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"),
@@ -71,18 +74,32 @@ class _Rules:
         yield from self._image()
         if not _is_port(file.port):
             yield self._bad(("port",), "port", f"{file.port} is no port", "write 1 to 65535")
-        fix = "write SOURCE:TARGET or SOURCE:TARGET:ro; paths are absolute"
-        yield from self._match(("cache",), "mount", f"{file.cache}:{CACHE}", _MOUNT, fix)
+        if file.port == (RAY_PORT if file.executor == "ray" else MASTER_PORT):
+            what = f"{file.port} is where the nodes find the head"
+            yield self._bad(("port",), "port", what, "write another, such as 8000")
         if file.user is not None:
             fix = "write UID or UID:GID, in quotes"
             yield from self._match(("user",), "user", file.user, _USER, fix)
-        for number, text in enumerate(file.mounts):
-            yield from self._match(("mounts", number), "mount", text, _MOUNT, fix)
+        yield from self._mounts()
         fix = "write the name of an environment variable"
         for number, name in enumerate(file.pass_on):
             yield from self._match(("pass_on", number), "variable", name, _VARIABLE, fix)
         for name in file.environment:
             yield from self._match(("environment", name), "variable", name, _VARIABLE, fix)
+
+    def _mounts(self) -> Iterator[Problem]:
+        file, own = self._file, cache_of(self._file.user or "")
+        fix = "write SOURCE:TARGET or SOURCE:TARGET:ro; paths are absolute"
+        yield from self._match(("cache",), "mount", f"{file.cache}:{own}", _MOUNT, fix)
+        taken = {own} if TUNED in file.environment else {own, TUNINGS}
+        for number, text in enumerate(file.mounts):
+            yield from self._match(("mounts", number), "mount", text, _MOUNT, fix)
+            target = posixpath.normpath(text.removesuffix(":ro").rpartition(":")[2])
+            if target in taken:
+                what = f"{target} is the target of another mount"
+                other = f"mount it elsewhere: the cache is at {own}, tuned kernels at {TUNINGS}"
+                yield self._bad(("mounts", number), "mount", what, other)
+            taken.add(target)
 
     def _image(self) -> Iterator[Problem]:
         try:

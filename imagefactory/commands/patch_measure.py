@@ -140,7 +140,8 @@ def _measured(
 ) -> list[Measured]:
     """The state of each patch on every release of its project.
 
-    A project that vLLM pins is measured at those versions.
+    A project that vLLM pins is measured at those versions. Raises InputError for a specifier that
+    no release matches.
     """
     trees: list[SourceTree] = []
 
@@ -151,8 +152,14 @@ def _measured(
     rows: list[Measured] = []
     for project in sorted({patch.project for patch in patches}, key=lambda name: name != "vllm"):
         own = [patch for patch in patches if patch.project == project]
-        versions = [] if specifiers.get(project) else sources.pinned(project, trees)
-        versions = versions or sources.releases(project, specifiers.get(project), settings)
+        wanted = specifiers.get(project)
+        versions = [] if wanted else sources.pinned(project, trees)
+        versions = versions or sources.releases(project, wanted, settings)
+        if not versions:
+            last = sources.releases(project, None, settings)[-1:]
+            what = f"no release of {project} matches {str(wanted)!r}"
+            fix = f"the newest release is {last[0]}" if last else "imagefactory doctor"
+            raise fail(InputError, "patch-no-release", what, where=f"--{project}", fix=fix)
         pairs = [(project, version) for version in versions]
         with ui.step(f"measuring {len(own)} patches on {len(pairs)} releases of {project}"):
             done, failed = status.measure_as_fetched(own, pairs, source, bench, ui.say)

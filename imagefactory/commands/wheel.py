@@ -1,4 +1,4 @@
-"""The ``wheel`` command: builds vLLM wheels from source."""
+"""The ``wheel`` command: builds wheels of vLLM and extras from source."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def wheel_command(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Build vLLM wheels from patched sources, for flavors with `build`."""
+    """Build vLLM wheels from patched sources (`build` of a flavor), and the `extras` of flavors."""
     workspace = workspace_of(file)
     cells = select_cells(opening.declared(workspace).cells, select or [])
-    cells = tuple(cell for cell in cells if cell.build)
     if units:
+        cells = tuple(cell for cell in cells if cell.build)
         trial = Trial(units=tuple(units), targets=tuple(targets or ()), count=count)
         tried = workflows.try_units(workspace, _only(cells), trial, builders_of(builder))
         _show_tried(tried, count, json=json)
@@ -71,18 +71,19 @@ def wheel_command(
     if targets or count:
         what, fix = "--target and --count need --try", "add the files to compile: --try GLOB"
         raise fail(InputError, "try-what", what, fix=fix)
+    cells = tuple(cell for cell in cells if cell.build or cell.flavor.extras)
     made = workflows.wheels_of(workspace, cells, builders_of(builder), again=again) if cells else ()
     if json:
         ui.emit_json([one.as_dict() for one in made])
         return
     if not made:
-        ui.say("nothing to build: no selected cell has a flavor with `build`")
+        ui.say("nothing to build: no selected cell has a flavor with `build` or `extras`")
         return
     rows = [
         [one.built.key[:12], _result(one), one.built.wheel.sha256, str(one.path)] for one in made
     ]
     ui.table("wheels", ["key", "result", "sha256", "file"], rows)
-    for one in made:
+    for one in (one for one in made if one.patches):
         _show_patches(f"patches in {one.built.wheel.filename}", one.patches)
 
 

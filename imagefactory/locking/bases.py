@@ -128,7 +128,7 @@ def _is_complete(locked: LockedBase, users: Iterable[Cell]) -> bool:
 
 def _compiles(users: Iterable[Cell]) -> bool:
     """Whether a wheel is compiled for any of ``users``."""
-    return any(cell.build and cell.build.compiles for cell in users)
+    return any(cell.compiles for cell in users)
 
 
 def _locked(

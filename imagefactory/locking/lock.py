@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -154,10 +155,12 @@ class Resolution:
         )
 
     def with_built(self, built: BuiltWheel) -> Resolution:
-        """This resolution with the wheel that ``built`` replaces exchanged for it."""
+        """This resolution with ``built``, in place of the wheel that it replaces, if any."""
         wheels = tuple(
             built.wheel if wheel.sha256 == built.replaces else wheel for wheel in self.wheels
         )
+        if built.beside:
+            wheels = (*wheels, built.wheel)
         return replace(self, name=f"{self.name}-{built.key[:12]}", wheels=wheels)
 
     def wheel(self, name: str) -> Wheel | None:
@@ -192,14 +195,20 @@ class BuiltWheel:
     Attributes:
         key: hash of everything that determines its content.
         platform: OCI platform that it is for.
-        replaces: SHA-256 of the resolution's wheel that it replaces.
+        replaces: SHA-256 of the resolution's wheel that it replaces; None for an extra.
+        beside: of an extra: SHA-256 of the torch that it was built against; else None.
         wheel: the wheel; building the same key again gives the same bytes.
     """
 
     key: Annotated[str, Field(pattern=r"^[A-Za-z0-9]+$")]
     platform: Platform
-    replaces: Sha256
     wheel: Wheel
+    replaces: Sha256 | None = None
+    beside: Sha256 | None = None
+
+    def belongs_to(self, wheels: Iterable[Wheel]) -> bool:
+        """Whether an image with ``wheels`` may have it."""
+        return any(wheel.sha256 in (self.replaces, self.beside) for wheel in wheels)
 
 
 @STRICT
@@ -356,12 +365,17 @@ class Lock:
         return next((built for built in self.built if built.key == key), None)
 
     def installable(self) -> Iterator[Resolution]:
-        """Every resolution, and every variant of one with a built wheel in it."""
+        """Every resolution, and every variant of one with built wheels in it."""
         for resolution in self.resolutions:
-            yield resolution
+            choices: dict[str, list[BuiltWheel | None]] = {}
             for built in self.built:
-                if any(wheel.sha256 == built.replaces for wheel in resolution.wheels):
-                    yield resolution.with_built(built)
+                if built.belongs_to(resolution.wheels):
+                    choices.setdefault(built.wheel.name, [None]).append(built)
+            for chosen in itertools.product(*choices.values()):
+                found = resolution
+                for one in chosen:
+                    found = found.with_built(one) if one else found
+                yield found
 
     def toolchain(self, name: str, platform: Platform) -> LockedToolchain | None:
         """The wheels of the toolchain ``name`` for ``platform``, or None."""

@@ -168,7 +168,7 @@ def renew(
         resolutions=tuple(sorted(resolutions, key=lambda r: r.name)),
         toolchains=tuple(_toolchains(task, toolchains)),
         sources=tuple(_sources(task, cells)),
-        built=_still_replacing(lock, resolutions),
+        built=_still_usable(lock, resolutions),
         unpackers=_unpackers(task),
         drivers=drivers_of(cells),
         bases=lock.bases if lock else (),
@@ -253,12 +253,10 @@ def _unpackers(task: _Task) -> tuple[Unpacker, ...]:
     return found
 
 
-def _still_replacing(
-    lock: Lock | None, resolutions: Sequence[Resolution]
-) -> tuple[BuiltWheel, ...]:
-    """The built wheels that replace a wheel of some resolution; the plan decides which are used."""
-    hashes = {wheel.sha256 for resolution in resolutions for wheel in resolution.wheels}
-    return tuple(built for built in lock.built if built.replaces in hashes) if lock else ()
+def _still_usable(lock: Lock | None, resolutions: Sequence[Resolution]) -> tuple[BuiltWheel, ...]:
+    """The built wheels for the wheels of some resolution; the plan decides which are used."""
+    found = lock.built if lock else ()
+    return tuple(one for one in found if any(one.belongs_to(r.wheels) for r in resolutions))
 
 
 def _resolution(task: _Task, name: str, cell: Cell, request: Request) -> Resolution:

@@ -13,11 +13,11 @@ from typing import Any
 
 import tomli
 import tomli_w
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagefactory.errors import InputError, fail
+from imagefactory.locking import contradictions
+from imagefactory.locking.contradictions import Loc
 from imagefactory.locking.lock import (
     BuiltWheel,
     Lock,
@@ -66,8 +66,6 @@ _TABLES = {
     "ref": "refs",
     "pull": "pulls",
 }
-#: A value of the lock: names of attributes and positions in lists.
-Loc = tuple[str | int, ...]
 _TOP = ("resolution", "toolchain", "source", "built", "unpacker", "driver", "base", "ref")
 #: Bytes; the lock of a hundred resolutions has a tenth of it.
 LARGEST = 100_000_000
@@ -106,7 +104,7 @@ def _loads(text: str, path: Path) -> Lock:
         raise fail(InputError, "lock-format", what, where=f"{path}:1", fix=fix)
     try:
         lock = _parse(data)
-        what, loc = next(itertools.chain(_contradictions(lock), _tags(lock, data)), ("", ()))
+        what, loc = next(itertools.chain(contradictions.of_lock(lock), _tags(lock, data)), ("", ()))
     except ValidationError as error:
         first = error.errors()[0]
         loc = first["loc"]
@@ -139,30 +137,6 @@ def _parse(data: dict[str, Any]) -> Lock:
     )
 
 
-def _contradictions(lock: Lock) -> Iterator[tuple[str, Loc]]:
-    """What contradicts itself in a lock whose values are valid, and where."""
-    sets: list[tuple[str, Sequence[Resolution | LockedToolchain]]] = [
-        ("resolutions", lock.resolutions),
-        ("toolchains", lock.toolchains),
-    ]
-    for key, parts in sets:
-        for number, part in enumerate(parts):
-            seen = set()
-            if not part.wheels:
-                yield f"{part.name} has no wheels", (key, number)
-            for index, wheel in enumerate(part.wheels):
-                loc: Loc = (key, number, "wheels", index, "filename")
-                if not _is_named(wheel):
-                    yield f"{wheel.filename} is not a file of {wheel.name} {wheel.version}", loc
-                if wheel.name in seen:
-                    yield f"{part.name} has two wheels of {wheel.name}", loc
-                seen.add(wheel.name)
-    for number, unpacker in enumerate(lock.unpackers):
-        if not _is_named(unpacker.wheel):
-            loc = ("unpackers", number, "wheel", "filename")
-            yield f"{unpacker.wheel.filename} is not a file of {unpacker.wheel.name}", loc
-
-
 def _tags(lock: Lock, data: Mapping[str, Any]) -> Iterator[tuple[str, Loc]]:
     """The wheels whose tags, which are only for people, are not those of the file name."""
     sets: list[tuple[str, Sequence[Resolution | LockedToolchain]]] = [
@@ -186,18 +160,6 @@ def _tags(lock: Lock, data: Mapping[str, Any]) -> Iterator[tuple[str, Loc]]:
             if tags != one.wheel.tags:
                 loc = (_TABLES[key], number, "wheel", "tags")
                 yield f"{one.wheel.filename} has other tags than {tags!r}", loc
-
-
-def _is_named(wheel: Wheel) -> bool:
-    """Whether the file name of a wheel has its name and version."""
-    parts = wheel.filename.removesuffix(".whl").split("-")
-    if len(parts) not in (5, 6) or canonicalize_name(parts[0]) != wheel.name:
-        return False
-    version = parts[1].replace("_", "-")
-    try:  # most are equal, and comparing versions is slow
-        return version == wheel.version or Version(version) == Version(wheel.version)
-    except InvalidVersion:
-        return False
 
 
 def _line(text: str, loc: Sequence[str | int]) -> int:
@@ -298,12 +260,13 @@ def dumps(lock: Lock) -> str:
             asdict(source) for source in sorted(lock.sources, key=lambda s: (s.name, s.version))
         ],
         "built": [
-            {
-                "key": built.key,
-                "platform": built.platform,
-                "replaces": built.replaces,
-                "wheel": _wheel_rows([built.wheel])[0],
-            }
+            _present(
+                key=built.key,
+                platform=built.platform,
+                replaces=built.replaces,
+                beside=built.beside,
+                wheel=_wheel_rows([built.wheel])[0],
+            )
             for built in sorted(lock.built, key=lambda b: b.key)
         ],
         "unpacker": [

@@ -83,15 +83,12 @@ def wanted_sources(cells: Sequence[Cell]) -> dict[WantedSource, Cell]:
     """The sources of wheels that ``cells`` build, each with the first cell that needs it."""
     found: dict[WantedSource, Cell] = {}
     for cell in cells:
-        build = cell.build
-        if build is None:
-            continue
-        where = str(build.location)
-        if cell.ref is None:
+        if cell.build and cell.ref is None:
+            where = str(cell.build.location)
             found.setdefault(WantedSource(name=BUILT, version=cell.vllm, where=where), cell)
-        for text in build.sources.values():
+        for text, location in cell.origins.items():
             if origins.of(text).kind is origins.Kind.GIT:
-                found.setdefault(WantedSource(name=text, version="", where=where), cell)
+                found.setdefault(WantedSource(name=text, version="", where=str(location)), cell)
     return found
 
 

@@ -157,6 +157,36 @@ class SourceBuild:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """A wheel beside vLLM that is built from source against a cell's torch.
+
+    Attributes:
+        name: of its project, normalized (PEP 503).
+        source: where it is from: git, an archive, or a folder.
+        tools: name of the toolchain with setuptools and the other build requirements.
+        location: where it is declared.
+        folder: the folder of the source that is built; empty for all of it.
+        setup: the user's file that takes the place of the source's ``setup.py``; None for none.
+        env: environment variables of the build.
+        sources: further sources: variable with the folder -> origin.
+    """
+
+    name: str
+    source: str
+    tools: str
+    location: Location
+    folder: str = ""
+    setup: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """All sources that it is made from, as the matrix writes them, its own first."""
+        return (self.source, *self.sources.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VllmRef:
     """A git ref as the value of the axis ``vllm``: its Python on the binaries of a wheel.
 
@@ -201,6 +231,7 @@ class Flavor:
         location: where it is declared.
         build: how its vLLM wheel is built from source; None if it comes from an index.
         indexes: package -> name of the index that it is taken from, with ``{axis}`` placeholders.
+        extras: further wheels that are built from source, sorted by name.
         locations: where each value is set, by key and item: ``("env", "NAME")``.
     """
 
@@ -216,6 +247,7 @@ class Flavor:
     location: Location
     build: SourceBuild | None = None
     indexes: Mapping[str, str] = field(default_factory=dict)
+    extras: tuple[Extra, ...] = ()
     locations: Mapping[tuple[str, str], Location] = field(default_factory=dict)
 
     def where(self, key: str, item: str = "") -> Location:
@@ -262,6 +294,20 @@ class Cell:
         if own is None:
             return SourceBuild(binaries="official", tools=ref.tools, location=ref.location)
         return replace(own, tools=ref.tools)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a wheel is compiled for it, on its own platform."""
+        return bool(self.flavor.extras) or (self.build is not None and self.build.compiles)
+
+    @property
+    def origins(self) -> dict[str, Location]:
+        """What its wheels are built from, as the matrix writes it, with where that is declared."""
+        build = self.build
+        found = dict.fromkeys(build.sources.values(), build.location) if build else {}
+        for extra in self.flavor.extras:
+            found |= dict.fromkeys(extra.origins, extra.location)
+        return found
 
     @property
     def named(self) -> Mapping[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from imagefactory.matrix.cell import Base, Flavor, SourceBuild, Toolchain
-from imagefactory.matrix.schema import BaseEntry, BuildEntry, FlavorEntry, MatrixFile
+from imagefactory.matrix.build_schema import BuildEntry, ExtraEntry
+from imagefactory.matrix.cell import Base, Extra, Flavor, SourceBuild, Toolchain
+from imagefactory.matrix.schema import BaseEntry, FlavorEntry, MatrixFile
 from imagefactory.system.platforms import Platform
 from imagefactory.system.yamlfile import Loc, Location, Positions
 
@@ -27,6 +28,10 @@ def flavor(file: MatrixFile, name: str, positions: Positions) -> Flavor:
         location=positions.locate(loc, "flavors"),
         build=_build(entry.build, positions.locate((*loc, "build"), "flavors")),
         indexes=dict(entry.indexes),
+        extras=tuple(
+            _extra(key, entry.extras[key], _locate((*loc, "extras", key), positions))
+            for key in sorted(entry.extras)
+        ),
         locations={
             **_of_scalars(loc, ("base", "driver", "toolchain"), positions),
             **_of_items(loc, "requirements", entry.requirements, positions),
@@ -69,6 +74,19 @@ def _build(entry: BuildEntry | None, location: Location) -> SourceBuild | None:
         tools=entry.tools,
         location=location,
         extensions=tuple(entry.extensions),
+        sources=dict(entry.sources),
+    )
+
+
+def _extra(name: str, entry: ExtraEntry, location: Location) -> Extra:
+    return Extra(
+        name=name,
+        source=entry.source,
+        tools=entry.tools,
+        location=location,
+        folder=(entry.folder or "").strip("/"),
+        setup=entry.setup,
+        env=dict(entry.env),
         sources=dict(entry.sources),
     )
 

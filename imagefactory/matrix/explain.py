@@ -71,6 +71,9 @@ def _flavor(cell: Cell) -> Iterator[tuple[str, str, Location]]:
         yield "env", f"{name}={value}", flavor.where("env", name)
     for argument in flavor.serve_args:
         yield "serve", argument, flavor.where("serve_args", argument)
+    for extra in flavor.extras:
+        inside = f" ({extra.folder})" if extra.folder else ""
+        yield "extra", f"{extra.name} from {extra.source}{inside}", extra.location
     if flavor.toolchain:
         yield "toolchain", flavor.toolchain, flavor.where("toolchain")
     if flavor.driver:

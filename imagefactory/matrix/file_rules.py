@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from imagefactory.errors import InputError, Problem
-from imagefactory.matrix import axes, credentials, inherit, origins
+from imagefactory.matrix import axes, credentials, extra_rules, inherit, origins
 from imagefactory.matrix.cell import AXES
 from imagefactory.matrix.expand import Point, applies
 from imagefactory.matrix.schema import (
@@ -101,6 +101,7 @@ def _flavor(
         yield _problem("unknown-base", (*loc, "base"), what, fix, positions)
     yield from _toolchains(flavor, loc, file, positions)
     yield from _build(flavor, (*loc, "build"), positions)
+    yield from extra_rules.problems(flavor, (*loc, "extras"), positions)
     if flavor.driver is not None:
         yield from _driver(flavor.driver, loc, positions)
     for number, patch in enumerate(flavor.patches):
@@ -129,6 +130,7 @@ def _toolchains(
     flavor: FlavorEntry, loc: Loc, file: MatrixFile, positions: Positions
 ) -> Iterator[Problem]:
     named: dict[Loc, str | None] = {
+        **{(*loc, "extras", key, "tools"): one.tools for key, one in flavor.extras.items()},
         (*loc, "toolchain"): flavor.toolchain,
         (*loc, "build", "tools"): flavor.build.tools if flavor.build else None,
     }
@@ -147,10 +149,7 @@ def _build(flavor: FlavorEntry, loc: Loc, positions: Positions) -> Iterator[Prob
     for key, text in build.sources.items():
         if origins.parse(text) is None:
             what = f"{text!r} is not a source location"
-            fix = (
-                "write git+https://host/repository@ref, https://….tar.gz#sha256=…, "
-                "wheel:NAME/path, or a folder (./…)"
-            )
+            fix = f"write {origins.FORMS}"
             yield _problem("bad-origin", (*loc, "sources", key), what, fix, positions)
     if build.binaries == "official":
         for key in ("extensions", "sources"):

@@ -21,7 +21,7 @@ SECTIONS = ("bases", "flavors")
 #: The keys of a base of which it has one: an own one replaces whichever is inherited.
 ORIGINS = {"suite", "image", "bootstrap"}
 #: The keys that add to what is inherited; all others replace it.
-ADDS = ("packages", "env", "indexes", "patches", "requirements")
+ADDS = ("packages", "env", "extras", "indexes", "patches", "requirements")
 
 
 def apply(data: Any, positions: Positions) -> list[Problem]:

@@ -16,6 +16,10 @@ class Kind(StrEnum):
     FOLDER = "folder"
 
 
+#: What people can write.
+FORMS = (
+    "git+https://host/repository@ref, https://….tar.gz#sha256=…, wheel:NAME/path, or a folder (./…)"
+)
 _GIT = re.compile(
     r"git\+(?P<address>(?:https?|ssh|file)://(?!-)[^#\s]*/[^#\s]+)"
     r"@(?P<ref>[A-Za-z0-9._/][A-Za-z0-9._/-]*)"

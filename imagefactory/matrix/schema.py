@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from imagefactory.matrix.build_schema import PROJECT, BuildEntry, ExtraEntry, Text
 from imagefactory.system.yamlfile import Strict
 
-Text = Annotated[str, Field(min_length=1)]
 # [host[:port]/]path, as in image references; any other colon would start a tag
 _REPOSITORY = r"^(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*$"
 #: A codename, for what `stable` is changes.
@@ -144,36 +144,6 @@ class RefEntry(Strict):
         return self.name or "-".join([ref, *(f"pr{number}" for number in self.prs)])
 
 
-class BuildEntry(Strict):
-    """A vLLM wheel built from source, with the flavor's patches applied."""
-
-    binaries: Annotated[
-        Literal["official", "compiled"],
-        Field(
-            description=(
-                "take compiled parts from the release's own wheel, or compile `extensions`"
-            )
-        ),
-    ]
-    tools: Annotated[
-        Text,
-        Field(description="a key of `toolchains`: setuptools and the other build requirements"),
-    ]
-    extensions: Annotated[
-        list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]],
-        Field(description="CMake targets to compile; the others come from the release's wheel"),
-    ] = []
-    sources: Annotated[
-        dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text],
-        Field(
-            description=(
-                "variable of vLLM's CMake files (NAME_SRC_DIR) -> git+URL@ref, URL#sha256=, "
-                "wheel:NAME/path, or a folder"
-            )
-        ),
-    ] = {}
-
-
 class FlavorEntry(Strict):
     """A named choice of base, wheels, patches and runtime settings."""
 
@@ -182,8 +152,8 @@ class FlavorEntry(Strict):
         Field(
             description=(
                 "another flavor, whose values this one takes: `requirements` (one for the same "
-                "package replaces it), `patches`, `env` and `indexes` (key by key) add to "
-                "that flavor's, every other key replaces its value"
+                "package replaces it), `patches`, `env`, `indexes` and `extras` (key by key) add "
+                "to that flavor's, every other key replaces its value"
             )
         ),
     ] = None
@@ -213,6 +183,15 @@ class FlavorEntry(Strict):
         Text | None, Field(description="a key of `toolchains`, for compilation at run time")
     ] = None
     build: Annotated[BuildEntry | None, Field(description="build vLLM's wheel from source")] = None
+    extras: Annotated[
+        dict[Annotated[str, Field(pattern=PROJECT)], ExtraEntry],
+        Field(
+            description=(
+                "further wheels, by the name of their project: built from source against the "
+                "cell's torch, and installed beside vLLM"
+            )
+        ),
+    ] = {}
     driver: Annotated[
         Text | None,
         Field(description="NVIDIA driver version of the target machines, such as 580.95"),

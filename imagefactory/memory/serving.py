@@ -40,10 +40,10 @@ def budget(options: Mapping[str, Any], total: int) -> tuple[str, int] | None:
     """The option that sets the budget of vLLM, as it is written, and its bytes."""
     for name, unit in (("gpu-memory-utilization-gb", GIB), ("gpu-memory-utilization", total)):
         try:
-            value = float(options.get(name, ""))
-        except (TypeError, ValueError):
+            size = round(float(options.get(name, "")) * unit)
+        except (TypeError, ValueError, OverflowError):  # also infinity, and what is no number
             continue
-        return f"--{name} {options[name]}", round(value * unit)
+        return f"--{name} {options[name]}", size
     return None
 
 

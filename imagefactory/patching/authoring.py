@@ -45,7 +45,12 @@ def in_project(patch: Patch, patches: Path) -> Patch:
     target = patches / patch.name
     if patch.folder == target:
         return patch
-    shutil.copytree(patch.folder, target, ignore=shutil.ignore_patterns("__pycache__"))
+    others = shutil.ignore_patterns("__pycache__", "patch.yaml")
+    shutil.copytree(patch.folder, target, ignore=others, dirs_exist_ok=True)
+    # last: until then the folder, which a kill may leave behind, is no patch
+    files.write_text(
+        target / "patch.yaml", (patch.folder / "patch.yaml").read_text(encoding="utf-8")
+    )
     return replace(
         patch,
         origin=Origin.REPLACES_STOCK,
@@ -66,7 +71,7 @@ def in_project(patch: Patch, patches: Path) -> Patch:
 def add_variant(
     patch: Patch, version: str, text: str, moved: Mapping[str, str] | None = None
 ) -> Path:
-    """Make ``text`` the patch's diff for the release range of ``version``; returns its file.
+    """Make ``text`` the patch's diff for ``version``, see ``_range_beside``; returns its file.
 
     If an adjacent variant has the same diff, its range is extended. A variant with another diff
     that covered the release no longer does. The ranges of all others stay as they are written,
@@ -77,8 +82,8 @@ def add_variant(
     file = patch.folder / "patch.yaml"
     data = yaml.load(file.read_text(encoding="utf-8"))
     same = next((v for v in patch.variants if v.diff.read_text(encoding="utf-8") == text), None)
-    diff = same.diff if same else _free_name(patch, version)
-    low, high = release_range(patch.project, version)
+    low, high = _range_beside(patch, version)
+    diff = same.diff if same else _free_name(patch, version, low)
     rows = []
     for variant in patch.variants:
         rows += [(part, variant.diff.name) for part in without(variant.versions, low, high)]
@@ -114,6 +119,25 @@ def release_range(project: str, version: str) -> tuple[Version, Version]:
     """
     parts = Version(version).release[: DISTRIBUTIONS[project].steps]
     return _dotted(parts), _dotted((*parts[:-1], parts[-1] + 1))
+
+
+def _range_beside(patch: Patch, version: str) -> tuple[Version, Version]:
+    """The releases of ``release_range`` that a new diff covers.
+
+    Other variants keep theirs, unless they cover ``version``: one that does loses it, and what
+    comes after it in that range.
+    """
+    low, high = release_range(patch.project, version)
+    at = _dotted(Version(version).release)
+    for variant in patch.variants:
+        first, last = bounds_of(variant.versions)
+        if last is not None and last <= at:
+            low = max(low, last)
+        elif first is not None and first > at:
+            high = min(high, first)
+        elif first is None or first < at:
+            low = max(low, at)
+    return low, high
 
 
 def _dotted(parts: Sequence[int]) -> Version:
@@ -171,9 +195,10 @@ def _range_text(bounds: Bounds) -> str:
     return ",".join([*([f">={low}"] if low else []), *([f"<{high}"] if high else [])])
 
 
-def _free_name(patch: Patch, version: str) -> Path:
-    low, _ = release_range(patch.project, version)
-    names = [f"{low}.diff", f"{version}.diff", *(f"{version}-{n}.diff" for n in range(2, 100))]
+def _free_name(patch: Patch, version: str, low: Version) -> Path:
+    whole = low == release_range(patch.project, version)[0]
+    names = [f"{low}.diff"] if whole else []
+    names += [f"{version}.diff", *(f"{version}-{n}.diff" for n in range(2, 100))]
     listed = {variant.diff.name for variant in patch.variants}
     # another file is what a run left that was killed before it listed it
     return next(patch.folder / name for name in names if name not in listed)

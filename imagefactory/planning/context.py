@@ -23,8 +23,8 @@ _ASSEMBLER, _STACK = _BUILDING / "debian", _BUILDING / "stack"
 #: What both use to write layers.
 _TREES = (_BUILDING / "tree.py", _BUILDING / "tarball.py", _BUILDING / "blob.py")
 _PROOFKIT = tuple(f"proofkit/{path.name}" for path in sorted((_INBUILD / "proofkit").glob("*.py")))
-#: All programs that go into the build context, by what is built: a cell's image, or a wheel of vLLM
-#: with the official binaries or with compiled ones.
+#: All programs that go into the build context, by what is built: a cell's image, a wheel of vLLM
+#: with the official binaries or with compiled ones, or an extra.
 PROGRAMS = {
     "image": ("layer.py", "patched.py", "overlay.py", *_PROOFKIT, "manifest.py"),
     "official": (
@@ -34,6 +34,10 @@ PROGRAMS = {
     "compiled": (
         *("archives.py", "simple_index.py", "install.py", "cuda_home.py", "sources.py"),
         *("overlay.py", *_PROOFKIT, "compiler.py", "wheelmaker.py"),
+    ),
+    "extra": (
+        *("archives.py", "simple_index.py", "install.py", "cuda_home.py", "sources.py"),
+        *("compiler.py", "extra.py", "backend.py"),
     ),
 }
 

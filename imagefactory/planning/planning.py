@@ -15,7 +15,13 @@ from imagefactory.matrix.matrix import Matrix
 from imagefactory.patching import catalog
 from imagefactory.patching.catalog import Catalog
 from imagefactory.patching.patch import Step
-from imagefactory.planning import cell_plan, vllm_problems, vllm_settings, wheel_plan
+from imagefactory.planning import (
+    cell_plan,
+    extra_plan,
+    vllm_problems,
+    vllm_settings,
+    wheel_plan,
+)
 from imagefactory.planning.cell_plan import BaseImage, CellPlan
 from imagefactory.planning.decision import Uncovered
 from imagefactory.planning.wheel_plan import Trial, WheelPlan
@@ -87,7 +93,7 @@ def _lacking(cell: Cell, inputs: Inputs) -> tuple[Problem, ...]:
     try:
         _resolution(cell, inputs)
         _toolchain(cell, inputs)
-        plan_wheel(cell, inputs)
+        plan_wheels(cell, inputs)
         base_of(bases([cell], (), inputs.lock), cell.flavor.base, cell.platform)
     except FactoryError as error:
         return tuple(problem for problem in error.problems if problem.code in LACKING)
@@ -134,15 +140,15 @@ def plan(cells: Sequence[Cell], bases: Bases, inputs: Inputs) -> tuple[CellPlan,
 
 
 def installed(cell: Cell, inputs: Inputs) -> Resolution:
-    """The wheels that the image of ``cell`` installs, with the one that is built for it, if any.
+    """The wheels that the image of ``cell`` installs, with those that are built for it.
 
-    Raises InputError if they are not locked, or the wheel has not been built.
+    Raises InputError if they are not locked, or one of these has not been built.
     """
     return _installed(cell, catalog.series(inputs.patches, cell), inputs)
 
 
 def plan_wheel(cell: Cell, inputs: Inputs, trial: Trial | None = None) -> WheelPlan | None:
-    """Plan the vLLM wheel to build for ``cell``; None if all of its wheels come from indexes.
+    """Plan the vLLM wheel to build for ``cell``; None if that comes from an index.
 
     Raises InputError if the lock lacks its resolution, sources or build tools.
     """
@@ -150,6 +156,17 @@ def plan_wheel(cell: Cell, inputs: Inputs, trial: Trial | None = None) -> WheelP
         return None
     series = catalog.series(inputs.patches, cell)
     return _plan_wheel(cell, _resolution(cell, inputs), series, inputs, trial)
+
+
+def plan_wheels(cell: Cell, inputs: Inputs) -> tuple[WheelPlan, ...]:
+    """Plan all wheels to build for ``cell``: that of vLLM first, if any, then the extras.
+
+    Raises InputError if the lock lacks the resolution, or sources or build tools of a wheel.
+    """
+    if cell.build is None and not cell.flavor.extras:
+        return ()
+    series = catalog.series(inputs.patches, cell)
+    return _plan_wheels(cell, _resolution(cell, inputs), series, inputs)
 
 
 def _plan_cell(cell: Cell, base: BaseImage, inputs: Inputs) -> CellPlan:
@@ -200,18 +217,35 @@ def _plan_wheel(
     )
 
 
+def _plan_wheels(
+    cell: Cell, resolution: Resolution, series: Sequence[Step], inputs: Inputs
+) -> tuple[WheelPlan, ...]:
+    own = _plan_wheel(cell, resolution, series, inputs)
+    extras = (
+        extra_plan.compose(
+            extra,
+            cell,
+            resolution,
+            inputs.lock,
+            templates=inputs.templates,
+            project=inputs.project,
+            uv_version=inputs.uv_version,
+        )
+        for extra in cell.flavor.extras
+    )
+    return (*([own] if own else []), *extras)
+
+
 def _installed(cell: Cell, series: Sequence[Step], inputs: Inputs) -> Resolution:
     resolution = _resolution(cell, inputs)
-    wanted = _plan_wheel(cell, resolution, series, inputs)
-    if wanted is None:
-        return resolution
-    built = inputs.lock.built_for(wanted.key)
-    if built is None:
-        what = f"{cell.name} needs a wheel of vLLM {cell.vllm} that has not been built"
-        fix = f"imagefactory wheel --select {cell.name}"
-        where = str(cell.locations["vllm"])
-        raise fail(InputError, "wheel-not-made", what, where=where, fix=fix)
-    return resolution.with_built(built)
+    for wanted in _plan_wheels(cell, resolution, series, inputs):
+        built = inputs.lock.built_for(wanted.key)
+        if built is None:
+            what = f"{cell.name} needs a wheel of {wanted.title} that has not been built"
+            fix = f"imagefactory wheel --select {cell.name}"
+            raise fail(InputError, "wheel-not-made", what, where=str(wanted.where), fix=fix)
+        resolution = resolution.with_built(built)
+    return resolution
 
 
 def _toolchain(cell: Cell, inputs: Inputs) -> LockedToolchain | None:

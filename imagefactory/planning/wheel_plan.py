@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import FactoryError, InputError, fail
-from imagefactory.locking.lock import Lock, LockedToolchain, Resolution, Wheel
+from imagefactory.locking.lock import Lock, LockedBase, LockedToolchain, Resolution, Wheel
 from imagefactory.locking.locked_sources import LockedRef, LockedSource
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.tags import BUILT
@@ -22,6 +22,7 @@ from imagefactory.planning import context, render
 from imagefactory.planning.layers import CUDA_TORCH, group_of
 from imagefactory.system import archive
 from imagefactory.system.platforms import Platform
+from imagefactory.system.yamlfile import Location
 
 #: The tools are Python only where nothing is compiled: one set serves every build platform, and a
 #: key does not depend on where it is built.
@@ -81,25 +82,38 @@ class WheelPlan:
     Attributes:
         key: hash of everything that decides its content.
         platform: OCI platform that it is for.
-        version: of vLLM.
+        name: of its project: vLLM, or an extra.
+        where: where the matrix asks for it.
         compiles: whether a compiler runs, and so the builder has to be of that platform.
-        official: the wheel of the same release whose compiled parts it gets, and in whose place it
-            is installed.
+        parts: what it is made from, the project's own sources first.
+        files: build context: relative path -> bytes, without the parts and other wheels.
+        version: of vLLM; that of an extra is empty, as only its build knows it.
         steps: the patches in it, in order.
-        parts: what it is made from, vLLM's own sources first.
-        files: build context: relative path -> bytes, without the parts and the official wheel.
-        ref: the git ref that it is built from; None for a release.
+        official: the wheel of the same release whose compiled parts vLLM gets, and in whose place
+            it is installed; None for an extra.
+        ref: the git ref that it is built from; None for a release and for an extra.
+        beside: the wheels that an extra is installed beside; None for vLLM.
+        wheels: those that the build context of an extra has, by the folder below ``wheels``.
     """
 
     key: str
     platform: Platform
-    version: str
+    name: str
+    where: Location
     compiles: bool
-    official: Wheel
-    steps: tuple[Step, ...]
     parts: tuple[Part, ...]
     files: Mapping[str, bytes]
+    version: str = ""
+    steps: tuple[Step, ...] = ()
+    official: Wheel | None = None
     ref: LockedRef | None = None
+    beside: Resolution | None = None
+    wheels: Mapping[str, tuple[Wheel, ...]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Its project, with the version if that is known."""
+        return f"{self.name} {self.version}".strip()
 
 
 def steps_in(cell: Cell, series: Sequence[Step]) -> tuple[Step, ...]:
@@ -132,14 +146,12 @@ def compose(
     official = resolution.wheel(BUILT)
     if tools is None or official is None or (build.compiles and compilers is None):
         names = f"{build.tools} or {cell.flavor.toolchain}" if build.compiles else build.tools
-        raise _uncovered(
-            build, f"a wheel of vLLM {cell.axes['vllm']}, or {names} for {cell.platform}"
+        raise uncovered(
+            build.location, f"a wheel of vLLM {cell.axes['vllm']}, or {names} for {cell.platform}"
         )
     system = lock.base(cell.flavor.base, cell.platform)
     if build.compiles and (system is None or system.compiler is None):
-        raise _uncovered(
-            build, f"the compilers of base {cell.flavor.base.name} for {cell.platform}"
-        )
+        raise uncovered(build.location, compilers_of(cell))
     steps, parts = steps_in(cell, series), _parts(cell, build, resolution, lock, project)
     values = {
         "name": BUILT,
@@ -157,23 +169,18 @@ def compose(
         **context.patch_files(steps),
         **context.program_files(build.binaries),
         "requirements/tools.txt": requirements_txt(tools.wheels).encode(),
-        "sources.json": _json(
-            {part.name: {"file": part.file, "inside": part.inside} for part in parts}
-        ),
+        "sources.json": sources_json(parts),
         **(_compiler_files(cell, build, resolution, compilers, trial) if compilers else {}),
         "Dockerfile": render.render(templates, name, values).encode(),
     }
-    decides: list[object] = [
-        official.sha256,
-        uv_version,
-        [part.sha256 for part in parts],
-        {k: context.sha(v) for k, v in files.items()},
-    ]
+    decides = [official.sha256, uv_version, *decided_by(parts, files)]
     if system and build.compiles:
-        decides.append([system.digest, *(deb.sha256 for deb in system.all_debs)])
+        decides.append(decided_by_system(system))
     return WheelPlan(
         key=context.key_of(decides),
         platform=cell.platform,
+        name=BUILT,
+        where=build.location,
         version=cell.vllm,
         compiles=build.compiles,
         official=official,
@@ -184,6 +191,28 @@ def compose(
     )
 
 
+def decided_by(parts: Sequence[Part], files: Mapping[str, bytes]) -> list[object]:
+    """What of the sources and of the build context decides the content of a wheel."""
+    return [[part.sha256 for part in parts], {k: context.sha(v) for k, v in files.items()}]
+
+
+def decided_by_system(system: LockedBase) -> object:
+    """What of the base that a wheel is compiled on decides its content."""
+    return [system.digest, *(deb.sha256 for deb in system.all_debs)]
+
+
+def torch_wheels(resolution: Resolution) -> list[Wheel]:
+    """Torch, and what it imports and links against."""
+    return [
+        w for w in resolution.wheels if group_of(w.name) == CUDA_TORCH or w.name in _TORCH_IMPORTS
+    ]
+
+
+def sources_json(parts: Sequence[Part]) -> bytes:
+    """The list of the archives to unpack, by their variables."""
+    return _json({part.name: {"file": part.file, "inside": part.inside} for part in parts})
+
+
 def _compiler_files(
     cell: Cell,
     build: SourceBuild,
@@ -191,9 +220,6 @@ def _compiler_files(
     compilers: LockedToolchain,
     trial: Trial | None,
 ) -> dict[str, bytes]:
-    torch = [
-        w for w in resolution.wheels if group_of(w.name) == CUDA_TORCH or w.name in _TORCH_IMPORTS
-    ]
     job = {
         "source": "/src",
         "cuda": "/opt/cuda",
@@ -201,7 +227,7 @@ def _compiler_files(
         "sources": {name: f"/sources/{name}" for name in build.sources},
     }
     files = {
-        "requirements/torch.txt": requirements_txt(torch).encode(),
+        "requirements/torch.txt": requirements_txt(torch_wheels(resolution)).encode(),
         "requirements/toolchain.txt": requirements_txt(compilers.wheels).encode(),
         "extensions.json": _json({**job, "extensions": list(build.extensions)}),
     }
@@ -220,33 +246,37 @@ def _parts(
     else:
         own = lock.source(BUILT, cell.vllm)
     if own is None:
-        raise _uncovered(build, f"vLLM {cell.axes['vllm']}'s sources")
+        raise uncovered(build.location, f"vLLM {cell.axes['vllm']}'s sources")
     first = Part(name="", file=own.filename, sha256=own.sha256, inside="", origin=own)
     return (
         first,
         *(
-            _part(name, text, build, resolution, lock, project)
+            part_of(name, text, build.location, resolution, lock, project)
             for name, text in build.sources.items()
         ),
     )
 
 
-def _part(
-    name: str, text: str, build: SourceBuild, resolution: Resolution, lock: Lock, project: Path
+def part_of(
+    name: str, text: str, where: Location, resolution: Resolution, lock: Lock, project: Path
 ) -> Part:
-    asked = origins.of(text)
+    """The archive of ``text``, as the matrix writes it at ``where``, for the variable ``name``.
+
+    Raises InputError if it is not locked, or there is no such folder.
+    """
+    asked, label = origins.of(text), name or "source"
     found: LockedSource | Wheel | Path | None
     if asked.kind is origins.Kind.FOLDER:
         found = project / asked.address
         if not found.is_dir():
             what, fix = (
-                f"{name}: there is no folder {found}",
+                f"{label}: there is no folder {found}",
                 "put the sources there, or name another folder",
             )
-            raise fail(InputError, "no-sources", what, where=str(build.location), fix=fix)
+            raise fail(InputError, "no-sources", what, where=str(where), fix=fix)
         return Part(
             name=name,
-            file=f"{name}.tar",
+            file=f"{label}.tar",
             sha256=archive.sha_of_folder(found),
             inside="",
             origin=found,
@@ -261,22 +291,28 @@ def _part(
             name=text, version="", filename=file, sha256=asked.ref, size=0, url=asked.address
         )
     if found is None:
-        raise _uncovered(build, f"{text} ({name})")
+        raise uncovered(where, f"{text} ({label})")
     return Part(
         name=name,
-        file=f"{name}-{found.filename}",
+        file=f"{label}-{found.filename}",
         sha256=found.sha256,
         inside=asked.inside,
         origin=found,
     )
 
 
-def _uncovered(build: SourceBuild, lacks: str) -> FactoryError:
+def compilers_of(cell: Cell) -> str:
+    """What the lock lacks if the base of ``cell`` has no compilers."""
+    return f"the compilers of base {cell.flavor.base.name} for {cell.platform}"
+
+
+def uncovered(where: Location, lacks: str) -> FactoryError:
+    """That the lock lacks something which the matrix asks for at ``where``."""
     return fail(
         InputError,
         "lock-uncovered",
         f"wheels.lock lacks {lacks}",
-        where=str(build.location),
+        where=str(where),
         fix="imagefactory lock",
     )
 

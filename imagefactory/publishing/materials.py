@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from imagefactory.locking.lock import Deb, Wheel
 from imagefactory.planning.cell_plan import CellPlan
+from imagefactory.planning.layers import is_extra
 
 PYPI = "https://pypi.org/simple"
 
@@ -35,8 +36,11 @@ def of(plan: CellPlan) -> Iterator[Material]:
 
 
 def of_wheel(wheel: Wheel) -> Material:
-    """A wheel, with its index unless that is PyPI or a folder of somebody's."""
-    where = {"file_name": wheel.filename}
+    """A wheel, with its index unless that is PyPI or a folder of somebody's.
+
+    An extra is of no index: a project of the same name on PyPI may be another one.
+    """
+    where, kind = {"file_name": wheel.filename}, "generic" if is_extra(wheel) else "pypi"
     if wheel.has_address:
         where["download_url"] = wheel.index
     elif wheel.index.startswith("http") and wheel.index != PYPI:
@@ -44,7 +48,7 @@ def of_wheel(wheel: Wheel) -> Material:
     return Material(
         name=wheel.name,
         version=wheel.version,
-        purl=_purl(f"pypi/{wheel.name}", wheel.version, where),
+        purl=_purl(f"{kind}/{wheel.name}", wheel.version, where),
         sha256=wheel.sha256,
     )
 

@@ -89,12 +89,7 @@ def _debs(base: Base, locked: LockedBase, suite: str, settings: Settings, view: 
 
 
 def _sources(cells: Sequence[Cell], lock: Lock) -> Iterator[Lookup]:
-    wanted = {
-        text: str(build.location)
-        for cell in cells
-        if (build := cell.build)
-        for text in build.sources.values()
-    }
+    wanted = {text: str(where) for cell in cells for text, where in cell.origins.items()}
     for source in lock.sources:
         if source.name in wanted and origins.of(source.name).kind is origins.Kind.GIT:
             yield _commit(source, wanted[source.name])

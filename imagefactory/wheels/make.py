@@ -1,10 +1,11 @@
-"""Builds a vLLM wheel from source in the builder, and stores it by its hash."""
+"""Builds a wheel from source in the builder, and stores it by its hash."""
 
 from __future__ import annotations
 
 import json
 import re
 import tarfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from imagefactory.building.timings import Timings, Took
 from imagefactory.errors import CheckFailedError, FactoryError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.lock import WHEELHOUSE, BuiltWheel, Lock, Wheel
-from imagefactory.locking.tags import BUILT
 from imagefactory.planning.cell_plan import BaseImage
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
@@ -28,6 +28,8 @@ from imagefactory.system import archive, temporary, ui
 from imagefactory.system.files import link
 from imagefactory.wheels import required
 
+#: What the build of vLLM's wheel says of its patches.
+_PATCHES = "patches.json"
 #: Lines of a build's output that say why it failed.
 _ERROR = re.compile(
     r"patch \S+: (?:conflict|broken)|\bE: |\bE(?:rror|RROR)\b|[a-z]Error\b|\berror:"
@@ -106,8 +108,7 @@ def find_made(plan: WheelPlan, lock: Lock, settings: Settings) -> Made | None:
     path = wheelhouse.path_of(built.wheel.sha256, built.wheel.filename, settings)
     if not path.is_file():
         return None
-    patches = json.loads((path.parent / "patches.json").read_text(encoding="utf-8"))
-    return Made(built=built, path=path, fresh=False, patches=tuple(patches))
+    return Made(built=built, path=path, fresh=False, patches=_patches(path.parent))
 
 
 def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> Made:
@@ -120,7 +121,8 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
     with temporary.folder(prefix="imagefactory-wheel-") as name:
         _bake(plan, env, Path(name), "wheel", again=again)
         (file,) = Path(name).glob("*.whl")
-        required.check(plan, file, wheelhouse.from_index(plan.official, env.settings))
+        official = wheelhouse.from_index(plan.official, env.settings) if plan.official else None
+        required.check(plan, file, official)
         built = _built_wheel(plan, file)
         if locked and locked.wheel.sha256 != built.wheel.sha256:
             what = (
@@ -130,22 +132,32 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
             fix = "to lock the new one: imagefactory wheel --again"
             raise fail(CheckFailedError, "wheel-differs", what, fix=fix)
         path = wheelhouse.path_of(built.wheel.sha256, file.name, env.settings)
-        patches = json.loads((Path(name) / "patches.json").read_text(encoding="utf-8"))
-        wheelhouse.store(path, file, Path(name) / "patches.json")
-        return Made(built=built, path=path, fresh=True, patches=tuple(patches))
+        wheelhouse.store(path, file, *Path(name).glob(_PATCHES))
+        return Made(built=built, path=path, fresh=True, patches=_patches(Path(name)))
+
+
+def _patches(folder: Path) -> tuple[dict[str, Any], ...]:
+    """The states of the patches in a wheel; an extra has none."""
+    file = folder / _PATCHES
+    return tuple(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else ()
 
 
 def _built_wheel(plan: WheelPlan, file: Path) -> BuiltWheel:
     wheel = Wheel(
-        name=BUILT,
-        version=plan.version,
+        name=plan.name,
+        version=plan.version or file.name.split("-")[1],
         filename=file.name,
         sha256=wheelhouse.sha_of(file),
         size=file.stat().st_size,
         index=WHEELHOUSE,
     )
+    torch = plan.beside.wheel("torch") if plan.beside else None
     return BuiltWheel(
-        key=plan.key, platform=plan.platform, replaces=plan.official.sha256, wheel=wheel
+        key=plan.key,
+        platform=plan.platform,
+        replaces=plan.official.sha256 if plan.official else None,
+        beside=torch.sha256 if torch else None,
+        wheel=wheel,
     )
 
 
@@ -155,8 +167,10 @@ def _bake(plan: WheelPlan, env: BuildEnv, folder: Path, stage: str, *, again: bo
     context = contexts.folder / f"wheel-{plan.key[:12]}"
     write_files(context, plan.files)
     (context / "files").mkdir()
-    official = wheelhouse.from_index(plan.official, settings)
-    link(official, context / "files" / plan.official.filename)
+    if plan.official:
+        official = wheelhouse.from_index(plan.official, settings)
+        link(official, context / "files" / plan.official.filename)
+    _add_wheels(plan.wheels, context / "wheels", settings)
     for part in plan.parts:
         _add_part(part, context / "files" / part.file, settings)
     wheel = WheelBake(
@@ -168,7 +182,7 @@ def _bake(plan: WheelPlan, env: BuildEnv, folder: Path, stage: str, *, again: bo
     )
     options = BakeOptions(uncached="cells" if again else "none")
     file = bakefile.write_wheel(contexts, wheel, options)
-    with ui.step(f"building a wheel of vllm {plan.version} for {plan.platform}"):
+    with ui.step(f"building a wheel of {plan.title} for {plan.platform}"):
         _run(plan, env, file, stage)
     with tarfile.open(wheel.archive) as tar:
         archive.unpack(tar, folder)
@@ -181,6 +195,16 @@ def _add_part(part: Part, target: Path, settings: Settings) -> None:
         link(wheelhouse.from_index(part.origin, settings), target)
     else:
         link(wheelhouse.fetch(part.origin.url, part.sha256, part.origin.filename, settings), target)
+
+
+def _add_wheels(wheels: Mapping[str, Sequence[Wheel]], folder: Path, settings: Settings) -> None:
+    """Link wheels into folders of their own: the steps that install them have no network."""
+    with wheelhouse.Collection(settings) as files:
+        files.fetch(wheel for kind in wheels.values() for wheel in kind)
+        for kind, members in wheels.items():
+            (folder / kind).mkdir(parents=True)
+            for wheel in members:
+                link(files.path(wheel), folder / kind / wheel.filename)
 
 
 def _run(plan: WheelPlan, env: BuildEnv, file: Path, target: str) -> None:
@@ -228,7 +252,7 @@ def _failure(
 ) -> FactoryError:
     errors = [line.strip() for line in lines if _ERROR.search(line)] or lines[-3:]
     summary = " / ".join(dict.fromkeys(errors[:4]))
-    what = f"building the wheel of vllm {plan.version} failed: {summary}"
+    what = f"building the wheel of {plan.title} failed: {summary}"
     command = env.site.engine.bake_command(file, [target], builder=env.site.builder_name)
     fix = f"see {_log(plan, env)}; reproduce: {command}"
     return fail(CheckFailedError, "wheel-failed", what, fix=fix)

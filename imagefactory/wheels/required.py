@@ -1,4 +1,4 @@
-"""Whether the wheel of a git ref requires what the lock was resolved for."""
+"""Whether a wheel that was built is what was asked for, and requires what the lock has."""
 
 from __future__ import annotations
 
@@ -6,28 +6,54 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from imagefactory.errors import CheckFailedError, fail
+from imagefactory.locking import closure
+from imagefactory.locking.lock import Resolution
+from imagefactory.locking.locked_sources import LockedRef
 from imagefactory.locking.refs import normal
 from imagefactory.planning.wheel_plan import WheelPlan
 
 
-def check(plan: WheelPlan, made: Path, official: Path) -> None:
+def check(plan: WheelPlan, made: Path, official: Path | None) -> None:
+    """Check the wheel of a ref, or of an extra, by its metadata; that of a release needs no check.
+
+    Raises CheckFailedError for a requirement that the lock does not answer, and for an extra that
+    is another project.
+    """
+    if plan.ref and official:
+        _of_ref(plan.ref, made, official)
+    if plan.beside:
+        _of_extra(plan, made, plan.beside)
+
+
+def _of_ref(ref: LockedRef, made: Path, official: Path) -> None:
     """Compare the wheel of a ref with the official one, and with what is locked for the ref.
 
     The lock was resolved for the official wheel, and the ref's own files were compared with those
-    of its base; but only the ref's setup says what its wheel requires. Raises CheckFailedError for
-    a requirement that neither knows.
+    of its base; but only the ref's setup says what its wheel requires.
     """
-    if plan.ref is None:
-        return
-    new = _requires(made) - _requires(official) - {*plan.ref.requires}
+    new = _requires(made) - _requires(official) - {*ref.requires}
     if new:
         what = (
             f"{made.name} requires {', '.join(sorted(new))}, which neither the wheel of "
-            f"{plan.ref.base} nor {plan.ref.name} does in requirements/cuda.txt"
+            f"{ref.base} nor {ref.name} does in requirements/cuda.txt"
         )
         fix = "name a newer `base`, whose wheel requires it, or an older ref"
         raise fail(CheckFailedError, "ref-requires", what, fix=fix)
+
+
+def _of_extra(plan: WheelPlan, made: Path, beside: Resolution) -> None:
+    where, found = str(plan.where), canonicalize_name(made.name.partition("-")[0])
+    if found != plan.name:
+        what = f"the source of the extra {plan.name} builds {made.name}, a wheel of {found}"
+        fix = f"call the extra {found}, or name another `folder` or `setup`"
+        raise fail(CheckFailedError, "extra-name", what, where=where, fix=fix)
+    lacks = closure.unmet(made.name, sorted(_requires(made)), beside)
+    if lacks:
+        fix = "add that to the flavor's requirements, and run imagefactory lock"
+        raise fail(CheckFailedError, "extra-requires", "; ".join(lacks), where=where, fix=fix)
 
 
 def _requires(wheel: Path) -> set[str]:

@@ -10,12 +10,12 @@ from imagefactory.locking.lock import Lock
 from imagefactory.matrix.cell import Cell
 from imagefactory.planning import planning
 from imagefactory.planning.planning import Inputs
-from imagefactory.planning.wheel_plan import Trial
+from imagefactory.planning.wheel_plan import Trial, WheelPlan
 from imagefactory.wheels import make
 from imagefactory.wheels.make import BuildEnv, Made, Tried
 
-#: Prepares the build environment for the wheel of a cell.
-EnvFor = Callable[[Cell], BuildEnv]
+#: Prepares the build environment for a wheel of a cell.
+EnvFor = Callable[[Cell, WheelPlan], BuildEnv]
 
 
 def make_wheels(
@@ -33,12 +33,12 @@ def make_wheels(
     has to be compiled on another platform.
     """
     lock, made = inputs.lock, dict[str, Made]()
-    for cell in cells:
-        wanted = planning.plan_wheel(cell, inputs)
-        if wanted is None or wanted.key in made:
+    plans = ((cell, plan) for cell in cells for plan in planning.plan_wheels(cell, inputs))
+    for cell, wanted in plans:
+        if wanted.key in made:
             continue
         existing = None if again else make.find_made(wanted, lock, inputs.settings)
-        made[wanted.key] = existing or make.make(wanted, lock, env_for(cell), again=again)
+        made[wanted.key] = existing or make.make(wanted, lock, env_for(cell, wanted), again=again)
         new = with_built(lock, list(made.values()), _wanted_keys(inputs))
         if new != lock:
             write(new)
@@ -56,7 +56,7 @@ def compile_units(cell: Cell, inputs: Inputs, env_for: EnvFor, trial: Trial) -> 
         what = f"{cell.name} compiles nothing"
         fix = "select a cell whose flavor has `binaries: compiled`"
         raise fail(InputError, "compiles-nothing", what, where=str(cell.flavor.location), fix=fix)
-    return make.compile_units(wanted, env_for(cell))
+    return make.compile_units(wanted, env_for(cell, wanted))
 
 
 def with_built(lock: Lock, made: Sequence[Made], wanted: Collection[str]) -> Lock:
@@ -70,7 +70,8 @@ def with_built(lock: Lock, made: Sequence[Made], wanted: Collection[str]) -> Loc
 def _wanted_keys(inputs: Inputs) -> set[str]:
     """The keys of all wheels that cells of the matrix need."""
     try:
-        plans = [planning.plan_wheel(cell, inputs) for cell in inputs.matrix.cells]
+        return {
+            plan.key for cell in inputs.matrix.cells for plan in planning.plan_wheels(cell, inputs)
+        }
     except FactoryError:  # another cell has problems, so its keys are unknown: drop nothing
         return {built.key for built in inputs.lock.built}
-    return {plan.key for plan in plans if plan}

@@ -163,6 +163,7 @@ def test_the_wheel_is_the_official_one_but_for_the_patches_and_the_extension(pro
     assert row["patches"] == dict.fromkeys(PATCHES, "needed")
     built = store.read(project / "wheels.lock").built_for(row["key"])
     assert built is not None
+    assert built.replaces
     (official,) = (Path(row["wheel"]).parents[1] / built.replaces).glob("*.whl")
     ours, theirs = contents(Path(row["wheel"])), contents(official)
     assert ours.keys() == theirs.keys()

@@ -106,6 +106,7 @@ def test_it_is_the_official_wheel_but_for_the_patches(
     assert row["patches"] == dict.fromkeys(PATCHES, "needed")
     built = contents(Path(row["wheel"]))
     replaced = store.read(project / "wheels.lock").built[0].replaces
+    assert replaced
     (official,) = (Path(row["wheel"]).parents[1] / replaced).glob("*.whl")
     before = contents(official)
     assert built.keys() == before.keys()
@@ -162,6 +163,7 @@ def test_in_the_image_its_patches_are_proven_once_more_and_not_laid_over(
     assert {row["name"]: row["state"] for row in rows} == dict.fromkeys(PATCHES, "in the wheel")
     assert all(row["files"] for row in rows)
     pristine = store.read(project / "wheels.lock").built[0].replaces
+    assert pristine
     (official,) = (wheel.parents[1] / pristine).glob("*.whl")
     shutil.unpack_archive(official, tmp_path / "pristine", "zip")
     assert overlay.main(tmp_path / "pristine", context / "patches", tmp_path / "none") == 1

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.program import Run, run
@@ -15,9 +16,10 @@ from imagefactory.cluster import cluster as clusters
 from imagefactory.cluster import declaration, judging, looking
 from imagefactory.cluster.cluster import Member
 from imagefactory.cluster.looking import Facts
+from imagefactory.errors import SetupError
 from imagefactory.examples import examples
 from imagefactory.system import ssh
-from imagefactory.system.engine import ImageInfo
+from imagefactory.system.engine import Engine, ImageInfo
 from imagefactory.upkeep.finding import Finding, Health
 
 __all__ = ["run"]
@@ -234,3 +236,28 @@ def test_a_check_fails_if_something_is_wrong(
     done = run("cluster", "check", cwd=tmp_path)
     assert done.code == code
     assert ("bad" in done.out) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("lo unknown 65536", "lo unknown many", "cannot be read: invalid literal"),
+        ("125000000 kB", "9" * 5000 + " kB", "cannot be read: Exceeds the limit"),
+        ("1000.4", "1000.%N", ""),  # as of a date that does not know nanoseconds
+    ],
+    ids=["mtu", "memory", "clock"],
+)
+def test_a_node_that_talks_nonsense_is_one_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, says: str
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(examples.cluster())
+    member, _ = clusters.members(declaration.load(tmp_path / "cluster.yaml"), "vllm:1")
+    engine = SimpleNamespace(answers=lambda: "28.5.2", find_images=lambda _: {})
+    monkeypatch.setattr(ssh, "run", lambda *_, **__: SAID.replace(old, new))
+    (found,) = looking.everywhere(
+        [member], lambda one: looking.look(one, lambda _: cast("Engine", engine))
+    )
+    assert isinstance(found, Facts) is not bool(says)
+    if isinstance(found, SetupError):
+        assert says in found.problems[0].what
+        assert found.problems[0].code == "node-unreachable"

@@ -84,6 +84,22 @@ WRONG = [
     (("model:", "user: me\nmodel:"), 2, "cluster-user"),
     (("model:", "user: '0'\nmodel:"), 2, "cluster-user"),
     (("model:", "mounts: ['/a:b']\nmodel:"), 2, "cluster-mount"),
+    (("model:", "mounts: ['/a:/x', '/b:/x/:ro']\nmodel:"), 2, "cluster-mount"),
+    (("model:", "mounts: ['/a:/root/.cache']\nmodel:"), 2, "cluster-mount"),
+    (("model:", "user: '7'\nmounts: ['/a:/tmp/home-7/.cache']\nmodel:"), 3, "cluster-mount"),
+    (("model:", "mounts: ['/a:/tunings']\nmodel:"), 2, "cluster-mount"),
+    (
+        (
+            "model:",
+            "environment: {VLLM_TUNED_CONFIG_FOLDER: /tunings}\nmounts: ['/a:/tunings']\nmodel:",
+        ),
+        0,
+        "",
+    ),
+    (("model:", "mounts: ['/a:/x', '/a:/x/y']\nmodel:"), 0, ""),
+    (("model:", "port: 29501\nmodel:"), 2, "cluster-port"),
+    (("model:", "port: 6379\nexecutor: ray\nmodel:"), 2, "cluster-port"),
+    (("model:", "port: 6379\nmodel:"), 0, ""),
     (("model:", "pass_on: [HF_TOKEN=x]\nmodel:"), 2, "cluster-variable"),
     (("model:", "environment: {A-B: c}\nmodel:"), 2, "cluster-variable"),
     (("model:", "executor: slurm\nmodel:"), 2, "cluster-wrong-value"),
@@ -104,6 +120,11 @@ def test_each_mistake_is_reported_with_its_line(
     found = [(problem.where, problem.code) for problem in caught.value.problems]
     assert (f"{tmp_path}/cluster.yaml:{line}", code) in found
     assert all(problem.fix for problem in caught.value.problems)
+
+
+def test_advice_is_about_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="SOURCE:TARGET"):
+        load(tmp_path, TWO.replace("model:", "user: '7'\nmounts: [a]\nmodel:"))
 
 
 @pytest.mark.parametrize("roles", [("head", "head"), ("worker", "worker")])

@@ -198,10 +198,7 @@ def test_a_platform_that_no_cell_needs_may_be_unreadable(
     base: Any = SimpleNamespace(name="x", suite=None, image="x.test/x", packages=())
 
     def rows(*platforms: Platform) -> list[Platform]:
-        users: Any = [
-            SimpleNamespace(platform=one, build=None, flavor=SimpleNamespace(build=None))
-            for one in platforms
-        ]
+        users: Any = [SimpleNamespace(platform=one, compiles=False) for one in platforms]
         made = bases._locked(base, users, settings(tmp_path), None, digest=None)  # type: ignore[arg-type]
         return [one.platform for one in made]
 

@@ -195,6 +195,7 @@ def test_the_wheel_of_a_ref_has_its_version_and_the_binaries_of_its_base(
 ) -> None:
     cell = cell_of(tmp_path, wanted(upstream, "main", 7))
     made = plan_of(cell, locked)
+    assert made.official
     assert (made.version, made.official.version, made.compiles) == (locked.version, "0.33.0", False)
     assert made.parts[0].sha256 == locked.source.sha256
     assert made.ref == locked

@@ -99,6 +99,19 @@ def test_a_recipe_sets_what_no_option_does(run: Run, tmp_path: Path) -> None:
     assert "--speculative-config" not in found["settings"]
 
 
+@pytest.mark.parametrize("share", ["inf", "nan", "most"])
+def test_a_share_of_a_recipe_that_is_no_number_is_no_budget(
+    run: Run, tmp_path: Path, share: str
+) -> None:
+    options = f"options: {{gpu-memory-utilization: {share}}}"
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        f"summary: s\nmodel: {MODELS / 'Qwen3-0.6B'}\nweights: bf16\nvllm: '>=0.22'\n{options}\n"
+    )
+    done = run(recipe)
+    assert (done.code, "the recipe has" in done.out) == (0, False), done.err
+
+
 def test_quantization_in_a_file_of_its_own_is_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(raw("Qwen3-0.6B")))
     quantization = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}

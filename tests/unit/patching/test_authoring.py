@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -156,6 +158,45 @@ def test_a_port_leaves_the_ranges_of_other_variants_as_they_are_written(tmp_path
     assert ranges(file) == ['"==0.22.0"', '">=0.24,<0.25"', "'<0.34, >=0.33'"]
 
 
+@pytest.mark.parametrize(
+    ("before", "version", "after"),
+    [
+        # one of the same minor that is not about this release stays
+        ("==0.22.0", "0.22.1", ["==0.22.0 a.diff", ">=0.22.0.1,<0.23 0.22.1.diff"]),
+        ("==0.22.1", "0.22.0", [">=0.22,<0.22.1 0.22.diff", "==0.22.1 a.diff"]),
+        (">=0.22.1,<0.23", "0.22.0", [">=0.22,<0.22.1 0.22.diff", ">=0.22.1,<0.23 a.diff"]),
+        ("<0.22.1", "0.22.2", ["<0.22.1 a.diff", ">=0.22.1,<0.23 0.22.2.diff"]),
+        # one that is loses this release and those after it, and no earlier one
+        (">=0.22,<0.23", "0.22.1", [">=0.22,<0.22.1 a.diff", ">=0.22.1,<0.23 0.22.1.diff"]),
+        (">=0.20", "0.22.1.post1", [
+            ">=0.20,<0.22.1 a.diff", ">=0.22.1,<0.23 0.22.1.post1.diff", ">=0.23 a.diff"
+        ]),
+        (">=0.22,<0.23", "0.22.0", [">=0.22,<0.23 0.22.diff"]),
+        ("==0.22.1", "0.22.1", [">=0.22,<0.23 0.22.diff"]),
+    ],
+)  # fmt: skip
+def test_a_port_takes_no_release_from_a_variant_that_has_it_for_another_one(
+    tmp_path: Path, before: str, version: str, after: list[str]
+) -> None:
+    text = PATCH.replace(">=0.22,<0.23", before)
+    text = text.replace('  - versions: ">=0.33,<0.34"\n    diff: b.diff\n', "")
+    file = make(tmp_path, text=text) / "patch.yaml"
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    authoring.add_variant(patch, version, DIFF.replace("zwei", "tre"))
+    rows = yaml.safe_load(file.read_text())["variants"]
+    assert [f"{row['versions']} {row['diff']}" for row in rows] == after
+    assert all((file.parent / row["diff"]).is_file() for row in rows)
+
+
+def test_a_port_to_a_release_beside_a_single_one_with_the_same_diff_joins_them(
+    tmp_path: Path,
+) -> None:
+    file = make(tmp_path, text=PATCH.replace(">=0.22,<0.23", "==0.22.0")) / "patch.yaml"
+    (patch,) = catalog.load(tmp_path / "patches").values()
+    authoring.add_variant(patch, "0.22.1", DIFF)
+    assert ranges(file)[0] == '">=0.22.0,<0.23"'
+
+
 def test_a_range_that_a_port_extends_or_cuts_is_written_anew(tmp_path: Path) -> None:
     text = PATCH.replace(">=0.22,<0.23", "==0.22.*").replace(">=0.33,<0.34", ">=0.33, <0.35")
     file = make(tmp_path, text=text) / "patch.yaml"
@@ -178,7 +219,7 @@ def test_a_new_diff_has_a_name_that_no_other_has(tmp_path: Path) -> None:
     make(tmp_path)
     (patch,) = catalog.load(tmp_path / "patches").values()
     for name in ("0.22.diff", "0.22.1.diff", "0.22.1-2.diff", "0.22.1-3.diff"):
-        assert authoring._free_name(patch, "0.22.1") == patch.folder / name
+        assert authoring._free_name(patch, "0.22.1", Version("0.22")) == patch.folder / name
         taken = replace(patch.variants[0], diff=patch.folder / name)
         patch = replace(patch, variants=(*patch.variants, taken))
 
@@ -272,3 +313,29 @@ def test_a_stock_patch_is_copied_with_all_its_files_and_the_project_s_own_is_not
         path.name for path in folder.iterdir()
     } - {"__pycache__"}
     assert authoring.in_project(own, patches) is own
+
+
+def test_a_copy_that_was_killed_is_no_patch_and_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "stock")
+    (patch,) = catalog.load(tmp_path / "stock/patches").values()
+    patches = tmp_path / "own/patches"
+
+    def killed(source: Path, target: Path, *, ignore: Any, **_: Any) -> None:
+        target.mkdir(parents=True)
+        names = [path.name for path in source.iterdir()]
+        for name in {*names} - ignore(str(source), names):
+            (target / name).write_text("half of it")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copytree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            authoring.in_project(patch, patches)
+    assert catalog.load(patches) == {}
+    own = authoring.in_project(patch, patches)
+    assert [one.diff.read_text() for one in own.variants] == [
+        one.diff.read_text() for one in patch.variants
+    ]
+    assert [*catalog.load(patches)] == [patch.name]

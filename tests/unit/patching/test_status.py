@@ -18,7 +18,7 @@ from support.sources import TREES, publish
 
 from imagefactory import stock
 from imagefactory.commands import patch_measure
-from imagefactory.errors import SetupError, fail
+from imagefactory.errors import InputError, SetupError, fail
 from imagefactory.inbuild import proofkit
 from imagefactory.locking import indexes
 from imagefactory.patching import catalog, sources, status
@@ -107,6 +107,23 @@ def test_the_status_says_which_patches_are_the_projects_own(
     summary = capsys.readouterr().out.splitlines()
     for name, origin in origins.items():
         assert any(line.startswith(name) and line.endswith(origin) for line in summary)
+
+
+@pytest.mark.parametrize("vllm", ["==99", ">=0.22,<0.22"])
+def test_releases_that_there_are_not_are_an_error_and_not_an_empty_table(
+    tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch, vllm: str
+) -> None:
+    monkeypatch.setattr(stock, "ROOT", tmp_path / "stock")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+    for folder in ("state", "cache"):
+        monkeypatch.setenv(f"XDG_{folder.upper()}_HOME", str(tmp_path / folder))
+    make(tmp_path)
+    with pytest.raises(InputError) as caught:
+        patch_measure.status_command(file=tmp_path / "matrix.yaml", vllm=vllm)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("patch-no-release", "--vllm")
+    assert problem.what.startswith("no release of vllm matches")
+    assert problem.fix == f"the newest release is {list(TREES)[-1]}"
 
 
 @pytest.mark.programs

@@ -27,7 +27,7 @@ NOT_IN_AN_IMAGE = {
     r"cell\.axes.?flavor.*": "the name of the flavor counts, as the flavor itself has it",
     r"cell\.tags.*": "names of an image are outside of it",
     r"cell\.(flavor\.)?(requirements|overrides|indexes).*": "decide the lock, whose wheels count",
-    r"cell\.flavor\.(patches.*|toolchain|build)": "the series, wheels and compilers count",
+    r"cell\.flavor\.(patches.*|toolchain|build|extras.*)": "the series, wheels and compilers count",
     r"(cell\.flavor\.)?base\.base\..*|cell\.flavor\.base\.(name|image|suite|python|packages).*": (
         "what is locked for the base counts"
     ),
@@ -131,7 +131,8 @@ OF_AN_IMAGE = ("Dockerfile.j2", "base.Dockerfile.j2", "entrypoint", "nodes.py")
 def test_every_template_is_of_an_image_or_of_a_wheel() -> None:
     found = {path.name for path in (ROOT / "templates").iterdir()}
     assert found >= {*OF_AN_IMAGE}
-    assert all("heel" in name or "compiled" in name for name in found - {*OF_AN_IMAGE})
+    of_wheels = {f"{name}.Dockerfile.j2" for name in ("wheel", "compiled", "extra")}
+    assert found - {*OF_AN_IMAGE} == of_wheels
 
 
 @pytest.mark.parametrize("part", ["diff", "proof"])

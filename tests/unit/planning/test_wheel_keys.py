@@ -36,7 +36,7 @@ NOT_IN_A_WHEEL = {
         "of an image"
     ),
     r"cell\.flavor\.(toolchain|build\.tools|base\..*)": "what is locked for it counts",
-    r"cell\.flavor\.(patches.*|build)": "the series counts, and whether a wheel is built",
+    r"cell\.flavor\.(patches.*|build|extras.*)": "the series counts, and whether a wheel is built",
     r"cell\.flavor\.env(\+|-(?!TORCH_CUDA).*|\[(?!TORCH_CUDA).*)": "of an image",
     r"resolution\.(name|created|platform|python|glibc|channel|requirements|overrides|indexes).*": (
         "the question to the resolver; its answer counts"
@@ -184,11 +184,14 @@ def test_whatever_torch_requires_is_there_when_extensions_are_compiled() -> None
 @pytest.mark.parametrize("kind", context.PROGRAMS)
 def test_the_programs_that_a_dockerfile_runs_are_in_its_context(kind: str) -> None:
     template = {"image": "Dockerfile.j2", "official": "wheel.Dockerfile.j2"}.get(
-        kind, "compiled.Dockerfile.j2"
+        kind, f"{kind}.Dockerfile.j2"
     )
     text = (ROOT / "templates" / template).read_text()
     run = set(re.findall(r"factory[./](\w+?)(?:\.py)?\b(?=\s)", text)) - {"factory"}
     names = {name.partition("/")[0].removesuffix(".py") for name in context.PROGRAMS[kind]}
     # a proof is run by overlay.py, and the others are imported: see test_layer.py
     assert run <= names
-    assert names - run <= {"layer", "overlay", "proofkit", "archives", "simple_index"}
+    imported = {"layer", "overlay", "proofkit", "archives", "simple_index"}
+    if kind == "extra":  # extra.py runs all others
+        imported |= {"install", "cuda_home", "sources", "compiler", "backend"}
+    assert names - run <= imported

@@ -181,6 +181,20 @@ def test_a_wheel_that_is_not_of_pypi_has_its_address() -> None:
     assert purl(address) == {"download_url": address}
 
 
+def test_an_extra_is_no_project_of_pypi() -> None:
+    wheel = Wheel(
+        name="x",
+        version="1",
+        filename="x-1-py3-none-any.whl",
+        sha256="0" * 64,
+        size=1,
+        index="wheelhouse",
+    )
+    assert PackageURL.from_string(materials.of_wheel(wheel).purl).type == "generic"
+    vllm = replace(wheel, name="vllm")
+    assert PackageURL.from_string(materials.of_wheel(vllm).purl).type == "pypi"
+
+
 def test_a_package_and_a_base_have_their_purl() -> None:
     made = materials._of_deb(deb("bash", "1:5.2-1+b1"), None)
     assert made.purl == "pkg:deb/debian/bash@1%3A5.2-1%2Bb1?arch=all"

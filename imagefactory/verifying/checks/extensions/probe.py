@@ -1,4 +1,4 @@
-"""Whether each compiled extension of vLLM loads beside torch.
+"""Whether each compiled extension of vLLM and of the extras loads beside torch.
 
 Where there is no GPU driver, a stand-in for it is compiled, so that CUDA extensions can be loaded.
 """
@@ -6,6 +6,7 @@ Where there is no GPU driver, a stand-in for it is compiled, so that CUDA extens
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.metadata
 import os
 import re
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,10 @@ REASON_TAIL = 2000
 
 
 def facts(context: Context) -> dict[str, Any]:
-    """Every extension with the reason if it does not load, and whether a stand-in was needed."""
+    """Every extension, and module of an extra, with the reason if it does not load.
+
+    And whether a stand-in was needed.
+    """
     names = shared_objects(context)
     found: dict[str, Any] = {"stubbed": False, "stub_error": None}
     with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +46,31 @@ def facts(context: Context) -> dict[str, Any]:
         found["loaded"] = [
             {"path": name, "error": load_in_child(context.site / name)} for name in names
         ]
+        found["imported"] = [
+            {"extra": extra, "module": module, "error": import_in_child(module)}
+            for extra, files in extras(context)
+            for module in modules(files)
+        ]
     return found
+
+
+def extras(context: Context) -> Iterator[tuple[str, list[str]]]:
+    """The wheels that were built beside vLLM, with the files of each; a missing one has none."""
+    for row in context.manifest.get("wheels") or ():
+        if row["group"] == "extras":
+            try:
+                distribution = importlib.metadata.distribution(row["name"])
+            except importlib.metadata.PackageNotFoundError:
+                yield row["name"], []
+            else:
+                yield row["name"], list(context.recorded(distribution))
+
+
+def modules(files: list[str]) -> list[str]:
+    """The modules and packages at the top of site-packages among ``files``."""
+    found = {name.removesuffix("/__init__.py") for name in files if name.endswith("/__init__.py")}
+    found |= {name.partition(".")[0] for name in files if name.endswith((".py", ".so"))}
+    return sorted(name for name in found if name.isidentifier())
 
 
 def cuda_of_torch() -> str | None:
@@ -56,7 +85,7 @@ def cuda_of_torch() -> str | None:
 
 
 def shared_objects(context: Context) -> list[str]:
-    """vLLM's compiled extensions: those that its RECORD names, present or not, and those present.
+    """The compiled extensions of vLLM and extras: those in their RECORD, and vLLM's that are there.
 
     Their names differ between versions, so they are read from the wheel and not known here. A wheel
     may bring one file for each Python (vLLM's DeepGEMM does); those that name another one are never
@@ -64,6 +93,7 @@ def shared_objects(context: Context) -> list[str]:
     """
     site = context.site
     names = {path.relative_to(site).as_posix() for path in (site / "vllm").rglob("*.so")}
+    names |= {name for _, files in extras(context) for name in files if name.endswith(".so")}
     for distribution in importlib.metadata.distributions():
         text = distribution.read_text("RECORD") or ""
         if "vllm/" in text:  # to parse all of them takes seconds where it is emulated
@@ -132,6 +162,19 @@ def driver_symbols(nm: str, paths: list[Path]) -> list[str]:
 def load_in_child(path: Path) -> str | None:
     """Load the library in a child process; the reason if it does not load.
 
+    This resolves every symbol, unlike an import, which stops at the first error.
+    """
+    return in_child(lambda: ctypes.CDLL(str(path)))
+
+
+def import_in_child(module: str) -> str | None:
+    """Import the module in a child process; the reason if that fails."""
+    return in_child(lambda: importlib.import_module(module))
+
+
+def in_child(action: Callable[[], object]) -> str | None:
+    """Do ``action`` in a child process; the reason if it fails.
+
     A child, because extensions register the same names (an image has one for each instruction set)
     and a broken one may end the process. A forked one, because importing torch again for each takes
     minutes where it is emulated.
@@ -141,11 +184,10 @@ def load_in_child(path: Path) -> str | None:
     if child == 0:
         os.close(reader)
         try:
-            # Resolves every symbol, unlike an import, which stops at the first error.
-            ctypes.CDLL(str(path))
+            action()
             message = b"loaded"
         except BaseException as error:  # noqa: BLE001 - the child must not return
-            message = str(error).encode()
+            message = (str(error) or type(error).__name__).encode()
         os.write(writer, message[-REASON_TAIL:])
         os._exit(0)
     os.close(writer)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.image_tree import ImageTree, needs_gcc
+from support.verify_fakes import Good, wheel
 from support.verify_faults import Fault, red
 
-from imagefactory.locking.lock import Resolution
+from imagefactory.locking.lock import WHEELHOUSE, Resolution
 from imagefactory.verifying.checks.extensions import probe
+from imagefactory.verifying.receipt import Outcome
 
 pytestmark = pytest.mark.programs
 
@@ -32,7 +35,20 @@ def good(_: Resolution) -> dict[str, Any]:
             {"path": "vllm/_C.abi3.so", "error": None},
             {"path": "vllm/_moe_C.abi3.so", "error": None},
         ],
+        "imported": [],
     }
+
+
+def add_extra(image: Good, *imported: tuple[str, str | None]) -> None:
+    """Give the image an extra, whose probe found these modules with their errors."""
+    extra = replace(wheel("fast-sum", "1.0"), index=WHEELHOUSE)
+    for part in (image, image.expected):
+        assert part
+        assert part.resolution
+        resolution = replace(part.resolution, wheels=(*part.resolution.wheels, extra))
+        object.__setattr__(part, "resolution", resolution)
+    rows = [{"extra": "fast-sum", "module": name, "error": error} for name, error in imported]
+    image.facts["extensions"]["imported"] = rows
 
 
 FAULTS = (
@@ -59,7 +75,51 @@ FAULTS = (
         ),
         says="no GPU driver, and no gcc",
     ),
+    Fault(
+        check="extras-import",
+        name="an extra whose module is not there",
+        breaks=add_extra,
+        says="fast-sum installs no module",
+    ),
+    Fault(
+        check="extras-import",
+        name="an extra whose module is of another torch",
+        breaks=lambda image: add_extra(
+            image, ("fast_sum", None), ("_fast_sum", "undefined symbol: _ZN2at")
+        ),
+        says="import _fast_sum: undefined symbol: _ZN2at",
+    ),
 )
+
+
+def test_an_image_without_extras_has_nothing_to_import_and_others_name_their_modules() -> None:
+    image = Good()
+    result = image.results()["extras-import"]
+    assert (result.outcome, result.detail) == (Outcome.PASS, "no extras in this image")
+    add_extra(image, ("_fast_sum", None), ("fast_sum", None))
+    result = image.results()["extras-import"]
+    assert (result.outcome, result.detail) == (Outcome.PASS, "1 extra: _fast_sum, fast_sum")
+
+
+@needs_gcc
+def test_the_modules_of_extras_are_imported_and_their_libraries_loaded(tmp_path: Path) -> None:
+    image = ImageTree(tmp_path)
+    image.torch()
+    files = {"fast_sum.py": 1, "kernels/__init__.py": 1, "kernels/deep.py": 1, "kernels/k.so": 1}
+    image.distribution("fast_sum", "1.0", {**files, "fast_sum-1.0.dist-info/METADATA": 1})
+    image.write("fast_sum.py", "import torch\n")
+    image.write("kernels/__init__.py", "import no_such_module\n")
+    image.library("kernels/k.so", "int other(void); int f(void) { return other(); }")
+    row = {"version": "1", "sha256": "0", "group": "extras"}
+    image.manifest(wheels=[{**row, "name": "fast-sum"}, {**row, "name": "gone"}])
+    found = image.facts("extensions")
+    assert found["imported"] == [
+        {"extra": "fast-sum", "module": "fast_sum", "error": None},
+        {"extra": "fast-sum", "module": "kernels", "error": "No module named 'no_such_module'"},
+    ]
+    (library,) = found["loaded"]
+    assert library["path"] == "kernels/k.so"
+    assert "undefined symbol: other" in library["error"]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
@@ -198,5 +258,7 @@ def test_what_a_record_names_below_vllm_is_an_extension_whether_it_is_there_or_n
         for name, rows in records.items()
     ]
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: found)
-    context: Any = SimpleNamespace(site=tmp_path, recorded=lambda one: records[one.name] or ())
+    context: Any = SimpleNamespace(
+        site=tmp_path, manifest={}, recorded=lambda one: records[one.name] or ()
+    )
     assert probe.shared_objects(context) == ["vllm/_C.so", "vllm/_here.so"]

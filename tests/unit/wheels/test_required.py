@@ -1,0 +1,61 @@
+"""Whether the wheel of an extra is what was asked for, and has what it requires."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.verify_fakes import resolution
+
+from imagefactory.errors import CheckFailedError
+from imagefactory.planning.wheel_plan import WheelPlan
+from imagefactory.system.platforms import Platform
+from imagefactory.system.yamlfile import Location
+from imagefactory.wheels import make, required
+
+PLAN = WheelPlan(
+    key="k",
+    platform=Platform.ARM64,
+    name="fast-sum",
+    where=Location(file="matrix.yaml", line=7),
+    compiles=True,
+    parts=(),
+    files={},
+    beside=resolution(),
+)
+
+
+def made(folder: Path, *requires: str, name: str = "fast_sum-1.0") -> Path:
+    path = folder / f"{name}-cp313-cp313-linux_aarch64.whl"
+    lines = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{name}.dist-info/METADATA", f"Name: fast_sum\n{lines}\n")
+    return path
+
+
+def test_what_it_requires_is_among_the_wheels_that_it_is_installed_beside(tmp_path: Path) -> None:
+    required.check(PLAN, made(tmp_path, "numpy>=1", "none; extra == 'dev'"), None)
+    with pytest.raises(CheckFailedError) as caught:
+        required.check(PLAN, made(tmp_path, "torch>=9", "apex"), None)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("extra-requires", "matrix.yaml:7")
+    assert "requires apex, which has no wheel in it" in problem.what
+    assert "requires torch>=9, but it has torch 2.11.0" in problem.what
+
+
+def test_it_is_a_wheel_of_the_project_that_the_matrix_names(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailedError) as caught:
+        required.check(PLAN, made(tmp_path, name="slow_sum-1.0"), None)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("extra-name", "matrix.yaml:7")
+    assert "call the extra slow-sum" in problem.fix
+
+
+def test_it_is_locked_beside_its_torch_with_the_version_of_its_file(tmp_path: Path) -> None:
+    built = make._built_wheel(PLAN, made(tmp_path))
+    torch = resolution().wheel("torch")
+    assert torch
+    assert (built.replaces, built.beside, built.key) == (None, torch.sha256, "k")
+    assert (built.wheel.name, built.wheel.version) == ("fast-sum", "1.0")
+    assert built.wheel.is_built
