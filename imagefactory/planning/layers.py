@@ -26,7 +26,7 @@ class InstallLayer:
 
     Attributes:
         name: the group's, or the project's of a large wheel.
-        group: how often it changes: one of ``CUDA_TORCH``, ``DEPENDENCIES``, ``VLLM``, ``EXTRAS``.
+        group: how often it changes: one of ``CUDA_TORCH``, ``DEPENDENCIES``, ``EXTRAS``, ``VLLM``.
         wheels: what it holds; at least one.
     """
 
@@ -48,13 +48,16 @@ def is_extra(wheel: Wheel) -> bool:
 
 
 def split(resolution: Resolution) -> list[InstallLayer]:
-    """Layers from the bottom up; every wheel is in exactly one."""
+    """Layers from the bottom up; every wheel is in exactly one.
+
+    The last one is that of vLLM, which patches are applied to.
+    """
     found: dict[tuple[str, str], list[Wheel]] = {}
     for wheel in sorted(resolution.wheels, key=lambda wheel: wheel.name):
         group = EXTRAS if is_extra(wheel) else group_of(wheel.name)
-        alone = wheel.size >= LARGE and wheel.name not in PATCHED
+        alone = wheel.size >= LARGE and wheel.name not in PATCHED and group != EXTRAS
         found.setdefault((group, wheel.name if alone else group), []).append(wheel)
-    churn = (CUDA_TORCH, DEPENDENCIES, VLLM, EXTRAS)
+    churn = (CUDA_TORCH, DEPENDENCIES, EXTRAS, VLLM)
     order = sorted(found, key=lambda key: (churn.index(key[0]), key[1] == key[0], key[1]))
     return [
         InstallLayer(name=name, group=group, wheels=tuple(found[group, name]))

@@ -256,12 +256,15 @@ def test_what_is_not_there_or_there_twice_is_one_error_with_the_line_of_the_extr
     assert (problem.code, problem.where) == (code, str(WHERE))
 
 
-def test_extras_are_a_layer_of_their_own_above_all_others() -> None:
+@pytest.mark.parametrize("size", [9, layers.LARGE])
+def test_extras_are_a_layer_of_their_own_below_that_of_vllm_which_patches_change(size: int) -> None:
     old: Resolution = inputs()["resolution"]
     torch = old.wheel("torch")
     assert torch
-    wheel = replace(torch, name="fast-sum", size=9, index="wheelhouse")
+    wheel = replace(torch, name="fast-sum", size=size, index="wheelhouse")
     built = BuiltWheel(key="k", platform=old.platform, beside=torch.sha256, wheel=wheel)
     before, after = layers.split(old), layers.split(old.with_built(built))
-    assert after[:-1] == before
-    assert (after[-1].name, after[-1].group, after[-1].wheels) == ("extras", "extras", (wheel,))
+    (extras,) = [one for one in after if one.name == "extras"]
+    assert (extras.group, extras.wheels) == ("extras", (wheel,))
+    assert [one for one in after if one is not extras] == before
+    assert "vllm" in {one.name for one in after[-1].wheels}
