@@ -45,7 +45,12 @@ def in_project(patch: Patch, patches: Path) -> Patch:
     target = patches / patch.name
     if patch.folder == target:
         return patch
-    shutil.copytree(patch.folder, target, ignore=shutil.ignore_patterns("__pycache__"))
+    others = shutil.ignore_patterns("__pycache__", "patch.yaml")
+    shutil.copytree(patch.folder, target, ignore=others, dirs_exist_ok=True)
+    # last: until then the folder, which a kill may leave behind, is no patch
+    files.write_text(
+        target / "patch.yaml", (patch.folder / "patch.yaml").read_text(encoding="utf-8")
+    )
     return replace(
         patch,
         origin=Origin.REPLACES_STOCK,

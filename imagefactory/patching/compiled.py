@@ -112,20 +112,17 @@ class Compiled:
     Attributes:
         store: the folder with what was made.
         tree: the sources.
-        report: the file that gets the headers that were included, whether compiled or not.
-        spared: is told of commands that are not run, and of the folder for each.
+        looked: gets the paths in the tree that were read, or looked for, each time.
     """
 
     def __init__(
         self,
         store: Path,
         tree: str,
-        report: Path,
-        spared: Callable[[list[str], str], object],
+        looked: Callable[[list[str]], object],
         run: Run = subprocess.run,
     ) -> None:
-        self.store, self.tree, self.report = store, tree, report
-        self.spared, self._run = spared, run
+        self.store, self.tree, self.looked, self._run = store, tree, looked, run
         self._one = threading.Lock()
 
     def run(self, argv: Any, *more: Any, **options: Any) -> Any:
@@ -162,8 +159,7 @@ class Compiled:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(files[name])
                 target.chmod(mode)
-            self.spared(wanted.argv, wanted.places.folder)
-            self._tell(map(wanted.places.shown, made["headers"]))
+            self.looked(_in_tree(made["reads"]))
             said = [wanted.places.shown(made[name]) for name in ("stdout", "stderr")]
             return subprocess.CompletedProcess(wanted.argv, 0, *said)
         return None
@@ -179,22 +175,22 @@ class Compiled:
             headers = wanted.headers(out) if out.is_file() else None
         if headers is None:  # it did not come so far
             return done
-        self._tell(headers)
-        if done.returncode != 0:
-            return done
+        reads = wanted.reads(headers, self.store)
+        self.looked(_in_tree(reads))
         after = _states(places.folder)
         new = [path for path, state in after.items() if before.get(path) != state]
         files = {path: _content(path) for path in new if wanted.keeps(path)}
-        is_whole = before.keys() <= after.keys() and not set(new).intersection(headers)
-        if is_whole and not any(map(places.are_in, files.values())):
+        is_whole = before.keys() <= after.keys() and reads.keys().isdisjoint(
+            map(places.hidden, new)
+        )
+        if done.returncode == 0 and is_whole and not any(map(places.are_in, files.values())):
             with suppress(OSError):  # as without room to remember it
-                self._remember(wanted, done, headers, files)
+                self._remember(wanted, done, reads, files)
         return done
 
     def _remember(
-        self, wanted: Compilation, done: Done, headers: list[str], files: Mapping[str, bytes]
+        self, wanted: Compilation, done: Done, reads: Mapping[str, str], files: Mapping[str, bytes]
     ) -> None:
-        reads = wanted.reads(headers, self.store)
         folder, hidden = self.store / wanted.key, wanted.places.hidden
         folder.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder, prefix="."))
@@ -206,16 +202,11 @@ class Compiled:
         made = {
             "files": rows,
             "reads": reads,
-            "headers": [hidden(path) for path in headers],
             "stdout": hidden(done.stdout),
             "stderr": hidden(done.stderr),
         }
         (part / "made.json").write_text(json.dumps(made), encoding="utf-8")
         part.rename(folder / part.name[1:])
-
-    def _tell(self, headers: Iterable[str]) -> None:
-        with self.report.open("a", encoding="utf-8") as report:
-            report.write(" \\\n ".join(["made:", *headers]) + "\n")
 
 
 @dataclass(frozen=True)
@@ -293,11 +284,11 @@ class Compilation:
         names = _names("\n".join(f"#{word}" for word in self.argv).encode())
         names |= self._system_names(sorted(read - own), store)
         names |= {path[len(at) + 1 :] for path in read for at in self.searched if _is_in(path, at)}
-        found = {f"{folder}/{name}" for folder in self.searched for name in names}
+        found = {(folder, name) for folder in self.searched for name in names}
         for path in own:
             folders = (os.path.dirname(path), *self.searched)  # noqa: PTH120 - thousands of times
-            found |= {f"{at}/{name}" for at in folders for name in _names(_content(path))}
-        return {os.path.normpath(path) for path in found}
+            found |= {(at, name) for at in folders for name in _named(path)}
+        return {os.path.normpath(os.path.join(*one)) for one in found}  # noqa: PTH118 - as above
 
     def _is_own(self, path: str) -> bool:
         return any(_is_in(path, place) for place, _ in self.places.marks)
@@ -308,17 +299,18 @@ class Compilation:
         file = store / f"{_sha(prints.encode())}.json"
         with suppress(OSError, ValueError):
             return set(json.loads(file.read_text(encoding="utf-8")))
-        names = {name for path in paths for name in _names(_content(path))}
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(sorted(names)), encoding="utf-8")
-        part.replace(file)
+        names = {name for path in paths for name in _named(path)}
+        with suppress(OSError):
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(sorted(names)), encoding="utf-8")
+            part.replace(file)
         return names
 
     def holds(self, reads: Mapping[str, str]) -> bool:
         """Whether all that was read is the same here."""
         shown = ((self.places.shown(path), was) for path, was in reads.items())
         return all(
-            (_there(path) if was in ("there", "") else self.places.print_of(path)) == was
+            (_there(path) if was == "there" else self.places.print_of(path)) == was
             for path, was in shown
         )
 
@@ -326,6 +318,12 @@ class Compilation:
         """Whether a file that it made can be asked for: of nvcc's own ones it is the PTX only."""
         inside = any(_is_in(path, folder) for folder in self.kept)
         return not inside or path.endswith((".ptx", ".cubin"))
+
+
+def _in_tree(reads: Iterable[str]) -> list[str]:
+    """The paths of what was read that are in the tree, from its top."""
+    top = "\0tree\0/"
+    return [path[len(top) :] for path in reads if path.startswith(top)]
 
 
 def _is_in(path: str, folder: str) -> bool:
@@ -349,6 +347,13 @@ def _names(data: bytes) -> set[str]:
     lines = DIRECTIVE.findall(data.replace(b"\\\n", b" "))
     found = {name for line in lines for name in NAMED.findall(line)}
     return {name.decode(errors="replace") for name in found}
+
+
+def _named(path: str) -> set[str]:
+    try:
+        return _names(_content(path))
+    except OSError:
+        return set()
 
 
 def _identity(name: str) -> str:

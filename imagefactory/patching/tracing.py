@@ -79,14 +79,13 @@ class Recorder:
         elif event in ("open", "os.listdir", "os.scandir"):
             self.note(arguments[0], listed=event != "open")
         elif event == "subprocess.Popen":
-            self.ran(arguments[1], arguments[2], arguments[3])
+            self._ran(arguments[1], arguments[2], arguments[3])
         elif event == "os.posix_spawn":  # with which subprocess starts programs from Python 3.13 on
-            self.ran(arguments[1], None, arguments[2])
+            self._ran(arguments[1], None, arguments[2])
         elif event in ("os.system", "os.exec"):
             self.known = False
 
-    def ran(self, argv: object, folder: object, env: object) -> None:
-        """Record what a program that is started with ``argv`` in ``folder`` may read."""
+    def _ran(self, argv: object, folder: object, env: object) -> None:
         words = [os.fspath(word) for word in argv] if isinstance(argv, list | tuple) else [argv]
         texts = [word if isinstance(word, str) else str(word) for word in words]
         variables = env if isinstance(env, Mapping) else os.environ
@@ -142,17 +141,14 @@ def watch(recorder: Recorder) -> None:
         globber.lstat = staticmethod(os.lstat)
 
 
-def remember_compilers(recorder: Recorder, report: Path) -> None:
+def remember_compilers(recorder: Recorder) -> None:
     """Take what compilers made earlier in this run for what they would make again."""
     import subprocess  # noqa: PLC0415 - few proofs compile
 
     from imagefactory.patching import compiled  # noqa: PLC0415 - as above
 
-    def spared(argv: list[str], folder: str) -> None:
-        recorder.ran(argv, folder, os.environ)
-
     recorder.reports.add(compiled.WHOLE_REPORT)
-    memory = compiled.Compiled(Path(os.environ[COMPILED]), recorder.root, report, spared)
+    memory = compiled.Compiled(Path(os.environ[COMPILED]), recorder.root, recorder.paths.update)
     setattr(subprocess, "run", memory.run)  # noqa: B010
 
 
@@ -178,7 +174,7 @@ def main(tree: str, *more: str) -> None:
     sys.argv = [proof, tree, *more]
     sys.path[0] = str(Path(proof).parent)
     if COMPILED in os.environ:
-        remember_compilers(recorder, report)
+        remember_compilers(recorder)
     watch(recorder)
     runpy.run_path(proof, run_name="__main__")
 

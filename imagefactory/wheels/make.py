@@ -123,6 +123,7 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
         (file,) = Path(name).glob("*.whl")
         official = wheelhouse.from_index(plan.official, env.settings) if plan.official else None
         required.check(plan, file, official)
+        _check_files(plan, file, env.settings)
         built = _built_wheel(plan, file)
         if locked and locked.wheel.sha256 != built.wheel.sha256:
             what = (
@@ -134,6 +135,14 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
         path = wheelhouse.path_of(built.wheel.sha256, file.name, env.settings)
         wheelhouse.store(path, file, *Path(name).glob(_PATCHES))
         return Made(built=built, path=path, fresh=True, patches=_patches(Path(name)))
+
+
+def _check_files(plan: WheelPlan, made: Path, settings: Settings) -> None:
+    """Compare the files of an extra with those of all wheels that the image needs as well."""
+    beside = plan.beside.wheels if plan.beside else ()
+    with wheelhouse.Collection(settings) as files:
+        files.fetch(beside)
+        required.check_files(plan, made, files.path)
 
 
 def _patches(folder: Path) -> tuple[dict[str, Any], ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
+from collections.abc import Callable
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -10,10 +12,15 @@ from packaging.utils import canonicalize_name
 
 from imagefactory.errors import CheckFailedError, fail
 from imagefactory.locking import closure
-from imagefactory.locking.lock import Resolution
+from imagefactory.locking.lock import Resolution, Wheel
 from imagefactory.locking.locked_sources import LockedRef
 from imagefactory.locking.refs import normal
 from imagefactory.planning.wheel_plan import WheelPlan
+
+#: Files that a message names.
+NAMED = 3
+#: Where a wheel may have files of site-packages, too.
+_SCHEME = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")
 
 
 def check(plan: WheelPlan, made: Path, official: Path | None) -> None:
@@ -54,6 +61,41 @@ def _of_extra(plan: WheelPlan, made: Path, beside: Resolution) -> None:
     if lacks:
         fix = "add that to the flavor's requirements, and run imagefactory lock"
         raise fail(CheckFailedError, "extra-requires", "; ".join(lacks), where=where, fix=fix)
+
+
+def check_files(plan: WheelPlan, made: Path, files: Callable[[Wheel], Path]) -> None:
+    """Compare the files of an extra with those of the wheels beside it, which are in ``files``.
+
+    In an image one of the two would replace the other without a word, so it raises
+    CheckFailedError for a file that another wheel has with another content.
+    """
+    if plan.beside is None:
+        return
+    own = _files(made)
+    clashes = [
+        f"{path} ({wheel.name})"
+        for wheel in plan.beside.wheels
+        for path, content in _files(files(wheel)).items()
+        if own.get(path, content) != content
+    ]
+    if clashes:
+        more = f" and {len(clashes) - NAMED} more" if len(clashes) > NAMED else ""
+        what = (
+            f"{made.name} has files that other wheels of the cell have, too, with another "
+            f"content: {', '.join(clashes[:NAMED])}{more}"
+        )
+        fix = "leave them out in its setup, for example by a `setup` of your own"
+        raise fail(CheckFailedError, "extra-files", what, where=str(plan.where), fix=fix)
+
+
+def _files(wheel: Path) -> dict[str, tuple[int, int]]:
+    """What a wheel installs into site-packages: path -> checksum and size of the file."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            _SCHEME.sub("", one.filename): (one.CRC, one.file_size)
+            for one in archive.infolist()
+            if not one.is_dir()
+        }
 
 
 def _requires(wheel: Path) -> set[str]:

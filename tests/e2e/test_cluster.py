@@ -152,6 +152,7 @@ def test_a_cluster_is_started_once_watched_and_removed_with_nothing_else(two: Tw
     shown = two.call("logs").out
     assert f"{first.name} | loading models/other-works" in shown
     assert f"{second.name} | worker of models/other-works waits" in shown
+    assert two.call("logs", "--since", "1h").out == shown
 
     # a worker that is killed later is seen, and `up` starts the server again
     second.docker("kill", "test-1")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -311,3 +313,29 @@ def test_a_stock_patch_is_copied_with_all_its_files_and_the_project_s_own_is_not
         path.name for path in folder.iterdir()
     } - {"__pycache__"}
     assert authoring.in_project(own, patches) is own
+
+
+def test_a_copy_that_was_killed_is_no_patch_and_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "stock")
+    (patch,) = catalog.load(tmp_path / "stock/patches").values()
+    patches = tmp_path / "own/patches"
+
+    def killed(source: Path, target: Path, *, ignore: Any, **_: Any) -> None:
+        target.mkdir(parents=True)
+        names = [path.name for path in source.iterdir()]
+        for name in {*names} - ignore(str(source), names):
+            (target / name).write_text("half of it")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copytree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            authoring.in_project(patch, patches)
+    assert catalog.load(patches) == {}
+    own = authoring.in_project(patch, patches)
+    assert [one.diff.read_text() for one in own.variants] == [
+        one.diff.read_text() for one in patch.variants
+    ]
+    assert [*catalog.load(patches)] == [patch.name]

@@ -1,16 +1,19 @@
-"""The bench of patches: compilers are installed only if a proof runs them."""
+"""The bench of patches: compilers, and what they made, are only for proofs that run them."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 from support.machine import settings
-from support.patches import make
+from support.patches import PATCH, make
 from support.project import project_lock, project_matrix, stock_patches
 
+from imagefactory.inbuild import overlay, proofkit
 from imagefactory.patching import catalog, cuda_home, patching, status
+from imagefactory.patching.compiled import FOLDER
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.sources import SourceTree
 
@@ -71,3 +74,36 @@ def test_what_a_killed_compiler_of_a_proof_leaves_is_removed(
     for measure in (bench.series, bench.each):
         assert len(measure(tree, [status.step_for(patch, tree)])) == 1
         assert list(temporary.iterdir()) == []
+
+
+def test_only_proofs_that_compile_get_what_was_compiled_in_this_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def prove(_script: Path, _tree: Path, env: dict[str, str]) -> tuple[int, str]:
+        given.append(env)
+        return 0, "right"
+
+    monkeypatch.setattr(overlay, "prove", prove)
+    monkeypatch.setattr(proofkit, "missing", lambda *_: "")
+    tree = SourceTree(project="vllm", version="0.22.1", root=tmp_path, sha256="aa")
+    stores: list[str] = []
+    for needs in ("[]", "[g++]", "[nvcc]", "[numpy, cmake]"):
+        text = PATCH.replace("kind: static", f"kind: static\n  needs: {needs}")
+        make(tmp_path / needs, text=text)
+        (patch,) = catalog.load(tmp_path / needs / "patches").values()
+        step, bench = status.step_for(patch, tree), Bench(settings(tmp_path))
+        assert patch.proof
+        for _ in range(2):
+            bench._prover([step], tmp_path)(patch.proof.script, tmp_path)
+            stores.append(given[-1].get(FOLDER, ""))
+            if stores[-1]:
+                assert Path(stores[-1]).is_dir()
+                assert Path(given[-1]["PYTHONPATH"].split(os.pathsep)[0], "imagefactory").is_dir()
+        bench._prover([step], None)(patch.proof.script, tmp_path)
+        assert FOLDER not in given[-1]  # a build proves it, too, and remembers nothing
+        del bench
+    assert [bool(store) for store in stores] == [False] * 2 + [True] * 4 + [False] * 2
+    assert stores[2] == stores[3] != stores[4] == stores[5]
+    assert not any(Path(store).exists() for store in stores if store)

@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.machine import settings
-from support.patches import PATCH, make
 
-from imagefactory.inbuild import overlay, proofkit
-from imagefactory.patching import catalog, compiled, status, tracing
+from imagefactory.inbuild import overlay
+from imagefactory.patching import compiled, tracing
 from imagefactory.patching.compiled import ASKED, FOLDER, REPORT, WHOLE_REPORT, Compiled
-from imagefactory.patching.measure import Bench
-from imagefactory.patching.sources import SourceTree
 
 #: What the compiler of these tests reads: of the tree, of the folder that it is run in.
 HEADERS = ("csrc/a.h", "csrc/deep/b.h")
@@ -29,27 +25,25 @@ class Machine:
     """A tree, a folder with a source, and a compiler that counts how often it is run."""
 
     def __init__(self, at: Path, store: Path, bin_: Path) -> None:
-        self.tree, self.folder, self.report = at / "tree", at / "folder", at / "report"
+        self.tree, self.folder = at / "tree", at / "folder"
         self.system = bin_ / "system.h"
         self.compiler, self.runs = bin_ / "g++", 0
         for path, text in (
-            (self.tree / "csrc/a.h", '#include "deep/b.h"\n#if __has_include("maybe.h")\n#endif\n'),
-            (self.tree / "csrc/deep/b.h", "int b;\n"),
+            (self.tree / "csrc/a.h", '#include DEEP(b)\n#if __has_include("maybe.h")\n#endif\n'),
+            (self.tree / "csrc/deep/b.h", '#if __has_include("near.h")\n#endif\n'),
             (self.tree / "csrc/other.h", "int other;\n"),
             (self.folder / "own.h", "int own;\n"),
             (self.folder / "x.cpp", SOURCE.format(tree=self.tree)),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        (self.folder / "extra").touch()
         (self.tree / "first").mkdir()
         self.words = ["-std=c++17", "-w", f"-I{self.tree}/first", f"-I{self.tree}/csrc", "-DA=1"]
         self.made: dict[str, str] = {"x": "program"}
-        self.code, self.reported = 0, True
-        self.spared: list[tuple[list[str], str]] = []
-        self.memory = Compiled(store, str(self.tree), self.report, self._spare, self._run)
-
-    def _spare(self, argv: list[str], folder: str) -> None:
-        self.spared.append((argv, folder))
+        self.code, self.reported, self.removed = 0, True, ""
+        self.looked = list[list[str]]()
+        self.memory = Compiled(store, str(self.tree), self.looked.append, self._run)
 
     def _run(self, argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         self.runs += 1
@@ -58,6 +52,8 @@ class Machine:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
+        if self.removed:
+            (folder / self.removed).unlink()
         read = [*(str(self.tree / name) for name in HEADERS), "own.h", str(self.system)]
         report = options.get("env", {}).get(WHOLE_REPORT)
         if self.reported and report:
@@ -128,6 +124,7 @@ CHANGES: dict[str, Callable[[Machine], object]] = {
     "a header that hides another": write("tree/first/deep/b.h"),
     "a header that hides one beside it": write("tree/csrc/own.h"),
     "a header that was asked for": write("tree/csrc/maybe.h"),
+    "a header that one beside it asked for": write("tree/csrc/deep/near.h"),
     "a header that was asked for, beside the source": write("tree/first/maybe.h"),
     "a header that hides one of the system": write("tree/first/nv/target"),
     "a header that is gone": lambda machine: (machine.tree / HEADERS[1]).unlink(),
@@ -189,6 +186,7 @@ FORGOTTEN: dict[str, Callable[[Machine], object]] = {
     "a failure": lambda machine: setattr(machine, "code", 1),
     "a signal": lambda machine: setattr(machine, "code", -9),
     "a report that is missing": lambda machine: setattr(machine, "reported", False),
+    "a file that it removes": lambda machine: setattr(machine, "removed", "extra"),
     "a made file with the tree's path": lambda m: m.made.update(x=f"at {m.tree}/csrc"),
     "a made file with the folder's path": lambda m: m.made.update(x=f"at {m.folder}"),
     "a header that it changes": lambda machine: machine.made.update({"own.h": "changed"}),
@@ -215,14 +213,14 @@ def test_a_command_that_is_not_of_the_proofkit_is_run(
         assert machine.runs == 2
 
 
+@pytest.mark.parametrize("inside", [".", "csrc"])
 def test_only_compilers_outside_of_the_tree_are_remembered(
-    machines: list[Machine], tmp_path: Path
+    machines: list[Machine], tmp_path: Path, inside: str
 ) -> None:
     for machine in machines:
-        machine.compile(cwd=machine.tree / "csrc")
-        assert machine.runs == 1
-        machine.compile(cwd=machine.tree / "csrc")
-        assert machine.runs == 2
+        for number in (1, 2):
+            machine.compile(cwd=machine.tree / inside)
+            assert machine.runs == number
         machine.compiler = tmp_path / "bin/program"
         machine.compile()
         assert machine.runs == 3
@@ -239,22 +237,26 @@ def test_a_path_that_reports_may_write_otherwise_is_compiled(
     assert [machine.runs for machine in odd] == [1, 0 if name == "ä" else 1]
 
 
-def test_the_headers_are_told_whether_it_is_compiled_or_not(machines: list[Machine]) -> None:
-    reports = []
+def test_what_is_read_and_looked_for_in_the_tree_is_told_whether_it_is_compiled_or_not(
+    machines: list[Machine],
+) -> None:
     for machine in machines:
+        machine.words.append(f"{machine.tree}/csrc/other.h")
         machine.compile()
-        recorder = tracing.Recorder(machine.tree)
-        recorder.headers(machine.report)
-        reports.append(recorder.paths)
-    assert reports[0] == reports[1]
-    assert {*HEADERS} <= reports[0]
+    (looked,) = machines[0].looked
+    assert (machines[1].runs, machines[1].looked) == (0, [looked])
+    names = ("a.h", "deep/b.h", "other.h", "maybe.h", "near.h", "nv/target", "own.h")
+    searched = [f"{folder}/{name}" for folder in ("csrc", "first") for name in names]
+    assert sorted(looked) == sorted([*searched, "csrc/deep/near.h"])
 
 
-def test_what_traces_a_proof_hears_of_a_compiler_that_is_not_run(machines: list[Machine]) -> None:
-    for machine in machines:
-        machine.compile()
-    two = machines[1]
-    assert [m.spared for m in machines] == [[], [(two.argv(), str(two.folder))]]
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_a_compiler_reads_is_told_when_it_fails_too(
+    machines: list[Machine], code: int
+) -> None:
+    machines[0].code = code
+    machines[0].compile()
+    assert {*HEADERS} <= {*machines[0].looked[0]}
 
 
 @pytest.mark.parametrize(
@@ -360,39 +362,6 @@ def test_a_real_compiler_is_run_for_what_is_new_and_for_nothing_else(
     monkeypatch.setenv("CPLUS_INCLUDE_PATH", str(tmp_path))
     assert proven(1, '#define VALUE "1"\n') == (0, "1")
     assert remembered() == 5
-
-
-def test_only_proofs_that_compile_get_what_was_compiled_in_this_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[dict[str, str]] = []
-
-    def prove(_script: Path, _tree: Path, env: dict[str, str]) -> tuple[int, str]:
-        given.append(env)
-        return 0, "right"
-
-    monkeypatch.setattr(overlay, "prove", prove)
-    monkeypatch.setattr(proofkit, "missing", lambda *_: "")
-    tree = SourceTree(project="vllm", version="0.22.1", root=tmp_path, sha256="aa")
-    stores: list[str] = []
-    for needs in ("[]", "[g++]", "[nvcc]", "[numpy, cmake]"):
-        text = PATCH.replace("kind: static", f"kind: static\n  needs: {needs}")
-        make(tmp_path / needs, text=text)
-        (patch,) = catalog.load(tmp_path / needs / "patches").values()
-        step, bench = status.step_for(patch, tree), Bench(settings(tmp_path))
-        assert patch.proof
-        for _ in range(2):
-            bench._prover([step], tmp_path)(patch.proof.script, tmp_path)
-            stores.append(given[-1].get(FOLDER, ""))
-            if stores[-1]:
-                assert Path(stores[-1]).is_dir()
-                assert Path(given[-1]["PYTHONPATH"].split(os.pathsep)[0], "imagefactory").is_dir()
-        bench._prover([step], None)(patch.proof.script, tmp_path)
-        assert FOLDER not in given[-1]  # a build proves it, too, and remembers nothing
-        del bench
-    assert [bool(store) for store in stores] == [False] * 2 + [True] * 4 + [False] * 2
-    assert stores[2] == stores[3] != stores[4] == stores[5]
-    assert not any(Path(store).exists() for store in stores if store)
 
 
 def test_the_names_in_the_environment_are_the_same_everywhere() -> None:

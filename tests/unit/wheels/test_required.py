@@ -52,6 +52,29 @@ def test_it_is_a_wheel_of_the_project_that_the_matrix_names(tmp_path: Path) -> N
     assert "call the extra slow-sum" in problem.fix
 
 
+def test_a_file_of_another_wheel_is_refused_unless_it_is_the_same(tmp_path: Path) -> None:
+    def wheel_of(name: str, **files: str) -> Path:
+        path = tmp_path / f"{name}-1-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as file:
+            for key, text in files.items():
+                file.writestr(key.replace("__", "/"), text)
+        return path
+
+    others = {wheel.name: wheel_of(wheel.name) for wheel in resolution().wheels}
+    others["numpy"] = wheel_of("numpy", tests__init="", numpy__core="1")
+
+    def check(**files: str) -> None:
+        required.check_files(PLAN, wheel_of("own", **files), lambda one: others[one.name])
+
+    check(tests__init="", numpy__more="1", own="2")
+    for clash in ({"numpy__core": "2"}, {"own-1.data__purelib__numpy__core": "2"}):
+        with pytest.raises(CheckFailedError) as caught:
+            check(**clash, own="2")
+        (problem,) = caught.value.problems
+        assert (problem.code, problem.where) == ("extra-files", "matrix.yaml:7")
+        assert "another content: numpy/core (numpy)" in problem.what
+
+
 def test_it_is_locked_beside_its_torch_with_the_version_of_its_file(tmp_path: Path) -> None:
     built = make._built_wheel(PLAN, made(tmp_path))
     torch = resolution().wheel("torch")
