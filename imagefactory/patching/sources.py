@@ -28,7 +28,7 @@ from imagefactory.locking.lock import Lock
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.settings import Settings
-from imagefactory.system import locks, ui, web
+from imagefactory.system import locks, temporary, ui, web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -282,8 +282,8 @@ def _write_texts(
     A tree that an older version of the factory unpacked is replaced. Raises SetupError for a file
     that is damaged: not every index has hashes.
     """
-    with tempfile.TemporaryDirectory(dir=root.parent) as name:
-        folder = Path(name) / "tree"
+    with temporary.folder(prefix="imagefactory-sources-", parent=root.parent) as parent:
+        folder = parent / "tree"
         folder.mkdir()
         try:
             _unpack(data, filename, folder, suffixes)
