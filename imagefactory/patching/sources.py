@@ -11,6 +11,7 @@ import re
 import shutil
 import tarfile
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ DAMAGED: tuple[type[Exception], ...] = (  # type: ignore[assignment] # isal has 
     *remote_wheel.DAMAGED,
     *(tarfile.TarError, gzip.BadGzipFile, igzip_lib.IsalError),
 )
+#: Python does this on one core anyway: one after the other, the first is there earlier.
+_UNPACKING = threading.Lock()
 AGAIN = "try again; if it persists, contact the operator of the index"
 #: Beside the files of a tree: what it was unpacked from, and which suffixes were.
 MARK = ".source.json"
@@ -266,7 +269,8 @@ def _download(
             what = f"{file.filename} has SHA-256 {found[:16]}…, the index says {wanted[:16]}…"
             raise fail(SetupError, "sources-corrupt", what, fix=AGAIN)
         data.seek(0)
-        _write_texts(data, file.filename, root, suffixes, found)
+        with _UNPACKING:
+            _write_texts(data, file.filename, root, suffixes, found)
     return found
 
 
