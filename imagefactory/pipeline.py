@@ -341,6 +341,7 @@ def _verify_all(
     """
     from imagefactory.verifying import (  # noqa: PLC0415 - imports NumPy and requests
         check_registry,
+        choice,
         verifying,
     )
     from imagefactory.verifying.outside import outside  # noqa: PLC0415 - only used here
@@ -349,6 +350,8 @@ def _verify_all(
     lock, receipts = opening.read_lock(workspace), opening.receipts(workspace)
     if level.includes(Level.SERVE) and not models:
         receipts.check_folder()
+    for tag in tags:  # what one of them lacks is known before minutes are spent on another
+        choice.choose(engine.inspect_image(tag), level, models)
     done, left = [], dict[str, None]()
     for tag in tags:
         made = verifying.verify(

@@ -276,12 +276,16 @@ def _said(answer: Response) -> str:
     try:
         return _message(json.loads(text)["error"])
     except (ValueError, LookupError, TypeError, RecursionError):
-        return text.strip()[:SHOWN]
+        return _line(text)
 
 
 def _message(error: object) -> str:
     found = error.get("message", error) if isinstance(error, dict) else error
-    return str(found)[:SHOWN]
+    return _line(str(found))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:SHOWN]
 
 
 def _brief(error: Exception) -> str:

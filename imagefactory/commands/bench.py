@@ -38,6 +38,9 @@ from imagefactory.system import ui
 from imagefactory.verifying import leftovers
 from imagefactory.workspace import Workspace
 
+#: Tokens that no model has room for, and seconds that nobody waits: a typing mistake would fill the
+#: memory with a prompt, or be more than the system's clock takes.
+LONGEST, DAY = 1 << 24, 86400
 #: Hosts that are this machine.
 LOCAL = ("localhost", "127.0.0.1", "::1")
 COLOURS = {Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.UNKNOWN: "yellow"}
@@ -83,16 +86,17 @@ def server_command(
         int, typer.Option("--repeats", min=1, max=1000, help="Rounds measured at each level.")
     ] = 5,
     prompt_tokens: Annotated[
-        int, typer.Option("--prompt-tokens", min=8, help="Length of prompts.")
+        int, typer.Option("--prompt-tokens", min=8, max=LONGEST, help="Length of prompts.")
     ] = 1024,
     output_tokens: Annotated[
-        int, typer.Option("--output-tokens", min=2, help="Length of answers.")
+        int, typer.Option("--output-tokens", min=2, max=LONGEST, help="Length of answers.")
     ] = 128,
     needle: Annotated[
         str, typer.Option("--needle", metavar="DEPTH,...", help="Hide a needle: 0 start, 1 end.")
     ] = "",
     context: Annotated[
-        int, typer.Option("--context", min=100, help="Tokens that needles are hidden in.")
+        int,
+        typer.Option("--context", min=100, max=LONGEST, help="Tokens that needles are hidden in."),
     ] = 8192,
     image: Annotated[
         str | None,
@@ -107,10 +111,12 @@ def server_command(
         typer.Option("--folder", metavar="DIR", help="Serve the recipe's model from this folder."),
     ] = None,
     start: Annotated[
-        float, typer.Option("--start", min=1, help="Seconds that a recipe's server may take.")
+        float,
+        typer.Option("--start", min=1, max=DAY, help="Seconds that a recipe's server may take."),
     ] = 3600,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that the server may be silent.")
+        float,
+        typer.Option("--timeout", min=1, max=DAY, help="Seconds that the server may be silent."),
     ] = 600,
     file: File = HERE,
     json: Json = False,

@@ -156,7 +156,10 @@ def check_command(file: File = HERE, json: Json = False) -> None:
 def up_command(
     file: File = HERE,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time to load the model.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1, max=86400, help="Time to load the model."
+        ),
     ] = START_SECONDS,
     json: Json = False,
 ) -> None:

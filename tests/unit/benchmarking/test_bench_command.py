@@ -128,6 +128,20 @@ def test_figures_that_cannot_be_kept_are_shown(tmp_path: Path) -> None:
     assert "TTFT (ms)" in done.output
 
 
+def test_a_page_instead_of_an_answer_is_quoted_on_one_line(run: Run) -> None:
+    page = (404, "<html>\n  <h1>Error</h1>\n</html>")
+    with serving(Behaviour(refusal=page)) as url, pytest.raises(CheckFailedError) as raised:
+        run(url, *SMALL)
+    assert "\n" not in raised.value.problems[0].what
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--start", "--prompt-tokens", "--context"])
+def test_numbers_beyond_all_reason_are_refused(option: str) -> None:
+    done = CliRunner().invoke(bench.app, ["http://127.0.0.1:1", option, "10000000000000"])
+    assert done.exit_code == 2
+    assert option in done.output
+
+
 def test_a_server_that_is_down_a_model_that_is_not_served_and_bad_options_are_errors(
     run: Run,
 ) -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gpu.records import load_all
+from support.machine import settings as settings_in
 from support.verify_fakes import image_info, labels
 from support.verify_station import StationEngine, outcomes, verify
 
-from imagefactory.errors import InputError
+from imagefactory import pipeline
+from imagefactory.errors import CheckFailedError, FactoryError, InputError, fail
+from imagefactory.results import Watcher
 from imagefactory.settings import Settings
 from imagefactory.system.engine import ImageInfo
 from imagefactory.system.shell import Completed
-from imagefactory.verifying import check_registry, choice
+from imagefactory.verifying import check_registry, choice, leftovers, verifying
 from imagefactory.verifying.models import models
 from imagefactory.verifying.receipt import Level, Outcome, differences, supersedes
+from imagefactory.workspace import Workspace
 
 ALL = {one.name for one in models.family()}
 ON_CPU = {"dense", "dense-bf16", "dialog", "hybrid", "moe", "mtp"}
@@ -98,6 +105,29 @@ def test_what_an_image_cannot_do_is_refused_before_anything_runs(
     with pytest.raises(InputError, match=r".") as raised:
         choice.choose(image(channel), level, names)
     assert says in raised.value.problems[0].what
+
+
+def test_what_one_of_several_images_cannot_do_is_refused_before_the_first_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = {"a": image("cpu"), "b": image("cu130")}
+
+    def inspect_image(ref: str) -> ImageInfo:
+        if ref in images:
+            return images[ref]
+        raise fail(CheckFailedError, "image-missing", ref)
+
+    def runs(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    engine: Any = SimpleNamespace(inspect_image=inspect_image)
+    monkeypatch.setattr(leftovers, "sweep", lambda *_: None)
+    monkeypatch.setattr(verifying, "verify", runs)
+    own = Workspace(matrix=tmp_path / "m.yaml", project=tmp_path, settings=settings_in(tmp_path))
+    for tags, code in ((["a", "b"], "verify-models"), (["a", "gone"], "image-missing")):
+        with pytest.raises(FactoryError) as raised:
+            pipeline._verify_all(own, engine, tags, {}, Watcher(), models=("moe",))
+        assert raised.value.problems[0].code == code
 
 
 @pytest.mark.programs
