@@ -101,14 +101,17 @@ def build_command(
 
 def _as_dict(row: Decision | Uncovered, built: Built) -> dict[str, object]:
     if isinstance(row, Uncovered):
-        result, problems = None, row.problems
+        name, problems = row.cell.name, row.problems
     else:
         name = row.plan.cell.name
-        result, problems = built.results.get(name), built.stopped.get(name, ())
+        problems = built.stopped.get(name, ())
+    result = built.results.get(name)
+    receipt = next((one for one in built.receipts if one.cell == name), None)
     return {
         **row.as_dict(),
         "result": result.as_dict() if result else None,
         "stopped": [problem.as_dict() for problem in problems],
+        "receipt": receipt.as_dict() if receipt else None,
     }
 
 

@@ -121,11 +121,14 @@ def memory_command(
     request = serving.asked(options, request)
     request = replace(request, **{name: one for name, one in given.items() if one is not None})
     plan = memory.plan(read, request, size)
+    of_recipe = _of_recipe(plan, options)
     if json:
-        ui.emit_json(plan.as_dict())
+        ui.emit_json({**plan.as_dict(), "recipe": of_recipe})
     else:
         _show(plan, "read from its index" if found.size else "as the recipe says")
-        _of_recipe(plan, options)
+        if of_recipe:
+            held = f"{_gib(of_recipe['kv_cache'])} of KV cache, {of_recipe['tokens']} tokens"
+            ui.line(f"the recipe has {of_recipe['option']}: {held}")
     if not plan.fits:
         raise _too_much(plan, memory.fewest_nodes(plan, size))
 
@@ -140,14 +143,15 @@ def _setup(text: str, file: Path, release: str, nodes: int | None) -> Setup | No
     return recipe.on(release, nodes or min(recipe.nodes))
 
 
-def _of_recipe(plan: Plan, options: Mapping[str, Any]) -> None:
-    """What the budget of a recipe is enough for."""
+def _of_recipe(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the budget of a recipe is enough for; None if it sets none."""
     budget = serving.budget(options, plan.request.total)
-    if budget:
-        option, size = budget
-        cache = plan.cache_in(size)
-        held = f"{_gib(cache)} of KV cache, {plan.pool.tokens(cache)} tokens"
-        ui.line(f"the recipe has {option}: {held}")
+    if budget is None:
+        return None
+    option, size = budget
+    cache = plan.cache_in(size)
+    held = {"kv_cache": cache, "tokens": plan.pool.tokens(cache)}
+    return {"option": option, "budget": size, **held}
 
 
 def _gib(number: int) -> str:

@@ -6,7 +6,6 @@ No resolver is needed: uv depends on nothing, and one version has to serve every
 from __future__ import annotations
 
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from imagefactory.locking.lock import FIND_LINKS, NO_UNPACKER, Unpacker, Wheel
 from imagefactory.locking.tags import COMPILER_GLIBC, COMPILER_PYTHON, target_tags
 from imagefactory.matrix.cell import Request
 from imagefactory.settings import Settings
-from imagefactory.system import ui, web
+from imagefactory.system import temporary, ui, web
 from imagefactory.system.platforms import Platform
 
 NAME = "uv"
@@ -170,8 +169,8 @@ def program(unpackers: Iterable[Unpacker], platform: Platform, settings: Setting
     path = settings.cache / FOLDER / wheel.sha256 / NAME
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            part = Path(folder) / NAME
+        with temporary.folder(prefix="imagefactory-unpacker-", parent=path.parent) as folder:
+            part = folder / NAME
             _extract(wheelhouse.from_index(wheel, settings), part)
             part.chmod(0o755)
             part.rename(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +15,7 @@ from imagefactory.errors import SetupError, fail
 from imagefactory.locking import clone, gitref, indexes
 from imagefactory.locking.lock import Wheel
 from imagefactory.settings import Settings
-from imagefactory.system import files, locks, ui, web
+from imagefactory.system import files, locks, temporary, ui, web
 
 #: Wheels that are downloaded at a time.
 AT_ONCE = 16
@@ -38,8 +37,8 @@ def fetch(url: str, sha256: str, filename: str, settings: Settings, *, shown: bo
 
 
 def _download(url: str, sha256: str, target: Path, settings: Settings) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        part = Path(folder) / target.name
+    with temporary.folder(prefix="imagefactory-download-", parent=target.parent) as folder:
+        part = folder / target.name
         is_git = url.startswith("git+")
         found = _pack(url, part, settings) if is_git else _save(url, part, settings)
         if found != sha256:

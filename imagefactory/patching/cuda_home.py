@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import uv
@@ -14,7 +13,7 @@ from imagefactory.locking.lock import Lock, LockedToolchain
 from imagefactory.locking.requirements import requirements_txt
 from imagefactory.locking.store import digest
 from imagefactory.settings import Settings
-from imagefactory.system import locks, platforms, shell
+from imagefactory.system import locks, platforms, shell, temporary
 
 
 def for_this_machine(lock: Lock, name: str) -> LockedToolchain | None:
@@ -36,8 +35,8 @@ def prepare(toolchain: LockedToolchain, settings: Settings) -> Path:
     prefix.parent.mkdir(parents=True, exist_ok=True)
     with locks.held(prefix.with_name(prefix.name + ".lock"), "the CUDA toolchain"):
         if not prefix.is_dir():
-            with tempfile.TemporaryDirectory(dir=prefix.parent) as name:
-                part = Path(name) / "prefix"
+            with temporary.folder(prefix="imagefactory-toolchain-", parent=prefix.parent) as parent:
+                part = parent / "prefix"
                 _install(toolchain, part, settings)
                 part.rename(prefix)
     return _cuda_home(prefix)

@@ -11,6 +11,7 @@ import re
 import shutil
 import tarfile
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from imagefactory.locking.lock import Lock
 from imagefactory.locking.tags import BUILT
 from imagefactory.matrix.cell import Cell, request_of
 from imagefactory.settings import Settings
-from imagefactory.system import locks, ui, web
+from imagefactory.system import locks, temporary, ui, web
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -93,6 +94,8 @@ DAMAGED: tuple[type[Exception], ...] = (  # type: ignore[assignment] # isal has 
     *remote_wheel.DAMAGED,
     *(tarfile.TarError, gzip.BadGzipFile, igzip_lib.IsalError),
 )
+#: Python does this on one core anyway: one after the other, the first is there earlier.
+_UNPACKING = threading.Lock()
 AGAIN = "try again; if it persists, contact the operator of the index"
 #: Beside the files of a tree: what it was unpacked from, and which suffixes were.
 MARK = ".source.json"
@@ -266,7 +269,8 @@ def _download(
             what = f"{file.filename} has SHA-256 {found[:16]}…, the index says {wanted[:16]}…"
             raise fail(SetupError, "sources-corrupt", what, fix=AGAIN)
         data.seek(0)
-        _write_texts(data, file.filename, root, suffixes, found)
+        with _UNPACKING:
+            _write_texts(data, file.filename, root, suffixes, found)
     return found
 
 
@@ -278,8 +282,8 @@ def _write_texts(
     A tree that an older version of the factory unpacked is replaced. Raises SetupError for a file
     that is damaged: not every index has hashes.
     """
-    with tempfile.TemporaryDirectory(dir=root.parent) as name:
-        folder = Path(name) / "tree"
+    with temporary.folder(prefix="imagefactory-sources-", parent=root.parent) as parent:
+        folder = parent / "tree"
         folder.mkdir()
         try:
             _unpack(data, filename, folder, suffixes)

@@ -90,8 +90,7 @@ def compile_units(plan: WheelPlan, env: BuildEnv) -> Tried:
 
     Raises CheckFailedError if a patch fails, or CMake cannot configure vLLM.
     """
-    with temporary.folder(prefix="imagefactory-wheel-") as name:
-        folder = Path(name)
+    with temporary.folder(prefix="imagefactory-wheel-") as folder:
         _bake(plan, env, folder, "tried", again=False)
         units, patches = (
             json.loads((folder / file).read_text("utf-8"))
@@ -118,9 +117,9 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
     locked wheel.
     """
     locked = None if again else lock.built_for(plan.key)
-    with temporary.folder(prefix="imagefactory-wheel-") as name:
-        _bake(plan, env, Path(name), "wheel", again=again)
-        (file,) = Path(name).glob("*.whl")
+    with temporary.folder(prefix="imagefactory-wheel-") as folder:
+        _bake(plan, env, folder, "wheel", again=again)
+        (file,) = folder.glob("*.whl")
         official = wheelhouse.from_index(plan.official, env.settings) if plan.official else None
         required.check(plan, file, official)
         _check_files(plan, file, env.settings)
@@ -133,8 +132,8 @@ def make(plan: WheelPlan, lock: Lock, env: BuildEnv, *, again: bool = False) -> 
             fix = "to lock the new one: imagefactory wheel --again"
             raise fail(CheckFailedError, "wheel-differs", what, fix=fix)
         path = wheelhouse.path_of(built.wheel.sha256, file.name, env.settings)
-        wheelhouse.store(path, file, *Path(name).glob(_PATCHES))
-        return Made(built=built, path=path, fresh=True, patches=_patches(Path(name)))
+        wheelhouse.store(path, file, *folder.glob(_PATCHES))
+        return Made(built=built, path=path, fresh=True, patches=_patches(folder))
 
 
 def _check_files(plan: WheelPlan, made: Path, settings: Settings) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from imagefactory.locking import wheelhouse
 from imagefactory.locking.debian.archive import account_for, mirror
 from imagefactory.locking.lock import Deb
 from imagefactory.settings import SNAPSHOT, Debian, Settings
-from imagefactory.system import ui, web
+from imagefactory.system import temporary, ui, web
 
 THREADS = 8
 UBUNTU_SNAPSHOT = "https://snapshot.ubuntu.com"
@@ -124,8 +123,8 @@ def _obtain(deb: Deb, sources: _Sources, settings: Settings) -> bool:
     target = _path(deb, settings)
     target.parent.mkdir(parents=True, exist_ok=True)
     found = local(deb, settings.debian)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        part = Path(folder) / target.name
+    with temporary.folder(prefix="imagefactory-deb-", parent=target.parent) as folder:
+        part = folder / target.name
         if found:
             shutil.copyfile(found, part)
         elif not any(_download(url, part, deb, settings.debian) for url in sources.of(deb)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import IO
 
 from imagefactory.errors import FactoryError, SetupError, fail
 from imagefactory.settings import Settings
-from imagefactory.system import ui, zstd
+from imagefactory.system import temporary, ui, zstd
 from imagefactory.system.manifests import Manifest
 from imagefactory.system.registry import Registries
 
@@ -71,9 +70,9 @@ def read(repository: str, digest: str, registries: Registries, settings: Setting
     path = settings.cache / "skeletons" / f"{digest.replace(':', '-')}.tar"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            found = _download(repository, digest, registries, Path(folder))
-            part = Path(folder) / "skeleton"
+        with temporary.folder(prefix="imagefactory-skeleton-", parent=path.parent) as folder:
+            found = _download(repository, digest, registries, folder)
+            part = folder / "skeleton"
             _write(found, part)
             part.rename(path)
     return _load(path)

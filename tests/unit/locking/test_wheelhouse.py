@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +104,34 @@ def test_a_wheel_by_url_is_downloaded_once_and_stored_by_its_hash(settings: Sett
     assert hashlib.sha256(path.read_bytes()).hexdigest() == found.sha256
     served(settings).unlink()
     assert wheelhouse.file_of(found, settings) == path
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from imagefactory.locking import wheelhouse
+from imagefactory.settings import from_environment
+def save(url, path, settings):
+    path.write_bytes(b"half of it")
+    os.kill(os.getpid(), signal.SIGKILL)
+wheelhouse._save = save
+wheelhouse.fetch(*sys.argv[1:4], from_environment(os.environ))
+"""
+
+
+def test_a_download_that_was_killed_leaves_nothing_once_it_is_repeated(
+    settings: Settings, tmp_path: Path
+) -> None:
+    wanted = address(settings), sha256(settings), NAME
+    used = replace(settings, cache=tmp_path / "xdg/imagefactory")
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    done = subprocess.run([sys.executable, "-c", KILLED, *wanted], env=env, check=False)
+    assert done.returncode == -signal.SIGKILL
+    target = wheelhouse.path_of(*wanted[1:], used)
+    (left,) = target.parent.iterdir()
+    assert left != target
+    assert wheelhouse.fetch(*wanted, used) == target
+    assert [*target.parent.iterdir()] == [target]
 
 
 @pytest.mark.parametrize("shown", [True, False])

@@ -37,6 +37,7 @@ def test_json_has_all_of_the_plan(run: Run) -> None:
     done = run(MODELS / "Qwen3.6-35B-A3B" / "config.json", "--speculative", 3, "--json")
     found = json.loads(done.out)
     assert (done.code, found["fits"], found["model"]) == (0, True, "Qwen3.6-35B-A3B")
+    assert found["recipe"] is None
     assert found["settings"]["--max-model-len"] == "262144"
     assert [group["kind"] for group in found["kv_cache"]["groups"]] == ["state"] * 3 + ["full"]
     assert found["kv_cache"]["tokens"] >= 4 * 262144
@@ -97,6 +98,8 @@ def test_a_recipe_sets_what_no_option_does(run: Run, tmp_path: Path) -> None:
     found = json.loads(run("qwen3.6-35b-a3b-nvfp4", "--seqs", 2, "--speculative", 0, "--json").out)
     assert (found["seqs"], found["context"]) == (2, 65536)
     assert "--speculative-config" not in found["settings"]
+    held = json.loads(run("qwen3.6-35b-a3b-nvfp4", "--json").out)["recipe"]
+    assert (held["option"], held["tokens"]) == ("--gpu-memory-utilization 0.85", 4886706)
 
 
 @pytest.mark.parametrize("share", ["inf", "nan", "most"])
