@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,9 @@ def fail(
 
 def of_the_machine(error: OSError) -> FactoryError:
     """What the system refused: usually a full disk, or a folder that may not be written."""
+    if error.filename is None and not _is_somewhere():
+        what, fix = "the current folder does not exist any more", "go to another one: cd"
+        return fail(SetupError, "system-refused", what, fix=fix)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     fix = (
         "free some disk space, for example with: imagefactory prune; finished steps are kept"
@@ -86,3 +90,11 @@ def of_the_machine(error: OSError) -> FactoryError:
         f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
     )
     return fail(SetupError, "disk-full" if full else "system-refused", what, fix=fix)
+
+
+def _is_somewhere() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True

@@ -98,7 +98,7 @@ def read(stream: Callable[[int], bytes]) -> Library:
     except UnreadableError:
         raise
     except (ELFError, ConstructError, ValueError, LookupError, ArithmeticError) as error:
-        raise UnreadableError(f"it is no shared library: {error!r}") from None
+        raise UnreadableError(f"it is not a shared library: {error!r}") from None
 
 
 class _Kept(io.BytesIO):

@@ -21,6 +21,7 @@ from imagefactory.errors import Problem
 from imagefactory.locking import tags, torch_build
 from imagefactory.locking.lock import Resolution, Wheel
 from imagefactory.matrix.cell import Request
+from imagefactory.planning.layers import is_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -336,6 +337,21 @@ def _gpus(subject: Subject, content: Content, capability: int) -> Iterator[Probl
                 f"sm_{capability} runs: {has}"
             )
             fix = f"choose a {wheel.name} that is built for it, or compile it (`build`)"
+            yield _problem(subject, "audit-gpu", what, fix)
+    yield from _gpus_of_extras(subject, content, capability)
+
+
+def _gpus_of_extras(subject: Subject, content: Content, capability: int) -> Iterator[Problem]:
+    """Extras with GPU code, none of which the GPU runs: they were built for this very cell."""
+    for extra in filter(is_extra, subject.judged):
+        rows = [library.gpu for wheel, _, library in _judged(subject, content) if wheel is extra]
+        targets = sorted({target for gpu in rows for target in gpu.targets})
+        if targets and all(gpu.way(capability) is Way.NONE for gpu in rows):
+            what = (
+                f"{extra.name} {extra.version} has no code that a GPU of sm_{capability} runs: "
+                f"{', '.join(targets)}"
+            )
+            fix = "leave the GPUs to TORCH_CUDA_ARCH_LIST: its setup may name others (`-arch`)"
             yield _problem(subject, "audit-gpu", what, fix)
 
 

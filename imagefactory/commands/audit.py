@@ -34,8 +34,8 @@ def audit_command(
 ) -> None:
     """Check whether the locked wheels of each cell work together, before anything is built.
 
-    Reads symbols, libraries, versions and GPU code of the extensions of vLLM and FlashInfer, by
-    ranged requests where the wheels are not on this machine.
+    Reads symbols, libraries, versions and GPU code of the extensions of vLLM, FlashInfer and
+    extras, by ranged requests where the wheels are not on this machine.
     """
     found, uncovered = audits.audit(workspace_of(file), [*(cells or ()), *(select or ())])
     if json:

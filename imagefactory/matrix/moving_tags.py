@@ -94,7 +94,7 @@ def problems(file: MatrixFile, cells: Sequence[Cell], positions: Positions) -> I
         made = dict.fromkeys(filter(None, (one.of(cell.named) for cell in cells)))
         for tag in made or [PLACEHOLDER.sub("0", one.template)]:
             if not reference.is_tag(tag) or len(tag) > LONGEST:
-                what = f"{tag[:LONGEST]!r} is no tag"
+                what = f"{tag[:LONGEST]!r} is not a tag"
                 fix = f"use up to {LONGEST} letters, digits and . _ -"
                 yield Problem(code="matrix-bad-tag", where=where, what=what, fix=fix)
             elif tag in owners:

@@ -176,7 +176,7 @@ def _adapter() -> TypeAdapter[Receipt]:
 def read(data: Any) -> Receipt:
     """The receipt in JSON values. Raises ValueError if it is none."""
     if not isinstance(data, dict):
-        raise ValueError("it is no object")  # noqa: TRY004 - callers know one kind of error
+        raise ValueError("it is not an object")  # noqa: TRY004 - callers know one kind of error
     number = data.get("schema", OLDEST)
     if type(number) is int and number > SCHEMA:
         raise ValueError(f"a newer version of imagefactory wrote it (schema {number})")

@@ -78,4 +78,4 @@ def _maps_to(kind: type, value: object) -> bool:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")

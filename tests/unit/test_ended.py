@@ -182,3 +182,18 @@ def test_a_python_that_would_change_images_is_refused(
     _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert ("Python runs with -OO" in said, "unset PYTHONOPTIMIZE" in said) == (code == 3,) * 2
+
+
+def test_a_current_folder_that_was_removed_is_named_as_the_cause(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    def command() -> None:
+        gone.rmdir()
+        Path.cwd()
+
+    ending(monkeypatch, command)
+    done = run("plan", cwd=gone)
+    assert (done.code, "the current folder does not exist any more" in done.err) == (3, True)

@@ -105,4 +105,4 @@ def _is_result(value: object) -> bool:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")

@@ -150,7 +150,7 @@ def _number(field: bytes) -> int:
         return int.from_bytes(field[1:], "big")
     found = _OCTAL.fullmatch(field)
     if not found:
-        raise ValueError(f"{field!r} in an archive is no number")
+        raise ValueError(f"{field!r} in an archive is not a number")
     return int(found[1] or b"0", 8)
 
 
@@ -193,5 +193,5 @@ def _text(pax: Mapping[str, bytes], key: str) -> str:
 def _digits(pax: Mapping[str, bytes], key: str, otherwise: int) -> int:
     value = pax.get(key)
     if value is not None and not re.fullmatch(rb"[0-9]{1,19}", value):
-        raise ValueError(f"{value!r} in an archive is no number")
+        raise ValueError(f"{value!r} in an archive is not a number")
     return otherwise if value is None else int(value)

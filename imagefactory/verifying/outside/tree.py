@@ -99,7 +99,7 @@ def _linked(path: str, entry: Entry, source: str, tree: Mapping[str, Entry]) -> 
     """The file that a hard link is. What its header says, an engine does to that file."""
     found = tree.get(source)
     if found is None or found.kind == "folder":
-        raise DamagedError(f"/{path} is a hard link to /{source}, which is no file")
+        raise DamagedError(f"/{path} is a hard link to /{source}, which is not a file")
     same = (entry.mode, entry.owner) == (found.mode, found.owner) or found.kind == "link"
     if not same or entry.attributes not in ("", found.attributes):
         raise DamagedError(f"/{path} is a hard link that changes /{source}")

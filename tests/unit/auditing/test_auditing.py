@@ -22,7 +22,8 @@ from imagefactory.auditing.reading import Reader
 from imagefactory.auditing.subject import Subject
 from imagefactory.auditing.verdicts import Verdict, Verdicts
 from imagefactory.errors import CheckFailedError, SetupError
-from imagefactory.locking.lock import LockedBase, Resolution, TorchBuild
+from imagefactory.locking import wheelhouse
+from imagefactory.locking.lock import WHEELHOUSE, LockedBase, Resolution, TorchBuild
 from imagefactory.settings import Settings
 from imagefactory.system.platforms import Platform
 
@@ -248,6 +249,38 @@ def test_wheels_that_do_not_belong_together_are_a_problem(
 )
 def test_the_target_decides(tmp_path: Path, changes: dict[str, Any], codes: list[str]) -> None:
     assert [one.code for one in audited(tmp_path, **changes).problems] == codes
+
+
+EXTRA = "fast_sum-1.0-cp313-cp313-linux_aarch64.whl"
+
+
+def with_extra(folder: Path, **libraries: Elf) -> Audit:
+    """The audit of a cell with an extra that has these libraries."""
+    files = {f"{name}.abi3.so": library for name, library in libraries.items()}
+    extra = replace(wheel(folder, EXTRA, files), index=WHEELHOUSE)
+    own = machine(folder)
+    kept = wheelhouse.path_of(extra.sha256, extra.filename, own)
+    wheelhouse.store(kept, folder / EXTRA)
+    beside = subject(folder)
+    resolution = replace(beside.resolution, wheels=(*beside.resolution.wheels, extra))
+    return auditing.audit(replace(beside, resolution=resolution), Reader(own))
+
+
+def test_an_extra_has_to_have_code_for_the_gpu_in_one_of_its_extensions(tmp_path: Path) -> None:
+    hopper, spark, none = Elf(gpu=["sm_90a"]), Elf(gpu=["sm_121a"]), Elf()
+    assert with_extra(tmp_path, _a=hopper, _b=spark).problems == ()
+    assert with_extra(tmp_path, _a=none).problems == ()
+    found = with_extra(tmp_path, _a=hopper, _b=none)
+    (problem,) = found.problems
+    assert problem.code == "audit-gpu"
+    assert "fast-sum 1.0 has no code that a GPU of sm_121 runs: sm_90a" in problem.what
+    assert "TORCH_CUDA_ARCH_LIST" in problem.fix
+
+
+def test_the_symbols_of_an_extra_are_looked_up_like_those_of_vllm(tmp_path: Path) -> None:
+    found = with_extra(tmp_path, _a=Elf(needed=["libc10.so"], imports=["_ZN2at4goneEv"]))
+    assert [one.code for one in found.problems] == ["audit-symbols"]
+    assert "_a of fast-sum 1.0 does not load" in found.problems[0].what
 
 
 def test_any_shared_library_below_the_package_counts(tmp_path: Path) -> None:

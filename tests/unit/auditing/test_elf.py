@@ -51,10 +51,10 @@ def test_a_library_is_read_wherever_its_tables_are(moved: bool) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "no shared library"),
-        (b"#!/bin/sh\n", "no shared library"),
-        (Elf().build()[:200], "no shared library"),
-        (Elf(needed=["liba.so"], exports=["a"]).build()[:-300], "no shared library"),
+        (b"", "not a shared library"),
+        (b"#!/bin/sh\n", "not a shared library"),
+        (Elf().build()[:200], "not a shared library"),
+        (Elf(needed=["liba.so"], exports=["a"]).build()[:-300], "not a shared library"),
         (b"\x7fELF\x01\x01\x01" + bytes(60), "64-bit"),
     ],
 )

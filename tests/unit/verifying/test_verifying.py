@@ -156,7 +156,7 @@ def reported(**changes: object) -> str:
         ("3", "JSON int"),
         ("[1,2]", "JSON list"),
         ("{}", "lacks python, machine, manifest, facts, errors"),
-        ('{"python": NaN}', "NaN is no number"),
+        ('{"python": NaN}', "NaN is not a number"),
         ("9" * 5000, "not JSON"),
         ("[" * 100_000, "nested too deeply"),
         ("\x1b[31mpassed\x1b[0m", "not JSON"),

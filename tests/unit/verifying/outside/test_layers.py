@@ -73,8 +73,8 @@ def test_a_hard_link_is_the_file_of_a_layer_below(target: str) -> None:
 @pytest.mark.parametrize(
     ("above", "says"),
     [
-        (hard("lost"), "/h is a hard link to /lost, which is no file"),
-        (hard("a"), "/h is a hard link to /a, which is no file"),
+        (hard("lost"), "/h is a hard link to /lost, which is not a file"),
+        (hard("a"), "/h is a hard link to /a, which is not a file"),
         (hard("../a/x"), "/h is a hard link to ../a/x, which is outside of the image"),
         # an engine gives the file what the header of the link says
         (hard("a/x", mode=0o4644), "/h is a hard link that changes /a/x"),
