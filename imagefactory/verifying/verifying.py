@@ -117,7 +117,7 @@ def verify(
             f"{image_ref} was {image.digest} and became {after} while it was verified",
             fix="verify it again when nothing builds that tag",
         )
-    results = judge(subject, level if Level.SERVE.includes(level) else Level.GPU)
+    results = judge(subject, level)
     _mind_the_machine(engine, image, results)
     return Receipt(
         digest=image.digest,
