@@ -252,7 +252,7 @@ def files_of_tunings(folder: Path) -> dict[str, str]:
         try:
             found[path.name] = files.read_text(path, LARGEST)
         except (OSError, UnicodeDecodeError) as error:
-            what, fix = f"{path} cannot be read: {error}", "imagefactory tune --check"
+            what, fix = f"{path} cannot be read: {error}", "restore it, or remove it"
             raise fail(InputError, "tuning-unreadable", what, fix=fix) from None
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory.errors import FactoryError, InputError, Problem, fail
-from imagefactory.system import strict_json
+from imagefactory.system import files, strict_json
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Bytes that such files have at most; indexes of the largest models have some tens of megabytes.
@@ -80,9 +80,8 @@ def _unknown(text: str) -> FactoryError:
 
 def _read(file: Path) -> Any:
     try:
-        with file.open("rb") as opened:
-            # time_step_limit of Nemotron-H is [0.0, Infinity]
-            return strict_json.loads(opened.read(LIMIT + 1), LIMIT, infinite=True)
+        # time_step_limit of Nemotron-H is [0.0, Infinity]
+        return strict_json.loads(files.read(file, LIMIT), LIMIT, infinite=True)
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):

@@ -206,7 +206,8 @@ class Bench:
         return self._cache / f"{self._key([tree.sha256.encode()], steps)}.json"
 
     def _question(self, step: Step) -> str:
-        return self._key([_sha(Path(one.__file__)) for one in (tracing, compiled)], [step])
+        programs = (Path(tracing.__file__), Path(compiled.__file__))
+        return self._key([_sha(one) for one in programs], [step])
 
     def _key(self, parts: list[bytes], steps: Sequence[Step]) -> str:
         programs = (Path(overlay.__file__), *sorted(Path(proofkit.__file__).parent.glob("*.py")))

@@ -27,13 +27,9 @@ def load(folders: Sequence[Path], stock: Path) -> tuple[Recipe, ...]:
     ``stock`` is the folder of those that come with imagefactory. Raises InputError with every
     problem of every file.
     """
-    files: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            files.setdefault(path.stem, path)
     found: list[Recipe] = []
     problems: list[Problem] = []
-    for _, path in sorted(files.items()):
+    for _, path in sorted(_files(folders).items()):
         try:
             found.append(read(path, is_stock=path.parent.resolve() == stock.resolve()))
         except InputError as error:
@@ -43,16 +39,21 @@ def load(folders: Sequence[Path], stock: Path) -> tuple[Recipe, ...]:
     return tuple(found)
 
 
+def _files(folders: Sequence[Path]) -> dict[str, Path]:
+    """The files of recipes, by name; not all can be read."""
+    return {path.stem: path for one in folders[::-1] for path in sorted(one.glob(f"*{SUFFIX}"))}
+
+
 def find(name: str, folders: Sequence[Path], stock: Path) -> Recipe:
     """The recipe of that name, or the one in the file that ``name`` is the path of."""
     if name.endswith(SUFFIX):
         return read(Path(name))
-    names = sorted({path.stem for folder in folders for path in folder.glob(f"*{SUFFIX}")})
-    if name not in names:
-        similar = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    known = _files(folders)
+    if name not in known:
+        similar = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
         fix = f"did you mean {similar[0]}?" if similar else "imagefactory recipe list"
         raise fail(InputError, "recipe-unknown", f"there is no recipe {name!r}", fix=fix)
-    path = next(p for folder in folders if (p := folder / f"{name}{SUFFIX}").is_file())
+    path = known[name]
     return read(path, is_stock=path.parent.resolve() == stock.resolve())
 
 

@@ -230,6 +230,7 @@ def test_a_file_of_tuned_kernels_that_is_no_text_is_named(tmp_path: Path, run: R
     (tmp_path / "tunings" / "E=8,N=256.json").write_bytes(b"\xff")
     done = run("cluster", "show", cwd=tmp_path)
     assert (done.code, "tunings/E=8,N=256.json cannot be read" in done.err) == (2, True)
+    assert "fix: restore it, or remove it" in done.err  # tune --check needs a matrix
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -151,6 +152,12 @@ def test_broken_files_are_wrong_input(
     assert done.code == 2
     assert text in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_pipe_is_no_configuration(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    done = run(tmp_path)
+    assert (done.code, "config.json: not a regular file" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "~nobody-here", ""])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def test_stock_recipes_are_listed(run: Run) -> None:
     found = json.loads(run("recipe", "list", "--json").out)
     assert len(found) >= 29
     assert "qwen3-0.6b" in run("recipe", "list").out
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_file_of_a_recipe_is_named(run: Run, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "recipes/mine.yaml"
+    path.parent.mkdir()
+    make = {"folder": path.mkdir, "link": lambda: path.symlink_to("gone")}
+    make.get(kind, lambda: os.mkfifo(path))()
+    for words in (("show", "mine"), ("list",)):
+        done = run("recipe", *words, cwd=tmp_path)
+        assert (done.code, "recipes/mine.yaml" in done.err) == (2, True)
 
 
 def test_a_recipe_is_shown_with_what_it_gives_to_a_release(run: Run, mine: Path) -> None:
