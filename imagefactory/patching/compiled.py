@@ -146,7 +146,7 @@ class Compiled:
 
     def _found(self, wanted: Compilation) -> Done | None:
         """What the same compilation made, if there was one; its files are written."""
-        for file in sorted((self.store / wanted.key).glob("*/made.json")):
+        for file in sorted((self.store / wanted.key).glob("[!.]*/made.json")):
             try:
                 made = json.loads(file.read_text(encoding="utf-8"))
                 files = {name: (file.parent / name).read_bytes() for name, _, _ in made["files"]}

@@ -197,7 +197,7 @@ class Bench:
                 out = traces / f"{len(list(traces.iterdir()))}.trace"
                 more = {tracing.PROOF: str(script.resolve()), tracing.TRACE: str(out)}
                 if not compiled.COMPILERS.isdisjoint(of[script].needs):
-                    more |= {tracing.COMPILED: str(self._compiled), "PYTHONPATH": _with_factory()}
+                    more[tracing.COMPILED] = str(self._compiled)
                 return overlay.prove(Path(tracing.__file__), tree, {**env, **more})
 
         return prove
@@ -206,7 +206,8 @@ class Bench:
         return self._cache / f"{self._key([tree.sha256.encode()], steps)}.json"
 
     def _question(self, step: Step) -> str:
-        return self._key([_sha(Path(tracing.__file__))], [step])
+        programs = (Path(tracing.__file__), Path(compiled.__file__))
+        return self._key([_sha(one) for one in programs], [step])
 
     def _key(self, parts: list[bytes], steps: Sequence[Step]) -> str:
         programs = (Path(overlay.__file__), *sorted(Path(proofkit.__file__).parent.glob("*.py")))
@@ -312,12 +313,6 @@ def copy_of(root: Path) -> Iterator[Path]:
 
 def _link(source: str, target: str) -> None:
     os.link(source, target)
-
-
-def _with_factory() -> str:
-    """PYTHONPATH for a program that imports the factory."""
-    root = Path(compiled.__file__).parents[2]
-    return os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
 
 
 def _row(step: Step) -> tuple[str, Path | None, Path | None]:

@@ -149,8 +149,10 @@ def remember_compilers(recorder: Recorder) -> None:
     """Take what compilers made earlier in this run for what they would make again."""
     import subprocess  # noqa: PLC0415 - few proofs compile
 
+    sys.path.append(str(Path(__file__).parents[2]))
     from imagefactory.patching import compiled  # noqa: PLC0415 - as above
 
+    sys.path.pop()
     recorder.reports.add(compiled.WHOLE_REPORT)
     memory = compiled.Compiled(Path(os.environ[COMPILED]), recorder.root, recorder.paths.update)
     setattr(subprocess, "run", memory.run)  # noqa: B010

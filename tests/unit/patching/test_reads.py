@@ -16,7 +16,7 @@ from support.machine import settings
 from support.patches import DIFF, PATCH, make
 
 from imagefactory.inbuild import overlay, proofkit
-from imagefactory.patching import catalog, measure, status, tracing
+from imagefactory.patching import catalog, compiled, measure, status, tracing
 from imagefactory.patching.measure import Bench
 from imagefactory.patching.patch import Patch, State, Step
 from imagefactory.patching.reads import Read, Reads
@@ -326,8 +326,10 @@ def test_a_stored_result_is_of_exactly_these_inputs(
             keys[program.__name__] = Bench(using)._file(tree, [step])
     assert len(set(keys.values())) == len(keys)
     assert Bench(using)._file(tree, [step]) == keys["as it is"]
-    monkeypatch.setattr(tracing, "__file__", str(tmp_path / "other.py"))
-    assert Bench(using)._question(step) != question
+    for program in (tracing, compiled):
+        with monkeypatch.context() as patched:
+            patched.setattr(program, "__file__", str(tmp_path / "other.py"))
+            assert Bench(using)._question(step) != question
 
 
 @pytest.mark.parametrize("state", State)
