@@ -22,9 +22,10 @@ from imagefactory.errors import CheckFailedError, FactoryError, fail
 from imagefactory.locking import wheelhouse
 from imagefactory.locking.lock import WHEELHOUSE, BuiltWheel, Lock, Wheel
 from imagefactory.planning.cell_plan import BaseImage
+from imagefactory.planning.context import key_of
 from imagefactory.planning.wheel_plan import Part, WheelPlan
 from imagefactory.settings import Settings
-from imagefactory.system import archive, temporary, ui
+from imagefactory.system import archive, locks, temporary, ui
 from imagefactory.system.files import link
 from imagefactory.wheels import required
 
@@ -171,8 +172,27 @@ def _built_wheel(plan: WheelPlan, file: Path) -> BuiltWheel:
 
 def _bake(plan: WheelPlan, env: BuildEnv, folder: Path, stage: str, *, again: bool) -> None:
     """Build ``stage`` and unpack its files into ``folder``."""
+    context = env.contexts.folder / _context_name(plan)
+    context.parent.mkdir(parents=True, exist_ok=True)
+    with locks.held(context.with_suffix(".lock"), context.name):
+        _bake_in(context, plan, env, folder, stage, again=again)
+
+
+def _context_name(plan: WheelPlan) -> str:
+    """The folder of its build context, of which BuildKit keeps a copy.
+
+    That of an extra has torch in it, gigabytes, so it stays the same for other sources.
+    """
+    if not plan.wheels:
+        return f"wheel-{plan.key[:12]}"
+    hashes = [wheel.sha256 for kind in plan.wheels.values() for wheel in kind]
+    return f"wheel-{plan.name}-{key_of(hashes)[:12]}"
+
+
+def _bake_in(
+    context: Path, plan: WheelPlan, env: BuildEnv, folder: Path, stage: str, *, again: bool
+) -> None:
     contexts, settings = env.contexts, env.settings
-    context = contexts.folder / f"wheel-{plan.key[:12]}"
     write_files(context, plan.files)
     (context / "files").mkdir()
     if plan.official:

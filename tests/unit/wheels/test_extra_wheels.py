@@ -1,8 +1,9 @@
-"""Whether the wheel of an extra is what was asked for, and has what it requires."""
+"""The wheel of an extra: where it is built, and whether it is what was asked for."""
 
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,14 @@ def test_it_is_locked_beside_its_torch_with_the_version_of_its_file(tmp_path: Pa
     assert (built.replaces, built.beside, built.key) == (None, torch.sha256, "k")
     assert (built.wheel.name, built.wheel.version) == ("fast-sum", "1.0")
     assert built.wheel.is_built
+
+
+def test_other_sources_do_not_copy_torch_into_the_builder_once_more() -> None:
+    numpy, torch, _ = resolution().wheels
+    first = replace(PLAN, key="a" * 64, wheels={"torch": (torch, numpy)})
+    name = make._context_name(first)
+    assert name.startswith("wheel-fast-sum-")
+    assert make._context_name(replace(first, key="b" * 64)) == name
+    assert make._context_name(replace(first, name="other")) != name
+    assert make._context_name(replace(first, wheels={"torch": (torch,)})) != name
+    assert make._context_name(replace(first, wheels={})) == f"wheel-{'a' * 12}"
