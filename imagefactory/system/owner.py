@@ -26,6 +26,9 @@ def mine() -> str:
     return f"{_machine()}-{pid}-{_started(pid)}-{int(time.time())}"
 
 
+os.register_at_fork(after_in_child=mine.cache_clear)  # which is another process
+
+
 def gone(owner: str, now: float | None = None) -> bool:
     """Whether the process that ``mine`` described in ``owner`` has ended.
 

@@ -69,6 +69,10 @@ def _sweep_parts(root: Path) -> None:
                 path.unlink()
 
 
+for _swept in (_sweep, _sweep_parts):
+    os.register_at_fork(after_in_child=_swept.cache_clear)
+
+
 def _folders(root: Path) -> list[Path]:
     return [path for path in sorted(root.glob(f"{OURS}*")) if _is_orphan(path, stat.S_ISDIR)]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.processes import dead_owner
 
-from imagefactory.system import owner, temporary
+from imagefactory.system import files, owner, temporary
 
 KILLED = """
 import os, signal
@@ -55,6 +55,18 @@ def test_the_next_process_removes_what_a_killed_one_left(root: Path) -> None:
     assert temporary.orphans() == [left]
     with temporary.folder(prefix="imagefactory-lock-") as folder:
         assert names(root) == [folder.name]
+
+
+def test_what_a_killed_fork_left_is_removed_by_the_next_one(root: Path) -> None:
+    assert owner.mine() == owner.mine()  # known before the fork
+    for number in range(2):
+        if not (child := os.fork()):
+            files.write_text(root / "a", "swept")
+            temporary.part_of(root / "b").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        parts = [name for name in names(root) if name != "a"]
+        assert len(parts) == 1, number
 
 
 def test_only_what_is_an_orphans_folder_is_removed(root: Path, tmp_path: Path) -> None:
