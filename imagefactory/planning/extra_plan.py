@@ -97,7 +97,7 @@ def _toolchain(name: str, extra: Extra, cell: Cell, lock: Lock) -> LockedToolcha
 
 
 def _job(extra: Extra, cell: Cell) -> dict[str, object]:
-    """What the program that builds it is told."""
+    """What the program that builds it reads."""
     cuda = "/opt/cuda" if cell.flavor.toolchain else cell.flavor.base.cuda_home or ""
     archs = cell.flavor.env.get(ARCHS) if cuda else None
     return {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from imagefactory.errors import FactoryError
 
 
 def variants(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -56,3 +59,25 @@ def _other(value: Any, name: str) -> Any:
         last = value[-1:]
         return f"{value[:-1]}{(int(last) + 1) % 10}" if last.isdecimal() else f"{value}x"
     raise TypeError(f"{name}: no other value of {type(value).__name__} is known")
+
+
+def changes(inputs: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Every variant of every input: the path of the change, the input and the changed value."""
+    for name, value in inputs.items():
+        for path, other in variants(value):
+            yield f"{name}.{path}".rstrip("."), name, other
+
+
+def wrong_keys(
+    key: Callable[..., str], inputs: Mapping[str, Any], ignored: re.Pattern[str]
+) -> list[str]:
+    """The changes that change a key although they are ``ignored``, or leave it although not."""
+    before, wrong = key(), []
+    for path, name, other in changes(inputs):
+        try:
+            is_new = key(**{name: other}) != before
+        except (FactoryError, AttributeError, KeyError, ValueError, TypeError):
+            continue  # no wheel at all
+        if is_new == bool(ignored.fullmatch(path)):
+            wrong.append(path)
+    return wrong

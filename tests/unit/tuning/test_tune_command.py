@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from support import served_recipe
 from support import tuning as fakes
 from support.program import Run, run
 from support.tuning import NAME, ROW, content
@@ -32,15 +33,7 @@ vllm: ">=0.22"
 options: {gpu-memory-utilization: "0.5"}
 """
 IMAGE = "imagefactory/vllm:mine"
-INFO = ImageInfo(
-    ref=IMAGE,
-    digest=f"sha256:{'1' * 64}",
-    layers=(),
-    platform="linux/arm64",
-    labels={"io.imagefactory.pin.vllm": "0.33.0"},
-    env={},
-    size=1,
-)
+INFO = replace(served_recipe.INFO, ref=IMAGE)
 
 
 @dataclass
